@@ -1,0 +1,122 @@
+"""Reading and writing whole files, on local disks and `gs://` alike.
+
+Every write goes to a temporary name first and is then renamed, so that a
+reader never sees half a file and a killed program loses nothing old.
+"""
+
+import json
+import os
+import shutil
+from typing import Any
+
+import tensorflow as tf
+
+from errors import UserError
+
+
+def read_bytes(path: str, what: str) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: local or `gs://`.
+        what: what the file is, for the error's text.
+
+    Raises:
+        UserError: the file is missing, is a folder, or cannot be read.
+    """
+    if tf.io.gfile.isdir(path):
+        raise UserError(f"{what} {path} is a folder, expected a file")
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    except tf.errors.NotFoundError as error:
+        raise UserError(f"{what} {path} does not exist") from error
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {what} {path}: {error.message}") from (
+            error
+        )
+
+
+def read_text(path: str, what: str) -> str:
+    """The content of a UTF-8 file, a leading byte-order mark dropped.
+
+    Raises:
+        UserError: as `read_bytes`, or the bytes are not UTF-8.
+    """
+    content = read_bytes(path, what)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: not UTF-8 text (byte "
+            f"0x{content[error.start]:02x}); convert the file to UTF-8"
+        ) from error
+
+
+def read_json(path: str, what: str) -> Any:
+    """The value that a JSON file holds.
+
+    Raises:
+        UserError: as `read_text`, or the text is not JSON.
+    """
+    try:
+        return json.loads(read_text(path, what))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{what} {path} is not JSON: {error}") from error
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a whole file, replacing an old one at once.
+
+    Raises:
+        UserError: the disk is full or the place cannot be written.
+    """
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(content)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot write {path}: {error.message}") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a whole UTF-8 file, as `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a value as indented JSON, as `write_bytes`."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
+def prepare_folder(path: str, needed: int) -> None:
+    """Makes a folder and checks that files can be written into it.
+
+    Args:
+        path: local or `gs://`.
+        needed: bytes that the run will write at most.
+
+    Raises:
+        UserError: it cannot be made or written, or has too little room.
+    """
+    try:
+        tf.io.gfile.makedirs(path)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"cannot make the output folder {path}: {error.message}"
+        ) from error
+    probe = os.path.join(path, "write-test")
+    write_bytes(probe, b"")
+    tf.io.gfile.remove(probe)
+    if "://" in path:
+        return
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise UserError(
+            f"the disk of {path} has {free / 1e6:,.0f} MB free, but the run "
+            f"writes up to {needed / 1e6:,.0f} MB; make room or choose another "
+            "--output_dir"
+        )

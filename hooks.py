@@ -1,0 +1,143 @@
+"""The places where a tuning method may change what BERT computes.
+
+In here: `Hooks`, five of them, each the identity; `Context`, which every layer
+and hook is given; dropout, since it depends on nothing but that context. The
+dimension letters are those of `modeling.py`.
+"""
+
+import dataclasses
+import zlib
+from typing import Callable, Optional, Tuple
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What holds for one forward pass, handed to every layer and hook.
+
+    Attributes:
+        input_mask: int32 [B, T], 1 for a token and 0 for padding.
+        training: Whether dropout acts.
+        seed: int32 [2], the seed of this step's dropout; needed in training.
+        task_ids: int32 [B], for methods that mix tasks in one batch, or None.
+    """
+
+    input_mask: tf.Tensor
+    training: bool = False
+    seed: Optional[tf.Tensor] = None
+    task_ids: Optional[tf.Tensor] = None
+
+
+def dropout(
+    x: tf.Tensor, rate: float, site: str, context: Context
+) -> tf.Tensor:
+    """Zeroes a share `rate` of `x` in training and scales up the rest.
+
+    The bits depend on the context's seed and the name of the site only, so a
+    step computes the same in every engine and after every restart.
+    """
+    if not context.training or rate == 0.0:
+        return x
+    site_seed = tf.stack(
+        [
+            tf.bitwise.bitwise_xor(
+                context.seed[0], zlib.crc32(site.encode()) & 0x7FFFFFFF
+            ),
+            context.seed[1],
+        ]
+    )
+    bits = tf.random.stateless_uniform(
+        tf.shape(x),
+        site_seed,
+        minval=None,
+        maxval=None,
+        dtype=tf.int32,
+        # Named, so that every device and compiler draws the same bits.
+        alg="philox",
+    )
+    keep = bits >= int(rate * 2**32) - 2**31
+    return tf.where(keep, x * (1.0 / (1.0 - rate)), tf.zeros((), x.dtype))
+
+
+class Hooks:
+    """The five places where a tuning method may act; here the identity.
+
+    A method's hooks override what they need. `context` is the forward pass's
+    `Context`.
+    """
+
+    def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
+        """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
+        return hidden
+
+    def parameter(self, variable: tf.Variable, context: Context) -> tf.Tensor:
+        """The value to use wherever a pretrained variable is read."""
+        return tf.convert_to_tensor(variable)
+
+    def project(
+        self,
+        name: str,
+        inputs: tf.Tensor,
+        outputs: tf.Tensor,
+        context: Context,
+    ) -> tf.Tensor:
+        """Acts after each of a layer's six kernels.
+
+        Args:
+            name: the kernel's scope, as
+                `bert/encoder/layer_0/attention/self/query`.
+            inputs: float32 [B, T, D or I].
+            outputs: float32 [B, T, D or I], kernel and bias applied.
+            context: of this forward pass.
+
+        Returns:
+            float32 like `outputs`.
+        """
+        return outputs
+
+    def key_value(
+        self,
+        layer: int,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        attention_bias: tf.Tensor,
+        context: Context,
+    ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Acts before attention.
+
+        Args:
+            layer: index of the layer, from 0.
+            key: float32 [B, N, T, H].
+            value: float32 [B, N, T, H].
+            attention_bias: float32 [B, 1, 1, T], added to the scores.
+            context: of this forward pass.
+
+        Returns:
+            The three, possibly longer in T.
+        """
+        return key, value, attention_bias
+
+    def sublayer(
+        self,
+        layer: int,
+        site: str,
+        inputs: tf.Tensor,
+        outputs: tf.Tensor,
+        layer_norm: Callable[[tf.Tensor], tf.Tensor],
+        context: Context,
+    ) -> tf.Tensor:
+        """Joins a sublayer's outputs to its inputs.
+
+        Args:
+            layer: index of the layer, from 0.
+            site: `attention` or `ffn`.
+            inputs: float32 [B, T, D], what the sublayer read.
+            outputs: float32 [B, T, D], after projection and dropout.
+            layer_norm: the sublayer's LayerNorm.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, T, D], what the next sublayer reads.
+        """
+        return layer_norm(inputs + outputs)

@@ -1,0 +1,236 @@
+"""From features to batches: which rows, in what order, padded how far.
+
+The order of training is a pure function of (number of rows, their lengths,
+batch size, seed, step), so a run that starts again at step n reads the very
+batches that an uninterrupted one would have read.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+# Rows of like length are grouped within this many batches: enough that little
+# of a batch is padding, few enough that every pool mixes rows at random.
+POOL_BATCHES = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Tokenized rows, without padding.
+
+    Attributes:
+        tokens: int32 [sum of lengths], vocabulary indices of all rows.
+        segments: int32 [sum of lengths], 0 or 1.
+        starts: int64 [rows + 1], where each row begins.
+        labels: arrays [rows, ...] by feature name; empty for a test set.
+    """
+
+    tokens: np.ndarray
+    segments: np.ndarray
+    starts: np.ndarray
+    labels: Mapping[str, np.ndarray]
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
+        labels: Mapping[str, np.ndarray],
+    ) -> "Features":
+        """Packs (tokens, segments) pairs."""
+        lengths = np.fromiter((len(t) for t, _ in rows), np.int64, len(rows))
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        tokens = np.empty(starts[-1], np.int32)
+        segments = np.empty(starts[-1], np.int32)
+        for i, (row_tokens, row_segments) in enumerate(rows):
+            tokens[starts[i] : starts[i + 1]] = row_tokens
+            segments[starts[i] : starts[i + 1]] = row_segments
+        return cls(tokens, segments, starts, labels)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.starts) - 1
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all rows and labels."""
+        digest = hashlib.sha256()
+        for name in sorted(self.labels):
+            digest.update(name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(self.labels[name]).data)
+        for values in (self.tokens, self.segments, self.starts):
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows], tokens of each row."""
+        return np.diff(self.starts)
+
+
+def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
+    """Steps that see every row `epochs` times.
+
+    google-research/bert rounds down; here the count is rounded up, so that no
+    row is left out: at most one step more. The last batch is filled up from
+    the next epoch's order.
+    """
+    return max(1, math.ceil(rows * epochs / batch_size - 1e-9))
+
+
+class TrainPlan:
+    """The rows of every training batch.
+
+    Epochs are seeded permutations, read one after the other as one stream.
+    Each pool of `POOL_BATCHES` batches of that stream is sorted by length, cut
+    into batches, and the batches are shuffled.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, batch_size: int, num_steps: int, seed: int
+    ):
+        """Plans `num_steps` batches.
+
+        Args:
+            lengths: int64 [rows], at least one row.
+            batch_size: rows of a batch.
+            num_steps: batches of the whole training.
+            seed: of permutations and shuffles.
+        """
+        self._lengths = lengths
+        self._batch_size = batch_size
+        self._num_steps = num_steps
+        self._seed = seed
+        self._epoch = functools.lru_cache(maxsize=2)(self._permute)
+        self._pool = functools.lru_cache(maxsize=1)(self._make_pool)
+
+    def rows(self, step: int) -> np.ndarray:
+        """int64 [batch size], the rows of the batch of `step` (from 0)."""
+        return self._pool(step // POOL_BATCHES)[step % POOL_BATCHES]
+
+    def _permute(self, epoch: int) -> np.ndarray:
+        rng = np.random.default_rng([self._seed, 0, epoch])
+        return rng.permutation(len(self._lengths))
+
+    def _make_pool(self, pool: int) -> np.ndarray:
+        first = pool * POOL_BATCHES * self._batch_size
+        last = min((pool + 1) * POOL_BATCHES, self._num_steps)
+        stream = np.arange(first, last * self._batch_size)
+        epochs, places = np.divmod(stream, len(self._lengths))
+        rows = np.empty(len(stream), np.int64)
+        for epoch in np.unique(epochs):
+            rows[epochs == epoch] = self._epoch(epoch)[places[epochs == epoch]]
+        rows = rows[np.argsort(self._lengths[rows], kind="stable")]
+        batches = rows.reshape(-1, self._batch_size)
+        rng = np.random.default_rng([self._seed, 1, pool])
+        return batches[rng.permutation(len(batches))]
+
+
+Batch = Dict[str, np.ndarray]
+
+
+def make_batch(
+    features: Features, rows: np.ndarray, length: Optional[int]
+) -> Batch:
+    """Pads rows to one length.
+
+    Args:
+        features: of the split.
+        rows: int64 [B].
+        length: tokens to pad to, or None for the longest row's.
+
+    Returns:
+        `input_ids`, `input_mask`, `segment_ids` int32 [B, T]; `row` int32
+        [B], places within the batch; the labels' rows.
+    """
+    starts = features.starts[rows]
+    lengths = features.starts[rows + 1] - starts
+    if length is None:
+        length = int(lengths.max())
+    places = np.arange(length)
+    mask = places < lengths[:, np.newaxis]
+    sources = (starts[:, np.newaxis] + places)[mask]
+    batch = {"input_mask": mask.astype(np.int32)}
+    for name, values in (
+        ("input_ids", features.tokens),
+        ("segment_ids", features.segments),
+    ):
+        batch[name] = np.zeros(mask.shape, np.int32)
+        batch[name][mask] = values[sources]
+    batch["row"] = np.arange(len(rows), dtype=np.int32)
+    for name, values in features.labels.items():
+        batch[name] = values[rows]
+    return batch
+
+
+def train_batches(
+    features: Features,
+    plan: TrainPlan,
+    steps: range,
+    length: Optional[int],
+    shards: int = 1,
+) -> Iterator[Batch]:
+    """Batches of the given steps, each in `shards` equal parts, in order."""
+    for step in steps:
+        batch = make_batch(features, plan.rows(step), length)
+        size = len(batch["row"]) // shards
+        for shard in range(shards):
+            part = slice(shard * size, (shard + 1) * size)
+            yield {name: value[part] for name, value in batch.items()}
+
+
+def sorted_batches(features: Features, batch_size: int) -> List[np.ndarray]:
+    """Every row once, sorted by length: int64 [B] per batch, the last short."""
+    order = np.argsort(features.lengths, kind="stable")
+    return [
+        order[first : first + batch_size]
+        for first in range(0, len(order), batch_size)
+    ]
+
+
+def restore_order(
+    batches: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Puts outputs of `sorted_batches`, concatenated, back into row order."""
+    rows = np.concatenate(batches)
+    values = np.concatenate(outputs)
+    restored = np.empty_like(values)
+    restored[rows] = values
+    return restored
+
+
+def to_dataset(
+    make_batches: object,
+    features: Features,
+    length: Optional[int],
+    batch_size: Optional[int],
+    with_labels: bool,
+) -> tf.data.Dataset:
+    """A `tf.data.Dataset` of batches made by a Python generator.
+
+    Args:
+        make_batches: function without arguments that yields `Batch`es.
+        features: tells names and types of the labels.
+        length: static number of tokens, or None.
+        batch_size: static number of rows, or None.
+        with_labels: whether batches hold labels.
+
+    Returns:
+        A dataset of dictionaries of tensors, two batches read ahead.
+    """
+    signature = {
+        name: tf.TensorSpec([batch_size, length], tf.int32)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
+    signature["row"] = tf.TensorSpec([batch_size], tf.int32)
+    if with_labels:
+        for name, values in features.labels.items():
+            signature[name] = tf.TensorSpec(
+                (batch_size,) + values.shape[1:], values.dtype
+            )
+    return tf.data.Dataset.from_generator(
+        make_batches, output_signature=signature
+    ).prefetch(2)

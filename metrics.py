@@ -1,0 +1,64 @@
+"""Scores from predictions: plain functions of numpy arrays.
+
+Each takes (labels, predictions), both [N], and returns a float; `METRICS`
+gives them the names that tasks and result files use.
+"""
+
+from typing import Callable, Dict
+
+import numpy as np
+from sklearn import metrics as sklearn_metrics
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Share of equal entries, 0 to 1."""
+    return float(np.mean(labels == predictions))
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 of class 1 against class 0, 0 to 1; 0 where it is undefined."""
+    return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0))
+
+
+def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean over classes of each one's F1, 0 to 1."""
+    return float(
+        sklearn_metrics.f1_score(
+            labels, predictions, average="macro", zero_division=0
+        )
+    )
+
+
+def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Matthews correlation, -1 to 1; 0 where it is undefined."""
+    return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+
+
+METRICS: Dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews_correlation": matthews_correlation,
+}
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Negative log probability of the right class, in nats.
+
+    Args:
+        logits: float32 [N, C].
+        labels: int [N], below C.
+
+    Returns:
+        float64 [N].
+    """
+    return -log_softmax(logits)[np.arange(len(labels)), labels]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log probabilities, float64 [N, C], of float32 logits [N, C]."""
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

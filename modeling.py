@@ -1,0 +1,503 @@
+"""The BERT encoder as plain `tf.Module`s.
+
+In here: `BertConfig`, and the layers of BERT under the variable names of
+Google's checkpoints. Not in here: the places where a tuning method may act
+(`hooks.py`), what a method adds (`adapter_modeling.py`), heads (`tasks/`),
+reading weights (`checkpoints.py`).
+
+Dimension letters of every docstring and comment:
+
+    B batch                 D hidden size            M adapter bottleneck
+    T tokens                I intermediate size      L layers
+    N attention heads       H head size (D / N)      V vocabulary
+    P positions             S segment types          C classes
+
+Every variable comes from a `create(name, shape, initializer)` function that
+the caller hands in, so that the same code builds a model in a TensorFlow 1
+graph, in eager mode, from a checkpoint, or only lists its parameters.
+"""
+
+import dataclasses
+import json
+import math
+import zlib
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from errors import UserError
+from hooks import Context, Hooks, dropout
+
+Shape = Tuple[int, ...]
+Initializer = Callable[[np.random.Generator, Shape], np.ndarray]
+# (variable name, shape, initializer) -> variable
+CreateVariable = Callable[[str, Shape, Initializer], Any]
+
+# Source: google-research/bert, `modeling.py`, `create_attention_mask...`: the
+# score added to positions that must not be attended to.
+MASKED_SCORE = -10000.0
+# Source: `tf.contrib.layers.layer_norm`, which google-research/bert calls.
+LAYER_NORM_EPSILON = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a BERT model, under the key names of Google's JSON files.
+
+    Raises:
+        UserError: a size that is not a positive integer, a hidden size that
+            the number of heads does not divide, a dropout outside [0, 1), or
+            an unknown activation.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type in (int, "int") and not (
+                type(value) is int and value > 0
+            ):
+                raise UserError(
+                    f"BERT config: {field.name} is {value!r}, expected a "
+                    "positive whole number"
+                )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value < 1:
+                raise UserError(
+                    f"BERT config: {name} is {value!r}, expected a number "
+                    "from 0 to below 1"
+                )
+        if (
+            type(self.initializer_range) not in (int, float)
+            or not self.initializer_range > 0
+        ):
+            raise UserError(
+                f"BERT config: initializer_range is {self.initializer_range!r}"
+                ", expected a positive number"
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"BERT config: hidden_size {self.hidden_size} is not a "
+                f"multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        activation(self.hidden_act)
+
+    @property
+    def head_size(self) -> int:
+        """Size of one attention head, H."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "BertConfig":
+        """Reads Google's `bert_config.json` or Hugging Face's `config.json`.
+
+        Keys that do not describe the encoder are ignored, since both
+        publishers add some (`pooler_*`, `architectures`, ...), but not those
+        that would change what it computes.
+
+        Raises:
+            UserError: the file is missing, is no JSON object, lacks a size,
+                or describes a model that is not BERT.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                values = json.load(file)
+        except OSError as error:
+            raise UserError(
+                f"cannot read the BERT config {path}: {error.strerror}; "
+                "pass --bert_config_file"
+            ) from error
+        except ValueError as error:
+            raise UserError(f"{path} is not a JSON file: {error}") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{path} holds no JSON object of BERT sizes")
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [
+            name
+            for name in names[: names.index("hidden_act")]
+            if name not in values
+        ]
+        if missing:
+            raise UserError(
+                f"{path} lacks {', '.join(missing)}: it is not a BERT config"
+            )
+        expected = {
+            "model_type": "bert",
+            "position_embedding_type": "absolute",
+            "layer_norm_eps": LAYER_NORM_EPSILON,
+        }
+        for key, value in expected.items():
+            if values.get(key, value) != value:
+                raise UserError(
+                    f"{path}: {key} is {values[key]!r}, but only {value!r} "
+                    "can be computed here"
+                )
+        return cls(**{name: values[name] for name in names if name in values})
+
+
+def truncated_normal(stddev: float) -> Initializer:
+    """Normal values of mean 0, drawn again where beyond two `stddev`."""
+
+    def initialize(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        values = rng.standard_normal(shape)
+        while True:
+            beyond = np.abs(values) > 2.0
+            if not beyond.any():
+                return (values * stddev).astype(np.float32)
+            values[beyond] = rng.standard_normal(int(beyond.sum()))
+
+    return initialize
+
+
+def zeros(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """An initializer: float32 zeros."""
+    return np.zeros(shape, np.float32)
+
+
+def ones(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """An initializer: float32 ones."""
+    return np.ones(shape, np.float32)
+
+
+def create_variable(
+    name: str, shape: Shape, initializer: Initializer, *, seed: int = 0
+) -> tf.Variable:
+    """A float32 variable with fresh values: the plainest `create` function."""
+    return tf.Variable(
+        initial_values(name, shape, initializer, seed), name=name
+    )
+
+
+def initial_values(
+    name: str, shape: Shape, initializer: Initializer, seed: int
+) -> np.ndarray:
+    """Fresh values, a function of `seed` and the variable's name alone."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return initializer(rng, shape)
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit with the error function, any shape.
+
+    Source: Hendrycks and Gimpel 2016; google-research/adapter-bert computes
+    this exact form, not the tanh approximation.
+    """
+    return tf.nn.gelu(x, approximate=False)
+
+
+ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+}
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The activation function called `name`.
+
+    Raises:
+        UserError: no activation has this name.
+    """
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise UserError(
+            f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+class Dense(tf.Module):
+    """`inputs @ kernel + bias`, with BERT's variable names."""
+
+    def __init__(self, scope, inputs, outputs, config, create, hooks):
+        """Creates `<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
+        self.scope = scope
+        self.hooks = hooks
+        self.kernel = create(
+            f"{scope}/kernel",
+            (inputs, outputs),
+            truncated_normal(config.initializer_range),
+        )
+        self.bias = create(f"{scope}/bias", (outputs,), zeros)
+
+    def __call__(self, inputs, context):
+        """float32 [..., inputs] -> float32 [..., outputs]."""
+        kernel = self.hooks.parameter(self.kernel, context)
+        bias = self.hooks.parameter(self.bias, context)
+        # One matrix product over all tokens is faster than a batch of them.
+        flat = tf.reshape(inputs, [-1, kernel.shape[0]])
+        flat = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
+        shape = tf.concat([tf.shape(inputs)[:-1], [kernel.shape[1]]], axis=0)
+        outputs = tf.reshape(flat, shape)
+        outputs.set_shape(inputs.shape[:-1] + [kernel.shape[1]])
+        return outputs
+
+
+class LayerNorm(tf.Module):
+    """Layer normalization over the last axis (Ba et al. 2016)."""
+
+    def __init__(self, scope, size, create, hooks):
+        """Creates `<scope>/LayerNorm/beta` and `gamma`, both [size]."""
+        self.hooks = hooks
+        self.beta = create(f"{scope}/LayerNorm/beta", (size,), zeros)
+        self.gamma = create(f"{scope}/LayerNorm/gamma", (size,), ones)
+
+    def __call__(self, x, context):
+        """float32 [..., size] -> float32 [..., size]."""
+        beta = self.hooks.parameter(self.beta, context)
+        gamma = self.hooks.parameter(self.gamma, context)
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        centered = x - mean
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        return (
+            centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * (gamma)
+            + beta
+        )
+
+
+class Embeddings(tf.Module):
+    """Word, segment and position embeddings, LayerNorm and dropout."""
+
+    def __init__(self, config, create, hooks):
+        """Creates the variables under `bert/embeddings/`."""
+        self.config = config
+        self.hooks = hooks
+        normal = truncated_normal(config.initializer_range)
+        sizes = {
+            "word_embeddings": config.vocab_size,
+            "token_type_embeddings": config.type_vocab_size,
+            "position_embeddings": config.max_position_embeddings,
+        }
+        self.word, self.token_type, self.position = (
+            create(
+                f"bert/embeddings/{name}", (size, config.hidden_size), normal
+            )
+            for name, size in sizes.items()
+        )
+        self.layer_norm = LayerNorm(
+            "bert/embeddings", config.hidden_size, create, hooks
+        )
+
+    def __call__(self, input_ids, segment_ids, context):
+        """int32 [B, T] twice -> float32 [B, T, D]."""
+        word = self.hooks.parameter(self.word, context)
+        token_type = self.hooks.parameter(self.token_type, context)
+        position = self.hooks.parameter(self.position, context)
+        hidden = tf.gather(word, input_ids)
+        # Few rows: a product with one-hot rows is fast forward and backward.
+        one_hot = tf.one_hot(segment_ids, self.config.type_vocab_size)
+        hidden += tf.tensordot(one_hot, token_type, 1)
+        hidden += position[: tf.shape(input_ids)[1]]
+        hidden = self.layer_norm(hidden, context)
+        return dropout(
+            hidden,
+            self.config.hidden_dropout_prob,
+            "bert/embeddings",
+            context,
+        )
+
+
+class SelfAttention(tf.Module):
+    """Multi-head self-attention up to, not with, the output projection."""
+
+    def __init__(self, layer, config, create, hooks):
+        """Creates `query`, `key` and `value` of layer number `layer`."""
+        self.layer = layer
+        self.config = config
+        self.hooks = hooks
+        self.scope = f"bert/encoder/layer_{layer}/attention/self"
+        size = config.hidden_size
+        self.query, self.key, self.value = (
+            Dense(f"{self.scope}/{name}", size, size, config, create, hooks)
+            for name in ("query", "key", "value")
+        )
+
+    def __call__(self, hidden, attention_bias, context):
+        """Attends every token to every other.
+
+        Args:
+            hidden: float32 [B, T, D].
+            attention_bias: float32 [B, 1, 1, T], added to the scores.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, T, D], the heads side by side.
+
+        Source: Vaswani et al. 2017, section 3.2.
+        """
+        config = self.config
+        shape = tf.shape(hidden)
+        heads = [
+            shape[0],
+            shape[1],
+            config.num_attention_heads,
+            config.head_size,
+        ]
+
+        def project(dense):
+            outputs = self.hooks.project(
+                dense.scope, hidden, dense(hidden, context), context
+            )
+            # [B, T, D] -> [B, N, T, H]
+            return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
+
+        key, value, attention_bias = self.hooks.key_value(
+            self.layer,
+            project(self.key),
+            project(self.value),
+            attention_bias,
+            context,
+        )
+        query = project(self.query) * (1.0 / math.sqrt(config.head_size))
+        scores = tf.matmul(query, key, transpose_b=True) + attention_bias
+        probabilities = dropout(
+            tf.nn.softmax(scores),
+            config.attention_probs_dropout_prob,
+            self.scope,
+            context,
+        )
+        attended = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        outputs = tf.reshape(attended, shape)  # [B, T, N, H] -> [B, T, D]
+        outputs.set_shape(hidden.shape)
+        return outputs
+
+
+class Layer(tf.Module):
+    """One transformer layer: attention sublayer, feed-forward sublayer."""
+
+    def __init__(self, layer, config, create, hooks):
+        """Creates the variables under `bert/encoder/layer_<layer>/`."""
+        self.layer = layer
+        self.config = config
+        self.hooks = hooks
+        scope = f"bert/encoder/layer_{layer}"
+        size, inner = config.hidden_size, config.intermediate_size
+
+        def dense(name, inputs, outputs):
+            return Dense(
+                f"{scope}/{name}/dense", inputs, outputs, config, create, hooks
+            )
+
+        self.attention = SelfAttention(layer, config, create, hooks)
+        self.attention_output = dense("attention/output", size, size)
+        self.attention_norm = LayerNorm(
+            f"{scope}/attention/output", size, create, hooks
+        )
+        self.intermediate = dense("intermediate", size, inner)
+        self.output = dense("output", inner, size)
+        self.output_norm = LayerNorm(f"{scope}/output", size, create, hooks)
+
+    def __call__(self, hidden, attention_bias, context):
+        """float32 [B, T, D] -> float32 [B, T, D]."""
+        attended = self.attention(hidden, attention_bias, context)
+        hidden = self._sublayer(
+            "attention",
+            hidden,
+            attended,
+            self.attention_output,
+            self.attention_norm,
+            context,
+        )
+        inner = self.intermediate(hidden, context)
+        inner = self.hooks.project(
+            self.intermediate.scope, hidden, inner, context
+        )
+        inner = activation(self.config.hidden_act)(inner)
+        return self._sublayer(
+            "ffn", hidden, inner, self.output, self.output_norm, context
+        )
+
+    def _sublayer(self, site, inputs, inner, dense, layer_norm, context):
+        """Projects `inner`, drops out, and joins the result to `inputs`."""
+        outputs = self.hooks.project(
+            dense.scope, inner, dense(inner, context), context
+        )
+        outputs = dropout(
+            outputs, self.config.hidden_dropout_prob, dense.scope, context
+        )
+        return self.hooks.sublayer(
+            self.layer,
+            site,
+            inputs,
+            outputs,
+            lambda x: layer_norm(x, context),
+            context,
+        )
+
+
+class BertOutput(NamedTuple):
+    """What the encoder computes.
+
+    Attributes:
+        embedding_output: float32 [B, T, D], what the first layer reads.
+        layer_outputs: L times float32 [B, T, D].
+        sequence_output: float32 [B, T, D], the last of them.
+    """
+
+    embedding_output: tf.Tensor
+    layer_outputs: List[tf.Tensor]
+    sequence_output: tf.Tensor
+
+
+class Bert(tf.Module):
+    """The encoder of Devlin et al. 2019, with a tuning method's hooks."""
+
+    def __init__(
+        self, config: BertConfig, create: CreateVariable, hooks: Hooks
+    ):
+        """Creates every variable of the encoder, the pooler included."""
+        self.config = config
+        self.hooks = hooks
+        self.embeddings = Embeddings(config, create, hooks)
+        self.layers = [
+            Layer(layer, config, create, hooks)
+            for layer in range(config.num_hidden_layers)
+        ]
+        size = config.hidden_size
+        self.pooler = Dense(
+            "bert/pooler/dense", size, size, config, create, hooks
+        )
+
+    def __call__(
+        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
+    ) -> BertOutput:
+        """Encodes a batch.
+
+        Args:
+            input_ids: int32 [B, T], below V; T at most P.
+            segment_ids: int32 [B, T], below S.
+            context: with the mask of the same shape.
+
+        Returns:
+            A `BertOutput`.
+        """
+        hidden = self.embeddings(input_ids, segment_ids, context)
+        hidden = self.hooks.embeddings(hidden, context)
+        outputs = [hidden]
+        mask = tf.cast(context.input_mask, hidden.dtype)
+        attention_bias = ((1.0 - mask) * MASKED_SCORE)[
+            :, tf.newaxis, tf.newaxis
+        ]
+        for layer in self.layers:
+            outputs.append(layer(outputs[-1], attention_bias, context))
+        return BertOutput(outputs[0], outputs[1:], outputs[-1])
+
+    def pooled_output(
+        self, sequence_output: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """float32 [B, T, D] -> float32 [B, D], from the first token."""
+        return tf.tanh(self.pooler(sequence_output[:, 0], context))

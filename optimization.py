@@ -1,0 +1,114 @@
+"""The optimizer: BERT's learning-rate schedule, clipping and Adam.
+
+One definition of the mathematics, over plain tensors and variables; engines
+bring the gradients, the step and, on several devices, their mean.
+"""
+
+import dataclasses
+import re
+from typing import Any, Callable, List, Sequence, Tuple
+
+import tensorflow as tf
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
+WEIGHT_DECAY = 0.01
+CLIP_NORM = 1.0
+# Searched in variable names, as google-research/bert does.
+NO_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Linear warm-up, then linear decay to zero.
+
+    Attributes:
+        learning_rate: the peak.
+        num_train_steps: length of the training, in steps.
+        num_warmup_steps: length of the warm-up, in steps.
+
+    Source: google-research/bert, `optimization.py`, `create_optimizer`: the
+    decay counts from step 0, so the rate falls from `1 - warmup` at the end
+    of the warm-up.
+    """
+
+    learning_rate: float
+    num_train_steps: int
+    num_warmup_steps: int
+
+    def __call__(self, step: Any) -> Any:
+        """The rate at `step` (from 0): float, or float32 [] for a tensor."""
+        if not tf.is_tensor(step):
+            if step < self.num_warmup_steps:
+                return self.learning_rate * step / self.num_warmup_steps
+            return self.learning_rate * (1 - step / self.num_train_steps)
+        done = tf.cast(step, tf.float32)
+        decayed = self.learning_rate * (1.0 - done / self.num_train_steps)
+        if not self.num_warmup_steps:
+            return decayed
+        warming = self.learning_rate * (done / self.num_warmup_steps)
+        return tf.where(step < self.num_warmup_steps, warming, decayed)
+
+
+def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Scales gradients down to a global norm of at most `CLIP_NORM`."""
+    clipped, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+    return clipped
+
+
+class AdamWeightDecay:
+    """Adam without bias correction, with decoupled weight decay.
+
+    Source: google-research/bert, `optimization.py`, `AdamWeightDecayOptimizer`
+    (slots `<variable>/adam_m` and `<variable>/adam_v`); Loshchilov and Hutter
+    2019 for the decay.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Tuple[str, Any]],
+        create_slot: Callable[[str, Tuple[int, ...]], Any],
+    ):
+        """Creates two slots for each variable.
+
+        Args:
+            variables: (name, float32 variable) of everything that is trained.
+            create_slot: makes a zero variable from a name and a shape.
+        """
+        self.variables = [variable for _, variable in variables]
+        self.decays = [not NO_DECAY.search(name) for name, _ in variables]
+        self.slots = [
+            tuple(
+                create_slot(f"{name}/{slot}", tuple(variable.shape))
+                for slot in ("adam_m", "adam_v")
+            )
+            for name, variable in variables
+        ]
+
+    def apply(
+        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
+    ) -> List[Any]:
+        """Updates the variables and slots by one step.
+
+        Args:
+            gradients: float32, one for each variable, already clipped.
+            learning_rate: float32 [].
+
+        Returns:
+            The assignments, for graphs to run.
+        """
+        assignments = []
+        for variable, gradient, (m_slot, v_slot), decays in zip(
+            self.variables, gradients, self.slots, self.decays
+        ):
+            value = tf.convert_to_tensor(variable)
+            m = BETA_1 * m_slot + (1.0 - BETA_1) * gradient
+            v = BETA_2 * v_slot + (1.0 - BETA_2) * tf.square(gradient)
+            update = m / (tf.sqrt(v) + EPSILON)
+            if decays:
+                update += WEIGHT_DECAY * value
+            assignments += [
+                variable.assign(value - learning_rate * update),
+                m_slot.assign(m),
+                v_slot.assign(v),
+            ]
+        return assignments

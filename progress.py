@@ -1,0 +1,131 @@
+"""How long work is shown: a bar on a terminal, plain log lines elsewhere."""
+
+import sys
+import time
+from typing import Optional
+
+import tqdm
+from absl import logging
+from tensorboard.summary import Writer
+
+from optimization import Schedule
+
+# Seconds between log lines where no terminal shows a bar.
+LOG_INTERVAL = 10.0
+
+
+class Progress:
+    """Counts work done, with its rate and the time left."""
+
+    def __init__(self, what: str, total: int, unit: str, done: int = 0):
+        """Starts to count.
+
+        Args:
+            what: the work, as `train`.
+            total: units of the whole work.
+            unit: what is counted, as `examples`.
+            done: units that were done before.
+        """
+        self._what = what
+        self._bar = tqdm.tqdm(
+            desc=what,
+            total=total,
+            unit=f" {unit}",
+            initial=done,
+            disable=not sys.stderr.isatty(),
+            smoothing=0.1,
+        )
+        self._unit = unit
+        self._total = total
+        self._done = self._first = done
+        self._began = self._logged = time.monotonic()
+
+    def update(self, done: int, note: str = "") -> None:
+        """Shows that `done` units are finished, with a note beside."""
+        self._done += done
+        if not self._bar.disable:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(done)
+            return
+        now = time.monotonic()
+        if now - self._logged >= LOG_INTERVAL or self._done == self._total:
+            self._logged = now
+            rate = (self._done - self._first) / max(now - self._began, 1e-9)
+            left = (self._total - self._done) / max(rate, 1e-9)
+            logging.info(
+                "%s: %d/%d %s, %.1f/s, %s left%s",
+                self._what,
+                self._done,
+                self._total,
+                self._unit,
+                rate,
+                tqdm.tqdm.format_interval(left),
+                note and f", {note}",
+            )
+
+    def close(self) -> None:
+        """Ends the bar."""
+        self._bar.close()
+
+
+class TrainingProgress:
+    """The progress of a training, and its curves for TensorBoard.
+
+    Writes the scalars `loss`, `learning_rate` and `examples_per_second`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        first_step: int,
+        batch_size: int,
+        log_dir: str,
+        every_steps: int = 10,
+    ):
+        """Opens the curves' file.
+
+        Args:
+            schedule: tells the number of steps and the learning rates.
+            first_step: steps that were done before.
+            batch_size: examples of a step.
+            log_dir: folder of the curves.
+            every_steps: distance of the curves' points, in steps.
+        """
+        self._schedule = schedule
+        self._batch_size = batch_size
+        self._every_steps = every_steps
+        self._writer = Writer(log_dir)
+        self._progress = Progress(
+            "train",
+            schedule.num_train_steps * batch_size,
+            "examples",
+            first_step * batch_size,
+        )
+        self._step = self._point_step = first_step
+        self._point_time: Optional[float] = None
+
+    def update(self, step: int, loss: float) -> None:
+        """Takes note that `step` steps are done, the last with this loss."""
+        self._progress.update(
+            (step - self._step) * self._batch_size, f"loss {loss:.4f}"
+        )
+        self._step = step
+        last = step == self._schedule.num_train_steps
+        if not last and step - self._point_step < self._every_steps:
+            return
+        now = time.monotonic()
+        self._writer.add_scalar("loss", loss, step)
+        self._writer.add_scalar("learning_rate", self._schedule(step - 1), step)
+        # The first interval holds the building of the graph: no rate.
+        if self._point_time is not None:
+            examples = (step - self._point_step) * self._batch_size
+            self._writer.add_scalar(
+                "examples_per_second", examples / (now - self._point_time), step
+            )
+        self._point_step, self._point_time = step, now
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the bar and the curves."""
+        self._progress.close()
+        self._writer.close()

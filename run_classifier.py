@@ -1,0 +1,86 @@
+r"""Tunes BERT for a text classification task, evaluates it, predicts with it.
+
+With the flags of google-research/bert's `run_classifier.py`:
+
+    python run_classifier.py --task_name=MRPC --do_train=true --do_eval=true \
+        --data_dir=$GLUE_DIR/MRPC --init_checkpoint=$BERT/bert_model.ckpt \
+        --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
+"""
+
+import os
+
+# TensorFlow's C++ notices would drown the run's own; set it to see them.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import flags, logging  # noqa: E402
+
+import experiment  # noqa: E402
+import run_flags  # noqa: E402
+from errors import UserError  # noqa: E402
+from tasks import TASKS, get_task  # noqa: E402
+from tasks.base import Task  # noqa: E402
+from tasks.custom import custom_task  # noqa: E402
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of classification alone, after the shared ones."""
+    run_flags.define_flags()
+    flags.DEFINE_string("data_dir", None, "Folder with train.tsv, dev.tsv, ...")
+    flags.DEFINE_string(
+        "task_name",
+        None,
+        f"The task: {', '.join(TASKS)}, or custom for your own TSV files.",
+    )
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "Longest input in tokens; more is cut off."
+    )
+    flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set.")
+    flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
+    flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
+    flags.DEFINE_string(
+        "text_b_column", None, "custom: the second text's column, for pairs."
+    )
+    flags.DEFINE_string("label_column", "label", "custom: the label's column.")
+
+
+def task_from_flags() -> Task:
+    """The task that `--task_name` names.
+
+    Raises:
+        UserError: it is missing or unknown.
+    """
+    if not FLAGS.task_name:
+        raise UserError(
+            f"--task_name is missing; expected one of {', '.join(TASKS)}, or "
+            "custom"
+        )
+    if FLAGS.task_name.lower() == "custom":
+        return custom_task(
+            FLAGS.text_a_column, FLAGS.text_b_column, FLAGS.label_column
+        )
+    return get_task(FLAGS.task_name)
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    if FLAGS.eval_batch_size < 1:
+        raise UserError(
+            f"--eval_batch_size is {FLAGS.eval_batch_size}, expected >= 1"
+        )
+    settings = run_flags.experiment_from_flags(
+        task_from_flags(), FLAGS.data_dir or "", FLAGS.eval_batch_size
+    )
+    if FLAGS.describe:
+        print(experiment.describe(settings))
+        return
+    if not FLAGS.data_dir:
+        raise UserError("--data_dir is missing: the folder of the task's files")
+    experiment.run(settings)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

@@ -1,0 +1,226 @@
+"""The flags that the entry points share, and their way to plain dataclasses.
+
+Names and defaults are google-research/bert's where it has the flag. FLAGS is
+read here and in the entry points, nowhere else.
+"""
+
+import sys
+from typing import Any, Callable, Dict, List
+
+from absl import app, flags
+
+import adapter_modeling
+from engines import Hardware
+from errors import UserError
+from experiment import Experiment, Training
+from tasks.base import Task
+
+FLAGS = flags.FLAGS
+
+# Flags of a method's arguments: flag -> name of the argument.
+METHOD_FLAGS = {"adapter_size": "size", "adapter_init_scale": "init_scale"}
+POSITIVE = (
+    "max_seq_length",
+    "train_batch_size",
+    "predict_batch_size",
+    "save_checkpoints_steps",
+    "iterations_per_loop",
+    "num_tpu_cores",
+)
+
+
+def define_flags() -> None:
+    """Defines the flags of every entry point."""
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    boolean, floating = flags.DEFINE_bool, flags.DEFINE_float
+
+    string("bert_config_file", None, "BERT's sizes; default: beside the model.")
+    string("vocab_file", None, "The vocabulary; default: beside the model.")
+    string("output_dir", None, "Folder for checkpoints and results.")
+    string(
+        "init_checkpoint",
+        None,
+        "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
+        "adapter-bert, a Hugging Face folder or .safetensors file, or a "
+        "training checkpoint of this program.",
+    )
+    boolean(
+        "do_lower_case", True, "Lower-case the text, as for uncased models."
+    )
+    boolean("do_train", False, "Train.")
+    boolean("do_predict", False, "Predict the test set.")
+    integer("train_batch_size", 32, "Examples of a training step.")
+    integer("predict_batch_size", 8, "Examples predicted at once.")
+    floating("learning_rate", 5e-5, "Peak learning rate.")
+    floating("num_train_epochs", 3.0, "Passes over the training set.")
+    flags.DEFINE_alias("epochs", "num_train_epochs")
+    floating("warmup_proportion", 0.1, "Share of the steps that warm up.")
+    integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
+    boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
+    string("tpu_name", None, "The TPU: local, a name or grpc://host:port.")
+    string("tpu_zone", None, "Google Cloud zone of a named TPU.")
+    string("gcp_project", None, "Google Cloud project of a named TPU.")
+    string("master", None, "Address of the TensorFlow master.")
+    integer("num_tpu_cores", 8, "Cores of the TPU.")
+
+    string(
+        "tuning_method",
+        "houlsby",
+        "What is added and trained, with arguments as in houlsby(size=64); "
+        f"one of {', '.join(adapter_modeling.METHODS)}.",
+    )
+    integer("adapter_size", 64, "Bottleneck size, for methods that have one.")
+    floating(
+        "adapter_init_scale", 1e-2, "Standard deviation of fresh adapters."
+    )
+    string(
+        "adapter",
+        None,
+        "Folder of a trained adapter, to evaluate, predict or train further.",
+    )
+    integer("seed", 1, "Seed of everything random.")
+    string("engine", "auto", "What runs the training: auto or estimator.")
+    boolean(
+        "describe",
+        False,
+        "Print what would be added, trained and frozen, and stop.",
+    )
+
+
+def tuning_method() -> Dict[str, Any]:
+    """The method that the flags name.
+
+    Returns:
+        `default_method`, and `method`: the same where the user named it or an
+        argument of it, else None.
+
+    Raises:
+        UserError: no such method, or two flags contradict each other.
+    """
+    defaults = {
+        argument: FLAGS[flag].value for flag, argument in METHOD_FLAGS.items()
+    }
+    method = adapter_modeling.parse(FLAGS.tuning_method, defaults)
+    for flag, argument in METHOD_FLAGS.items():
+        value = getattr(method, argument, None)
+        if FLAGS[flag].present and value != FLAGS[flag].value:
+            raise UserError(
+                f"--{flag}={FLAGS[flag].value} does not fit "
+                f"--tuning_method={FLAGS.tuning_method}: "
+                + (
+                    f"{argument} is {value} there"
+                    if hasattr(method, argument)
+                    else f"the method has no {argument}"
+                )
+            )
+    named = FLAGS["tuning_method"].present or any(
+        FLAGS[flag].present for flag in METHOD_FLAGS
+    )
+    return {"default_method": method, "method": method if named else None}
+
+
+def experiment_from_flags(
+    task: Task, data_dir: str, eval_batch_size: int
+) -> Experiment:
+    """The experiment that the flags describe.
+
+    Args:
+        task: what to learn.
+        data_dir: folder of its data.
+        eval_batch_size: examples evaluated at once.
+
+    Raises:
+        UserError: a flag is missing or out of range.
+    """
+    for name in POSITIVE:
+        if FLAGS[name].value < 1:
+            raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
+    if FLAGS.max_seq_length < 3:
+        raise UserError(
+            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least 3"
+        )
+    for name in ("learning_rate", "num_train_epochs"):
+        if not 0 < FLAGS[name].value < float("inf"):
+            raise UserError(
+                f"--{name} is {FLAGS[name].value}, expected a positive number"
+            )
+    if not 0 <= FLAGS.warmup_proportion <= 1:
+        raise UserError(
+            f"--warmup_proportion is {FLAGS.warmup_proportion}, expected a "
+            "number from 0 to 1"
+        )
+    if not 0 <= FLAGS.seed < 2**31:
+        raise UserError(f"--seed is {FLAGS.seed}, expected 0 to 2147483647")
+    if FLAGS.use_tpu and FLAGS.train_batch_size % FLAGS.num_tpu_cores:
+        raise UserError(
+            f"--train_batch_size {FLAGS.train_batch_size} is not a multiple of "
+            f"--num_tpu_cores {FLAGS.num_tpu_cores}"
+        )
+    if not FLAGS.describe and not FLAGS.output_dir:
+        raise UserError("--output_dir is missing: the folder for the results")
+    return Experiment(
+        task=task,
+        **tuning_method(),
+        training=Training(
+            batch_size=FLAGS.train_batch_size,
+            learning_rate=FLAGS.learning_rate,
+            epochs=FLAGS.num_train_epochs,
+            warmup_proportion=FLAGS.warmup_proportion,
+            save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+            seed=FLAGS.seed,
+        ),
+        hardware=Hardware(
+            use_tpu=FLAGS.use_tpu,
+            tpu_name=FLAGS.tpu_name or "",
+            tpu_zone=FLAGS.tpu_zone or "",
+            gcp_project=FLAGS.gcp_project or "",
+            master=FLAGS.master or "",
+            num_tpu_cores=FLAGS.num_tpu_cores,
+            iterations_per_loop=FLAGS.iterations_per_loop,
+        ),
+        engine=FLAGS.engine,
+        data_dir=data_dir,
+        output_dir=FLAGS.output_dir or "",
+        init_checkpoint=FLAGS.init_checkpoint or "",
+        adapter=FLAGS.adapter or "",
+        bert_config_file=FLAGS.bert_config_file or "",
+        vocab_file=FLAGS.vocab_file or "",
+        do_lower_case=FLAGS.do_lower_case,
+        max_seq_length=FLAGS.max_seq_length,
+        do_train=FLAGS.do_train,
+        do_eval=FLAGS.do_eval,
+        do_predict=FLAGS.do_predict,
+        eval_batch_size=eval_batch_size,
+        predict_batch_size=FLAGS.predict_batch_size,
+    )
+
+
+def run_app(main: Callable[[], None]) -> None:
+    """Parses the flags and runs `main`.
+
+    What a user can cause ends in one line and exit code 1.
+    """
+
+    def parse_flags(arguments: List[str]) -> List[str]:
+        try:
+            return app.parse_flags_with_usage(arguments)
+        except OSError as error:
+            raise SystemExit(_complain(f"--flagfile: {error}")) from error
+
+    def guarded(arguments: List[str]) -> None:
+        if len(arguments) > 1:
+            raise SystemExit(_complain(f"unexpected: {arguments[1]}"))
+        try:
+            main()
+        except UserError as error:
+            raise SystemExit(_complain(str(error))) from error
+        except KeyboardInterrupt as error:
+            raise SystemExit(130) from error
+
+    app.run(guarded, flags_parser=parse_flags)
+
+
+def _complain(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1

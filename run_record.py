@@ -1,0 +1,76 @@
+"""`run.json`: what a run in an output folder was, and whether another fits."""
+
+import os
+import platform
+from typing import Any, Dict, Iterator, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+import checkpoints
+import files
+from errors import UserError
+
+# Two runs are the same if they agree in these; `training` only counts for a
+# run that trains.
+IDENTITY = ("base", "method", "task", "bert_config")
+
+
+def versions() -> Dict[str, str]:
+    """The versions that a run's numbers may depend on."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def write(output_dir: str, record: Dict[str, Any]) -> None:
+    """Writes `run.json`."""
+    files.write_json(os.path.join(output_dir, checkpoints.RUN_FILE), record)
+
+
+def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
+    """Compares a run with the one that a folder already holds.
+
+    Args:
+        output_dir: the folder; may be empty.
+        record: of the new run.
+        do_train: whether the new run trains.
+
+    Raises:
+        UserError: the folder holds another run; the message says what differs.
+    """
+    path = os.path.join(output_dir, checkpoints.RUN_FILE)
+    if not tf.io.gfile.exists(path):
+        if tf.train.latest_checkpoint(output_dir):
+            raise UserError(
+                f"{output_dir} holds checkpoints of another program (no "
+                f"{checkpoints.RUN_FILE}); choose another --output_dir"
+            )
+        return
+    old = files.read_json(path, "the run's description")
+    keys = IDENTITY + (("training",) if do_train else ())
+    differences = [
+        f"{name} was {before!r}, now {now!r}"
+        for key in keys
+        for name, before, now in _compare(
+            key, old.get(key) if isinstance(old, dict) else None, record[key]
+        )
+        # The same weights may lie at another path.
+        if name != "base.path"
+    ]
+    if differences:
+        raise UserError(
+            f"{output_dir} holds a run with another configuration: "
+            f"{'; '.join(differences)}; choose another --output_dir"
+        )
+
+
+def _compare(name: str, old: Any, new: Any) -> Iterator[Tuple[str, Any, Any]]:
+    """Yields (dotted name, old, new) for every leaf that differs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(set(old) | set(new)):
+            yield from _compare(f"{name}.{key}", old.get(key), new.get(key))
+    elif old != new:
+        yield name, old, new

@@ -1,0 +1,224 @@
+"""BERT, a tuning method and a task's head put together as one model.
+
+In here: `TaskModel`, and `ParameterTable`, the list of every variable with
+whether it is trained. That table is the only source for gradients, weight
+decay, optimizer slots, the log, checkpoints and the adapter artifact.
+"""
+
+import dataclasses
+import re
+from typing import Any, Callable, Dict, List, Tuple
+
+import tensorflow as tf
+
+import modeling
+from adapter_modeling import TuningMethod
+from errors import UserError
+from hooks import Context
+
+# (config, create) -> head
+BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]
+
+
+class TaskModel(tf.Module):
+    """What one task computes: BERT with a method's hooks, then a head."""
+
+    def __init__(
+        self,
+        config: modeling.BertConfig,
+        method: TuningMethod,
+        build_head: BuildHead,
+        create: modeling.CreateVariable,
+    ):
+        """Creates every variable: BERT's, the method's, the head's."""
+        hooks = method.build(config, create)
+        self.bert = modeling.Bert(config, create, hooks)
+        self.head = build_head(config, create)
+
+    def __call__(
+        self, features: Dict[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Computes the head's predictions for a batch.
+
+        Args:
+            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T].
+            context: of this forward pass.
+
+        Returns:
+            The head's outputs by name, each float32 [B, ...].
+        """
+        output = self.bert(
+            features["input_ids"], features["segment_ids"], context
+        )
+        return self.head(self.bert, output.sequence_output, context)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One variable of a model.
+
+    Attributes:
+        name: its name in checkpoints.
+        shape: its shape.
+        initializer: makes its fresh values.
+        group: what it is part of, for people to read.
+        trained: whether training changes it.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    initializer: modeling.Initializer
+    group: str
+    trained: bool
+
+    @property
+    def count(self) -> int:
+        """Number of scalars."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterTable:
+    """Every variable of a model, in order of creation."""
+
+    method: str
+    parameters: Tuple[Parameter, ...]
+
+    @property
+    def trained(self) -> List[Parameter]:
+        """The variables that training changes."""
+        return [p for p in self.parameters if p.trained]
+
+    @property
+    def total_count(self) -> int:
+        """Number of scalars of the whole model."""
+        return sum(p.count for p in self.parameters)
+
+    @property
+    def trained_count(self) -> int:
+        """Number of scalars that training changes."""
+        return sum(p.count for p in self.trained)
+
+    def to_text(self) -> str:
+        """The table of groups, then adapter-bert's two lines of totals."""
+        groups: Dict[str, List[int]] = {}
+        for p in self.parameters:
+            row = groups.setdefault(p.group, [0, 0])
+            row[0] += p.count
+            row[1] += p.count * p.trained
+        groups["total"] = [self.total_count, self.trained_count]
+        width = max(map(len, groups)) + 2
+        lines = [
+            f"Tuning method: {self.method}",
+            f"{'group':<{width}}{'parameters':>14}{'trained':>14}"
+            f"{'frozen':>14}",
+        ]
+        for name, (count, trained) in groups.items():
+            numbers = (
+                f"{n:,}" if n else "-"
+                for n in (count, trained, count - trained)
+            )
+            lines.append(
+                f"{name:<{width}}" + "".join(f"{n:>14}" for n in numbers)
+            )
+        share = self.trained_count / self.total_count
+        lines.append(f"trained: {share:.2%} of all parameters")
+        lines.append(f"**** Total Parameters = {self.total_count} *****")
+        lines.append(
+            f"**** Total Trainable Parameters = {self.trained_count} *****"
+        )
+        return "\n".join(lines)
+
+
+def list_parameters(
+    config: modeling.BertConfig, method: TuningMethod, build_head: BuildHead
+) -> ParameterTable:
+    """Lists the variables of a model without making any.
+
+    Args:
+        config: the BERT.
+        method: decides, by its rules, what is trained.
+        build_head: the task's head; always trained.
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: an argument of the method that this BERT cannot take.
+        ValueError: a defect of the method: a variable that no rule covers, or
+            a rule that matches none.
+    """
+    method.check(config)
+    listed: List[Tuple[str, Tuple[int, ...], modeling.Initializer]] = []
+
+    def create(name, shape, initializer):
+        listed.append((name, tuple(shape), initializer))
+
+    modeling.Bert(config, create, hooks=None)
+    bert_names = {name for name, _, _ in listed}
+    listed.clear()
+    TaskModel(config, method, lambda *_: None, create)
+    body = len(listed)
+    build_head(config, create)
+
+    rules = method.rules(config)
+    used = set()
+
+    def is_trained(name: str) -> bool:
+        for number, (pattern, trained) in enumerate(rules):
+            if re.fullmatch(pattern, name):
+                used.add(number)
+                return trained
+        raise ValueError(f"no rule of {method} covers the variable {name}")
+
+    parameters = [
+        Parameter(
+            name,
+            shape,
+            initializer,
+            bert_group(name) if name in bert_names else "adapters",
+            is_trained(name),
+        )
+        for name, shape, initializer in listed[:body]
+    ] + [
+        Parameter(name, shape, initializer, "head", True)
+        for name, shape, initializer in listed[body:]
+    ]
+    for number, (pattern, _) in enumerate(rules):
+        if number not in used:
+            raise ValueError(
+                f"the rule {pattern!r} of {method} matches nothing"
+            )
+    order = ("embeddings", "encoder", "LayerNorm", "pooler", "adapters", "head")
+    parameters.sort(key=lambda p: order.index(p.group))
+    return ParameterTable(str(method), tuple(parameters))
+
+
+def bert_group(name: str) -> str:
+    """The group of one of BERT's own variables."""
+    if "/LayerNorm/" in name:
+        return "LayerNorm"
+    return name.split("/")[1]
+
+
+def check_head_is_known(table: ParameterTable, known: Any, source: str) -> None:
+    """Refuses to evaluate a head that was never trained.
+
+    Raises:
+        UserError: a head variable that is not in `known`, the names that
+            `source` holds.
+    """
+    missing = [
+        p.name
+        for p in table.parameters
+        if p.group == "head" and p.name not in known
+    ]
+    if missing:
+        raise UserError(
+            f"{source} holds no trained head ({missing[0]} is missing); train "
+            "first (--do_train=true), or pass --adapter or a trained "
+            "--init_checkpoint"
+        )

@@ -1,0 +1,128 @@
+"""What every task offers to the rest of the program."""
+
+import abc
+import dataclasses
+from typing import Any, Dict, Generic, Mapping, Sequence, Tuple, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from hooks import Context
+from input_pipeline import Features
+from modeling import BertConfig, CreateVariable
+from tokenization import FullTokenizer
+
+ExampleType = TypeVar("ExampleType")
+
+
+class Head(tf.Module, abc.ABC):
+    """What a task computes from BERT's output."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, bert: Any, sequence_output: tf.Tensor, context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Computes predictions.
+
+        Args:
+            bert: the `modeling.Bert`, for its pooler.
+            sequence_output: float32 [B, T, D].
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, ...] by name.
+        """
+
+    @abc.abstractmethod
+    def loss(
+        self, predictions: Mapping[str, tf.Tensor], features: Mapping
+    ) -> tf.Tensor:
+        """The loss of each row, float32 [B], from the labels in `features`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(abc.ABC, Generic[ExampleType]):
+    """One frozen declaration of what is learned and how it is scored.
+
+    Attributes:
+        name: lower-case, as `--task_name` takes it.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def describe(self) -> Dict[str, Any]:
+        """What a trained head depends on, as JSON values (labels, ...)."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of the task has still to be read from its data."""
+        return True
+
+    def complete(self, data_dir: str) -> "Task":
+        """This task, with what it still has to read from its data.
+
+        Raises:
+            UserError: the data cannot be used.
+        """
+        return self
+
+    @abc.abstractmethod
+    def restore(self, description: Mapping[str, Any], source: str) -> "Task":
+        """This task, as a trained head knows it.
+
+        Args:
+            description: name and `describe()` of the task that was trained.
+            source: file of the head, for the error's text.
+
+        Raises:
+            UserError: the head is of another task.
+        """
+
+    @abc.abstractmethod
+    def examples(self, data_dir: str, split: str) -> Sequence[ExampleType]:
+        """Reads the examples of `train`, `dev` or `test`.
+
+        Raises:
+            UserError: a file is missing or empty, or a row is malformed; the
+                message names file, line and expectation.
+        """
+
+    @abc.abstractmethod
+    def featurize(
+        self,
+        examples: Sequence[ExampleType],
+        tokenizer: FullTokenizer,
+        max_seq_length: int,
+    ) -> Features:
+        """Tokenizes examples, each to at most `max_seq_length` tokens."""
+
+    @abc.abstractmethod
+    def build_head(self, config: BertConfig, create: CreateVariable) -> Head:
+        """Creates the head's variables."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self,
+        examples: Sequence[ExampleType],
+        features: Features,
+        predictions: Mapping[str, np.ndarray],
+    ) -> Dict[str, float]:
+        """Scores predictions of labelled examples.
+
+        Returns:
+            `loss` in nats, and the task's metrics by name, the main one first.
+        """
+
+    @abc.abstractmethod
+    def write_predictions(
+        self,
+        output_dir: str,
+        examples: Sequence[ExampleType],
+        predictions: Mapping[str, np.ndarray],
+    ) -> Tuple[str, ...]:
+        """Writes the files that users of the task expect.
+
+        Returns:
+            Their paths.
+        """

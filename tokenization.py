@@ -1,0 +1,145 @@
+"""BERT's WordPiece tokenization on the `tokenizers` library.
+
+Not in here: special tokens of a task's inputs and cutting to a length
+(`tasks/`).
+"""
+
+import unicodedata
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from errors import UserError
+
+UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
+# google-research/bert, `tokenization.py`: longer words become [UNK].
+MAX_CHARACTERS_PER_WORD = 200
+# Letters without decomposition, case or script rules of their own.
+STAND_INS = "\ua015\u1401\u16a0\ua66e"
+
+
+class _Replacements(dict):
+    """For `str.translate`: characters that the library would drop.
+
+    BERT drops control and format characters only. The library drops private
+    and unassigned ones too, and cannot take lone surrogates; another letter
+    that no vocabulary entry has stands in for them, one for one, so that
+    offsets stay true.
+    """
+
+    def __init__(self, stand_in: str):
+        super().__init__()
+        self.stand_in = stand_in
+
+    def __missing__(self, code: int) -> str:
+        dropped = unicodedata.category(chr(code)) in ("Co", "Cn", "Cs")
+        self[code] = self.stand_in if dropped else chr(code)
+        return self[code]
+
+
+class Tokens(NamedTuple):
+    """A tokenized text.
+
+    Attributes:
+        ids: vocabulary indices.
+        offsets: (first character, one past the last) of each token in the
+            text.
+    """
+
+    ids: List[int]
+    offsets: List[Tuple[int, int]]
+
+
+def read_vocabulary(path: str) -> Dict[str, int]:
+    """Reads `vocab.txt`: one entry a line, its line number the id.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8, or lacks a special token.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            entries = [line.strip() for line in file]
+    except OSError as error:
+        raise UserError(
+            f"cannot read the vocabulary {path}: {error.strerror}; pass "
+            "--vocab_file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the vocabulary {path} is not UTF-8 text (byte {error.start})"
+        ) from error
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    for token in (UNKNOWN, CLASSIFY, SEPARATE):
+        if token not in vocabulary:
+            raise UserError(f"{path} is no BERT vocabulary: it lacks {token}")
+    return vocabulary
+
+
+class FullTokenizer:
+    """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`."""
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        """Reads the vocabulary.
+
+        Args:
+            vocab_file: path of `vocab.txt`.
+            do_lower_case: whether to lower-case and strip accents; must be
+                what the model was pretrained with.
+
+        Raises:
+            UserError: as `read_vocabulary`.
+        """
+        self.vocabulary = read_vocabulary(vocab_file)
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        self.classify_id = self.vocabulary[CLASSIFY]
+        self.separate_id = self.vocabulary[SEPARATE]
+        characters = set().union(*self.vocabulary)
+        self._replacements = _Replacements(
+            next((c for c in STAND_INS if c not in characters), STAND_INS[0])
+        )
+        # No special token is registered: a typed "[SEP]" is plain text.
+        self._tokenizer = Tokenizer(
+            models.WordPiece(
+                self.vocabulary,
+                unk_token=UNKNOWN,
+                max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
+            )
+        )
+        self._tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=do_lower_case,
+            lowercase=do_lower_case,
+        )
+        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """Tokenizes many texts, on all cores.
+
+        Args:
+            texts: any strings.
+
+        Returns:
+            One `Tokens` for each, without special tokens.
+        """
+        encodings = self._tokenizer.encode_batch(
+            [self._clean(text) for text in texts], add_special_tokens=False
+        )
+        return [Tokens(e.ids, e.offsets) for e in encodings]
+
+    def tokenize(self, text: str) -> List[str]:
+        """The tokens of `text` as strings, word pieces marked by `##`."""
+        return self._tokenizer.encode(
+            self._clean(text), add_special_tokens=False
+        ).tokens
+
+    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> List[int]:
+        """Vocabulary indices of tokens.
+
+        Raises:
+            KeyError: a token that is not in the vocabulary.
+        """
+        return [self.vocabulary[token] for token in tokens]
+
+    def _clean(self, text: str) -> str:
+        return text if text.isascii() else text.translate(self._replacements)
