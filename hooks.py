@@ -56,8 +56,10 @@ def dropout(
         # Named, so that every device and compiler draws the same bits.
         alg="philox",
     )
-    keep = bits >= int(rate * 2**32) - 2**31
-    return tf.where(keep, x * (1.0 / (1.0 - rate)), tf.zeros((), x.dtype))
+    # A product with the mask is faster than a selection, and so is its
+    # gradient.
+    keep = tf.cast(bits >= int(rate * 2**32) - 2**31, x.dtype)
+    return x * (keep * (1.0 / (1.0 - rate)))
 
 
 class Hooks:

@@ -145,7 +145,10 @@ class BertConfig:
                     f"{path}: {key} is {values[key]!r}, but only {value!r} "
                     "can be computed here"
                 )
-        return cls(**{name: values[name] for name in names if name in values})
+        sizes = {name: values[name] for name in names if name in values}
+        if "model_type" in values and values.get("hidden_act") == "gelu":
+            sizes["hidden_act"] = "gelu_erf"
+        return cls(**sizes)
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -190,17 +193,27 @@ def initial_values(
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit in its tanh approximation, any shape.
+
+    Source: Hendrycks and Gimpel 2016; google-research/bert and adapter-bert
+    compute this form.
+    """
+    return tf.nn.gelu(x, approximate=True)
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     """Gaussian error linear unit with the error function, any shape.
 
-    Source: Hendrycks and Gimpel 2016; google-research/adapter-bert computes
-    this exact form, not the tanh approximation.
+    Hugging Face's configs call this form `gelu`, and the approximation
+    `gelu_new`.
     """
     return tf.nn.gelu(x, approximate=False)
 
 
 ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_new": gelu,
+    "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,

@@ -27,8 +27,10 @@ class Schedule:
         num_warmup_steps: length of the warm-up, in steps.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
-    decay counts from step 0, so the rate falls from `1 - warmup` at the end
-    of the warm-up.
+    decay counts from the first step, so the rate falls from `1 - warmup` at
+    the end of the warm-up. The published code reads the step counter while
+    its increment is under way; runs of it show the incremented value, so
+    steps count from 1 here.
     """
 
     learning_rate: float
@@ -36,7 +38,14 @@ class Schedule:
     num_warmup_steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate at `step` (from 0): float, or float32 [] for a tensor."""
+        """The rate of the `step`-th step, counted from 1.
+
+        Args:
+            step: int, or integer tensor [].
+
+        Returns:
+            float, or float32 [] for a tensor.
+        """
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
                 return self.learning_rate * step / self.num_warmup_steps
@@ -47,12 +56,6 @@ class Schedule:
             return decayed
         warming = self.learning_rate * (done / self.num_warmup_steps)
         return tf.where(step < self.num_warmup_steps, warming, decayed)
-
-
-def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-    """Scales gradients down to a global norm of at most `CLIP_NORM`."""
-    clipped, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
-    return clipped
 
 
 class AdamWeightDecay:
@@ -66,14 +69,17 @@ class AdamWeightDecay:
     def __init__(
         self,
         variables: Sequence[Tuple[str, Any]],
+        schedule: Schedule,
         create_slot: Callable[[str, Tuple[int, ...]], Any],
     ):
         """Creates two slots for each variable.
 
         Args:
             variables: (name, float32 variable) of everything that is trained.
+            schedule: tells the learning rate.
             create_slot: makes a zero variable from a name and a shape.
         """
+        self.schedule = schedule
         self.variables = [variable for _, variable in variables]
         self.decays = [not NO_DECAY.search(name) for name, _ in variables]
         self.slots = [
@@ -85,17 +91,20 @@ class AdamWeightDecay:
         ]
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
+        self, gradients: Sequence[tf.Tensor], steps_done: tf.Tensor
     ) -> List[Any]:
-        """Updates the variables and slots by one step.
+        """Clips the gradients and updates variables and slots by one step.
 
         Args:
-            gradients: float32, one for each variable, already clipped.
-            learning_rate: float32 [].
+            gradients: float32, one for each variable, the mean over the whole
+                batch; scaled down to a global norm of at most `CLIP_NORM`.
+            steps_done: integer [], the number of steps before this one.
 
         Returns:
             The assignments, for graphs to run.
         """
+        learning_rate = self.schedule(steps_done + 1)
+        gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
         assignments = []
         for variable, gradient, (m_slot, v_slot), decays in zip(
             self.variables, gradients, self.slots, self.decays

@@ -115,7 +115,7 @@ class TrainingProgress:
             return
         now = time.monotonic()
         self._writer.add_scalar("loss", loss, step)
-        self._writer.add_scalar("learning_rate", self._schedule(step - 1), step)
+        self._writer.add_scalar("learning_rate", self._schedule(step), step)
         # The first interval holds the building of the graph: no rate.
         if self._point_time is not None:
             examples = (step - self._point_step) * self._batch_size

@@ -117,14 +117,15 @@ class EstimatorEngine:
                 with_labels=True,
             )
 
-        estimator = self._estimator(
-            job, batch_size, batch_size, save_checkpoints_steps, schedule
-        )
+        estimator = self._estimator(job, batch_size, schedule)
         try:
             estimator.train(
                 input_fn,
                 max_steps=schedule.num_train_steps,
-                hooks=[_ProgressHook(progress)],
+                hooks=[
+                    _ProgressHook(progress),
+                    _SaverHook(job.output_dir, save_checkpoints_steps),
+                ],
             )
         except v1.train.NanLossDuringTrainingError as error:
             raise UserError(
@@ -160,7 +161,7 @@ class EstimatorEngine:
                 generate, features, job.length, None, with_labels=False
             )
 
-        estimator = self._estimator(job, batch_size, batch_size, None, None)
+        estimator = self._estimator(job, batch_size, None)
         outputs: Dict[str, list] = {}
         progress = Progress(what, len(features), "examples")
         for batch in estimator.predict(input_fn, yield_single_examples=False):
@@ -173,15 +174,15 @@ class EstimatorEngine:
             for name, values in outputs.items()
         }
 
-    def _estimator(
-        self, job, train_batch_size, predict_batch_size, save_steps, schedule
-    ):
+    def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
         config = tpu.RunConfig(
             cluster=self._resolver,
             model_dir=job.output_dir,
             tf_random_seed=job.seed,
-            save_checkpoints_steps=save_steps,
+            # Saved by a hook below, which leaves the graph out.
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
             save_summary_steps=None,
             log_step_count_steps=None,
             tpu_config=tpu.TPUConfig(
@@ -196,8 +197,8 @@ class EstimatorEngine:
             model_fn=self._model_fn(job, schedule),
             config=config,
             use_tpu=hardware.use_tpu,
-            train_batch_size=train_batch_size,
-            predict_batch_size=predict_batch_size,
+            train_batch_size=batch_size,
+            predict_batch_size=batch_size,
         )
 
     def _model_fn(self, job: Job, schedule: Optional[optimization.Schedule]):
@@ -240,8 +241,10 @@ class EstimatorEngine:
                 v1.tpu.cross_replica_sum(g) / self._hardware.num_tpu_cores
                 for g in gradients
             ]
-        optimizer = optimization.AdamWeightDecay(trained, _create_slot)
-        updates = optimizer.apply(optimization.clip(gradients), schedule(step))
+        optimizer = optimization.AdamWeightDecay(
+            trained, schedule, _create_slot
+        )
+        updates = optimizer.apply(gradients, step)
         with tf.control_dependencies(updates):
             return step.assign_add(1).op
 
@@ -325,3 +328,44 @@ class _ProgressHook(v1.train.SessionRunHook):
         # increment, as it happens.
         step = run_context.session.run(self._step)
         self._progress.update(int(step), float(run_values.results))
+
+
+class _SaverHook(v1.train.SessionRunHook):
+    """Saves `model.ckpt-<step>`: trained variables, their slots, the step.
+
+    Unlike TensorFlow's own hook it saves neither the graph, which holds
+    nothing of the task, nor the untrained model.
+    """
+
+    def __init__(self, output_dir: str, every_steps: int):
+        self._path = os.path.join(output_dir, "model.ckpt")
+        self._every_steps = every_steps
+
+    def begin(self):
+        self._step = v1.train.get_global_step()
+        self._saver = v1.get_collection(v1.GraphKeys.SAVERS)[0]
+
+    def after_create_session(self, session, coord):
+        self._saved_step = int(session.run(self._step))
+
+    def after_run(self, run_context, run_values):
+        step = int(run_context.session.run(self._step))
+        if step - self._saved_step >= self._every_steps:
+            self._save(run_context.session, step)
+
+    def end(self, session):
+        step = int(session.run(self._step))
+        if step != self._saved_step:
+            self._save(session, step)
+
+    def _save(self, session, step):
+        try:
+            self._saver.save(
+                session, self._path, global_step=step, write_meta_graph=False
+            )
+        except (tf.errors.OpError, OSError) as error:
+            raise UserError(
+                f"cannot write the checkpoint {self._path}-{step}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        self._saved_step = step
