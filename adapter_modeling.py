@@ -282,6 +282,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         key: value for key, value in (defaults or {}).items() if key in fields
     }
     arguments.update(zip(fields, values))
+    for key in list(fields)[: len(values)]:
+        if key in named:
+            raise UserError(f"{name} was given {key} twice")
     arguments.update(named)
     for key, value in arguments.items():
         if key not in fields:

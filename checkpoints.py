@@ -58,11 +58,12 @@ def open_tensorflow(prefix: str) -> Weights:
     def guard(action):
         try:
             return action()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        # TensorFlow's reader raises Python's errors for some damages.
+        except (tf.errors.OpError, LookupError, ValueError, RuntimeError) as e:
             raise UserError(
                 f"the checkpoint {prefix} is damaged or incomplete: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
+                f"{str(e).splitlines()[0]}"
+            ) from e
 
     reader = guard(lambda: tf.train.load_checkpoint(prefix))
     shapes = {
@@ -369,7 +370,7 @@ def open_artifact(folder: str) -> Artifact:
     """
     config_path = os.path.join(folder, ADAPTER_CONFIG_FILE)
     config = files.read_json(config_path, "the adapter's description")
-    needed = ("method", "task", "labels", "base", "sha256")
+    needed = ("method", "task", "base", "sha256")
     missing = [
         key
         for key in needed

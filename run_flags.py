@@ -204,9 +204,9 @@ def run_app(main: Callable[[], None]) -> None:
 
     def parse_flags(arguments: List[str]) -> List[str]:
         try:
-            return app.parse_flags_with_usage(arguments)
-        except OSError as error:
-            raise SystemExit(_complain(f"--flagfile: {error}")) from error
+            return FLAGS(arguments)
+        except (flags.Error, OSError) as error:
+            raise SystemExit(_complain(str(error))) from error
 
     def guarded(arguments: List[str]) -> None:
         if len(arguments) > 1:
@@ -222,5 +222,5 @@ def run_app(main: Callable[[], None]) -> None:
 
 
 def _complain(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {UserError(message)}", file=sys.stderr)
     return 1

@@ -1,0 +1,34 @@
+"""Prints what tuned tasks came to: score, trained parameters, file sizes.
+
+    python scripts/quickstart_table.py model.safetensors out/task1 out/task2
+"""
+
+import json
+import os
+import sys
+
+
+def main(model_file, *run_folders):
+    """Prints one row for each run, the full model's size beside."""
+    model_size = os.path.getsize(model_file)
+    print(
+        f"\n{'task':<18}{'dev accuracy':>14}{'trained parameters':>28}"
+        f"{'adapter file':>16}{'full model':>14}"
+    )
+    for folder in run_folders:
+        with open(os.path.join(folder, "run.json")) as file:
+            parameters = json.load(file)["parameters"]
+        with open(os.path.join(folder, "eval_results.json")) as file:
+            accuracy = json.load(file)["eval_accuracy"]
+        adapter = os.path.join(folder, "adapter", "adapter.safetensors")
+        share = parameters["trained"] / parameters["total"]
+        trained = f"{parameters['trained']:,} ({share:.1%})"
+        print(
+            f"{os.path.basename(folder):<18}{accuracy:>14.3f}{trained:>28}"
+            f"{os.path.getsize(adapter) / 1e6:>13.1f} MB"
+            f"{model_size / 1e6:>11.1f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,195 @@
+"""One suite for every tuning method, then what each alone promises."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import adapter_modeling
+import modeling
+import optimization
+import task_model
+from adapter_modeling import METHODS, parse
+from errors import UserError
+from hooks import Context, Hooks
+from tasks.text_classification import Layout, TextClassification
+
+TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+BASE = modeling.BertConfig(vocab_size=30522)
+
+# Parameters that the method trains in BERT-base with two classes, outside the
+# head: the published counts, or the sum that each docstring derives.
+TRAINED_IN_BERT_BASE = {
+    "houlsby(size=2)": 92_208 + 38_400,
+    "houlsby(size=8)": 313_536 + 38_400,
+    "houlsby(size=64)": 2_379_264 + 38_400,
+    "houlsby(size=256)": 9_461_760 + 38_400,
+    "full": 109_482_240,
+    "top_layers(k=1)": 7_678_464,
+    "top_layers(k=12)": 12 * 7_087_872 + 590_592,
+    "layernorm": 38_400,
+    "head": 0,
+}
+METHOD_TEXTS = ["houlsby(size=4)", "full", "top_layers(1)", "layernorm", "head"]
+
+
+class TinyModel:
+    """A method on the tiny BERT, with fresh values."""
+
+    def __init__(self, config, method):
+        self.table = task_model.list_parameters(config, method, TASK.build_head)
+        self.variables = {}
+
+        def create(name, shape, initializer):
+            assert name not in self.variables
+            self.variables[name] = modeling.create_variable(
+                name, shape, initializer, seed=3
+            )
+            return self.variables[name]
+
+        self.model = task_model.TaskModel(
+            config, method, TASK.build_head, create
+        )
+        rng = np.random.default_rng(0)
+        ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
+        self.features = {
+            "input_ids": tf.constant(ids),
+            "segment_ids": tf.constant(ids % 2),
+            "input_mask": tf.ones([4, 9], tf.int32),
+            "label_ids": tf.constant([0, 1, 1, 0]),
+        }
+
+    def context(self, training=False):
+        return Context(
+            self.features["input_mask"], training, tf.constant([1, 2])
+        )
+
+    def logits(self):
+        return self.model(self.features, self.context())["logits"]
+
+    def train_one_step(self):
+        trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
+        optimizer = optimization.AdamWeightDecay(
+            trained,
+            optimization.Schedule(1e-3, 10, 0),
+            lambda name, shape: tf.Variable(tf.zeros(shape)),
+        )
+        with tf.GradientTape() as tape:
+            predictions = self.model(self.features, self.context(True))
+            loss = tf.reduce_mean(
+                self.model.head.loss(predictions, self.features)
+            )
+        gradients = tape.gradient(loss, [v for _, v in trained])
+        optimizer.apply(
+            [tf.convert_to_tensor(g) for g in gradients], tf.constant(0)
+        )
+
+
+@pytest.fixture(params=METHOD_TEXTS)
+def tiny(request, tiny_config):
+    return TinyModel(tiny_config, parse(request.param))
+
+
+def test_all_methods_are_in_the_suites():
+    for texts in (METHOD_TEXTS, TRAINED_IN_BERT_BASE):
+        assert {text.split("(")[0] for text in texts} == set(METHODS)
+
+
+def test_output_at_the_start_is_nearly_plain_berts(tiny, tiny_config):
+    plain = modeling.Bert(
+        tiny_config, lambda name, *_: tiny.variables[name], Hooks()
+    )
+    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
+    expected = plain(ids, segments, tiny.context()).sequence_output
+    actual = tiny.model.bert(ids, segments, tiny.context()).sequence_output
+    np.testing.assert_allclose(actual, expected, atol=2e-3)
+
+
+def test_one_step_moves_what_is_trained_and_no_other_bit(tiny):
+    before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
+    tiny.train_one_step()
+    trained = {p.name for p in tiny.table.trained}
+    assert trained
+    for name, variable in tiny.variables.items():
+        same = np.array_equal(before[name], variable.numpy())
+        assert same != (name in trained), name
+
+
+@pytest.mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
+def test_trained_count_is_the_published_one(text, count):
+    table = task_model.list_parameters(BASE, parse(text), TASK.build_head)
+    assert table.trained_count == count + 2 * 768 + 2
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_text_of_a_method_parses_to_an_equal_one(text):
+    method = parse(text)
+    assert parse(str(method)) == method
+
+
+def test_houlsby_computes_the_papers_formula():
+    config = modeling.BertConfig(
+        vocab_size=5, hidden_size=4, num_attention_heads=2
+    )
+    adapter = adapter_modeling.Adapter(
+        "x", config, 3, 0.5, modeling.create_variable
+    )
+    for variable in (adapter.down_bias, adapter.up_bias):
+        variable.assign(tf.random.stateless_normal(variable.shape, [4, 5]))
+    h = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    inner = h @ adapter.down.numpy() + adapter.down_bias.numpy()
+    inner = (
+        0.5
+        * inner
+        * (1 + np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)))
+    )
+    expected = h + inner @ adapter.up.numpy() + adapter.up_bias.numpy()
+    np.testing.assert_allclose(adapter(tf.constant(h)), expected, atol=1e-6)
+
+
+def test_init_scale_is_the_deviation_and_cuts_at_two():
+    values = modeling.initial_values(
+        "w", (300, 300), modeling.truncated_normal(0.01), seed=1
+    )
+    assert abs(values).max() <= 0.02
+    # A normal cut at two deviations keeps 0.8796 of its deviation.
+    assert abs(values.std() - 0.008796) < 1e-4
+
+
+def test_defaults_fill_arguments_that_the_text_leaves_out():
+    defaults = {"size": 8, "init_scale": 1e-3}
+    assert parse("houlsby", defaults) == adapter_modeling.Houlsby(8, 1e-3)
+    assert parse("houlsby(16)", defaults).size == 16
+    assert parse("full", defaults) == adapter_modeling.Full()
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("lora", "unknown tuning method 'lora'; expected one of houlsby"),
+        ("houlsby(", "cannot be read"),
+        ("houlsby(size=x)", "cannot be read"),
+        ("__import__('os').system('true')", "cannot be read"),
+        ("", "cannot be read"),
+        ("houlsby(size=0)", "expected at least 1"),
+        ("houlsby(size='8')", "expected a value of type int"),
+        ("houlsby(size=True)", "expected a value of type int"),
+        ("houlsby(init_scale=-1.0)", "expected a positive number"),
+        ("houlsby(depth=2)", "it takes: size, init_scale"),
+        ("houlsby(1, 2.0, 3)", "3 arguments"),
+        ("houlsby(**{'size': 3})", "no argument None"),
+        ("houlsby(3, size=4)", "size twice"),
+        ("full(1)", "it takes: none"),
+        ("top_layers(0)", "expected at least 1"),
+    ],
+)
+def test_a_bad_method_is_one_line_that_says_why(text, words):
+    with pytest.raises(UserError, match="(?s)^[^\n]*$") as caught:
+        parse(text)
+    assert words in str(caught.value)
+
+
+def test_top_layers_beyond_the_model_are_refused(tiny_config):
+    with pytest.raises(UserError, match="only 2 layers"):
+        task_model.list_parameters(
+            tiny_config, parse("top_layers(3)"), TASK.build_head
+        )

@@ -1,0 +1,218 @@
+"""Every layout of weights that can be read, and the adapter artifact."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from conftest import hugging_face_name
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import checkpoints
+import task_model
+from adapter_modeling import Houlsby
+from errors import UserError
+from tasks.text_classification import Layout, TextClassification
+
+TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+
+
+def save_tensorflow(prefix, values):
+    """Writes a TensorFlow checkpoint of named tensors."""
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
+
+
+@pytest.fixture
+def table(tiny_config):
+    return task_model.list_parameters(tiny_config, Houlsby(4), TASK.build_head)
+
+
+@pytest.fixture
+def google_bert(tmp_path, tiny_bert, tiny_weights):
+    """The tiny BERT as Google would publish it."""
+    folder = tmp_path / "google"
+    folder.mkdir()
+    extra = {"cls/predictions/output_bias": np.zeros(3, np.float32)}
+    save_tensorflow(folder / "bert_model.ckpt", {**tiny_weights, **extra})
+    shutil.copy(tiny_bert / "vocab.txt", folder)
+    shutil.copy(tiny_bert / "config.json", folder / "bert_config.json")
+    return folder
+
+
+def test_every_layout_gives_the_same_weights(
+    tmp_path, tiny_bert, tiny_weights, google_bert
+):
+    # Old Hugging Face files have a prefix and other LayerNorm names.
+    old = {
+        "bert."
+        + hugging_face_name(name)
+        .replace("LayerNorm.weight", "LayerNorm.gamma")
+        .replace("LayerNorm.bias", "LayerNorm.beta"): np.ascontiguousarray(
+            value.T if name.endswith("/kernel") else value
+        )
+        for name, value in tiny_weights.items()
+    }
+    old["cls.predictions.bias"] = np.zeros(3, np.float32)
+    safetensors.numpy.save_file(old, tmp_path / "old.safetensors")
+    for path in (
+        tiny_bert,
+        tiny_bert / "model.safetensors",
+        google_bert,
+        google_bert / "bert_model.ckpt",
+        tmp_path / "old.safetensors",
+    ):
+        weights = checkpoints.open_init_checkpoint(str(path)).weights
+        for name, value in tiny_weights.items():
+            np.testing.assert_array_equal(weights.read(name), value)
+            assert weights.shapes[name] == value.shape
+
+
+def test_fingerprint_is_the_weights_not_the_files(
+    tiny_bert, google_bert, table, tiny_weights, tmp_path
+):
+    def fingerprint(path):
+        opened = checkpoints.open_init_checkpoint(str(path))
+        return checkpoints.fingerprint(opened.weights, table)
+
+    assert fingerprint(tiny_bert) == fingerprint(google_bert)
+    other = dict(tiny_weights)
+    name = "bert/encoder/layer_1/output/dense/bias"
+    other[name] = np.nextafter(other[name], np.float32(9))
+    save_tensorflow(tmp_path / "other.ckpt", other)
+    assert fingerprint(tmp_path / "other.ckpt") != fingerprint(tiny_bert)
+
+
+def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
+    tiny_bert, table, tiny_weights
+):
+    base = checkpoints.open_init_checkpoint(str(tiny_bert)).weights
+    first, again, other = (
+        checkpoints.choose_initial_values(table, base, None, seed)
+        for seed in (1, 1, 2)
+    )
+    adapter = "bert/encoder/layer_0/output/adapters/weights1"
+    np.testing.assert_array_equal(first[adapter](), again[adapter]())
+    assert (first[adapter]() != other[adapter]()).any()
+    for name, value in tiny_weights.items():
+        np.testing.assert_array_equal(other[name](), value)
+
+
+def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):
+    folder = golden_dir / "adapter_bert_tiny"
+    opened = checkpoints.open_init_checkpoint(str(folder / "model.ckpt-20"))
+    assert opened.run is None and opened.trained is None
+    assert "output_weights" in opened.weights.shapes
+
+
+def test_a_wrong_shape_names_the_variable_and_both_shapes(
+    tiny_bert, tiny_config
+):
+    base = checkpoints.open_init_checkpoint(str(tiny_bert)).weights
+    wide = task_model.list_parameters(
+        tiny_config.__class__(**{**vars(tiny_config), "intermediate_size": 64}),
+        Houlsby(4),
+        TASK.build_head,
+    )
+    with pytest.raises(
+        UserError, match=r"has the shape \[16, 32\].*\[16, 64\]"
+    ):
+        checkpoints.choose_initial_values(wide, base, None, 0)
+
+
+def test_a_missing_variable_is_named(tmp_path, table, tiny_weights):
+    partial = dict(tiny_weights)
+    del partial["bert/pooler/dense/bias"]
+    save_tensorflow(tmp_path / "partial.ckpt", partial)
+    base = checkpoints.open_init_checkpoint(str(tmp_path / "partial.ckpt"))
+    with pytest.raises(UserError, match="lacks the variable bert/pooler"):
+        checkpoints.fingerprint(base.weights, table)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("layout", ["safetensors", "tensorflow"])
+def test_truncated_files_are_one_clear_line(
+    tmp_path, tiny_bert, google_bert, table, share, layout
+):
+    if layout == "safetensors":
+        path = tmp_path / "model.safetensors"
+        shutil.copy(tiny_bert / "model.safetensors", path)
+        victim = path
+    else:
+        path = google_bert / "bert_model.ckpt"
+        victim = google_bert / "bert_model.ckpt.data-00000-of-00001"
+    content = victim.read_bytes()
+    victim.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(UserError, match="damaged"):
+        opened = checkpoints.open_init_checkpoint(str(path))
+        checkpoints.fingerprint(opened.weights, table)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(content=st.binary(max_size=300))
+def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("random")
+    (folder / "model.safetensors").write_bytes(content)
+    (folder / "model.ckpt.index").write_bytes(content)
+    (folder / "adapter_config.json").write_bytes(content)
+    for action in (
+        lambda: checkpoints.open_init_checkpoint(str(folder)),
+        lambda: checkpoints.open_init_checkpoint(str(folder / "model.ckpt")),
+        lambda: checkpoints.open_artifact(str(folder)),
+    ):
+        try:
+            action()
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere/model.safetensors", "."])
+def test_no_checkpoint_there_is_said(tmp_path, name):
+    with pytest.raises(UserError, match="--init_checkpoint|missing"):
+        checkpoints.open_init_checkpoint(str(tmp_path / name))
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    config = {
+        "method": "houlsby(size=4)",
+        "task": {"name": "tiny", "labels": ["a", "b"]},
+        "base": {"fingerprint": "0"},
+    }
+    values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    checkpoints.write_artifact(str(tmp_path / "adapter"), config, values)
+    return tmp_path / "adapter"
+
+
+def test_artifact_comes_back_as_it_was_written(artifact):
+    opened = checkpoints.open_artifact(str(artifact))
+    assert opened.config["method"] == "houlsby(size=4)"
+    assert opened.weights.shapes == {"x": (2, 3)}
+    np.testing.assert_array_equal(
+        opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]]
+    )
+
+
+def test_a_changed_artifact_is_refused(artifact):
+    path = artifact / "adapter.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(UserError, match="damaged"):
+        checkpoints.open_artifact(str(artifact))
+
+
+def test_an_artifact_without_its_keys_is_refused(artifact):
+    path = artifact / "adapter_config.json"
+    config = json.loads(path.read_text())
+    del config["base"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="lacks base"):
+        checkpoints.open_artifact(str(artifact))

@@ -1,0 +1,171 @@
+"""Whole files: what is read back, what is replaced, what is refused."""
+
+import collections
+import json
+import os
+
+import pytest
+
+import files
+from errors import UserError
+
+
+def message_of(function, *arguments):
+    with pytest.raises(UserError) as raised:
+        function(*arguments)
+    return str(raised.value)
+
+
+def test_written_bytes_are_read_back(tmp_path):
+    path = str(tmp_path / "file")
+    files.write_bytes(path, bytes(range(256)))
+    assert files.read_bytes(path, "the file") == bytes(range(256))
+
+
+def test_written_text_is_utf_8_without_newline_translation(tmp_path):
+    path = tmp_path / "file"
+    files.write_text(str(path), "é\r\n東\n")
+    assert path.read_bytes() == "é\r\n東\n".encode()
+    assert files.read_text(str(path), "the file") == "é\r\n東\n"
+
+
+def test_a_byte_order_mark_is_dropped_at_the_beginning_only(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes("\ufeffa\n\ufeffb".encode())
+    assert files.read_text(str(path), "the file") == "a\n\ufeffb"
+
+
+def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"one\ntwo\nthr\xe9e\n")
+    message = message_of(files.read_text, str(path), "the file")
+    assert message.startswith(f"{path}:3: ")
+    assert "0xe9" in message
+
+
+def test_a_cut_utf_8_sequence_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes("東".encode()[:2])
+    message = message_of(files.read_text, str(path), "the file")
+    assert message.startswith(f"{path}:1: not UTF-8")
+
+
+@pytest.mark.parametrize("read", [files.read_bytes, files.read_text])
+def test_a_missing_file_is_named(tmp_path, read):
+    path = str(tmp_path / "nowhere" / "file")
+    assert message_of(read, path, "the list") == (
+        f"the list {path} does not exist"
+    )
+
+
+def test_a_folder_is_no_file(tmp_path):
+    message = message_of(files.read_bytes, str(tmp_path), "the list")
+    assert message == f"the list {tmp_path} is a folder, expected a file"
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "below")
+    assert path in message_of(files.read_bytes, path, "the list")
+
+
+def test_messages_are_one_printable_line(tmp_path):
+    path = str(tmp_path / "a\nb\x1b[31m")
+    message = message_of(files.read_bytes, path, "the list")
+    assert message.isprintable()
+    assert "a b [31m does not exist" in message
+
+
+def test_written_json_is_read_back(tmp_path):
+    path = str(tmp_path / "file")
+    value = {"é": [1, 2.5, None, True], "b": {"c": 1e-17}}
+    files.write_json(path, value)
+    assert files.read_json(path, "the file") == value
+
+
+def test_json_is_indented_and_readable(tmp_path):
+    path = tmp_path / "file"
+    files.write_json(str(path), {"é": 1})
+    assert path.read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"a": 1,}', b"[" * 100_000, b"\xff", b"9" * 9999]
+)
+def test_text_that_is_no_json_is_refused(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    try:
+        # Some versions of Python limit the digits of an integer.
+        json.loads(content)
+    except (ValueError, RecursionError):
+        message = message_of(files.read_json, str(path), "the file")
+        assert str(path) in message
+
+
+def test_writing_replaces_the_old_file_and_leaves_no_other(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("a long old text")
+    files.write_text(str(path), "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.tf.io.gfile, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_text(str(path), "new")
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("place", ["missing/file", "file/below", "folder"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "content").mkdir(parents=True)
+    path = str(tmp_path / place)
+    message = message_of(files.write_text, path, "new")
+    assert message.startswith(f"cannot write {path}: ")
+
+
+def test_a_prepared_folder_exists_and_is_empty(tmp_path):
+    path = tmp_path / "a" / "b"
+    files.prepare_folder(str(path), 1)
+    assert os.listdir(path) == []
+
+
+def test_preparing_a_folder_again_keeps_its_files(tmp_path):
+    (tmp_path / "file").write_text("old")
+    files.prepare_folder(str(tmp_path), 1)
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_an_output_folder_at_a_files_place_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    message = message_of(files.prepare_folder, str(path), 1)
+    assert message.startswith(f"cannot make the output folder {path}: ")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="not on Linux")
+def test_a_folder_that_takes_no_files_is_refused():
+    # Root may write everywhere else.
+    message = message_of(files.prepare_folder, "/proc", 1)
+    assert message.startswith("cannot write /proc/")
+
+
+def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(
+        files.shutil, "disk_usage", lambda path: usage(10**9, 0, 5_000_000)
+    )
+    files.prepare_folder(str(tmp_path), 5_000_000)
+    message = message_of(files.prepare_folder, str(tmp_path), 7_000_000)
+    assert "5 MB free" in message
+    assert "7 MB" in message

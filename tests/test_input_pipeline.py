@@ -1,0 +1,328 @@
+"""Batches: every row in its turn, padded right, in the order of a seed."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import input_pipeline
+from input_pipeline import Features, TrainPlan
+
+PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
+SEEDS = st.integers(0, 2**31)
+
+
+def make_features(lengths, labels=True):
+    """Rows whose tokens tell the row and the place."""
+    rows = [
+        (
+            [100 * (row + 1) + place for place in range(length)],
+            [int(place > length // 2) for place in range(length)],
+        )
+        for row, length in enumerate(lengths)
+    ]
+    count = len(rows)
+    named = {
+        "label_ids": np.arange(count, dtype=np.int32),
+        "scores": np.linspace(0, 1, 2 * count, dtype=np.float32).reshape(
+            count, 2
+        ),
+    }
+    return Features.from_rows(rows, named if labels else {})
+
+
+def make_plan(lengths, batch_size, steps, seed):
+    return TrainPlan(np.array(lengths, np.int64), batch_size, steps, seed)
+
+
+def all_rows(plan, steps):
+    return [plan.rows(step) for step in range(steps)]
+
+
+def assert_same_batches(batches, others):
+    batches, others = list(batches), list(others)
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others):
+        assert set(batch) == set(other)
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name], name)
+
+
+def test_features_hold_rows_without_padding():
+    features = Features.from_rows([([5, 6], [0, 1]), ([], []), ([7], [0])], {})
+    assert len(features) == 3
+    assert features.tokens.tolist() == [5, 6, 7]
+    assert features.segments.tolist() == [0, 1, 0]
+    assert features.starts.tolist() == [0, 2, 2, 3]
+    assert features.lengths.tolist() == [2, 0, 1]
+
+
+def test_fingerprints_tell_features_apart():
+    rows = [([5, 6], [0, 1]), ([7], [0])]
+    labels = {"label_ids": np.array([0, 1], np.int32)}
+    variants = [
+        (rows, labels),
+        (rows, {}),
+        (rows, {"label_ids": np.array([1, 0], np.int32)}),
+        (rows, {"scores": labels["label_ids"]}),
+        ([([5, 8], [0, 1]), ([7], [0])], labels),
+        ([([5, 6], [0, 0]), ([7], [0])], labels),
+        ([([5], [0]), ([6, 7], [1, 0])], labels),
+        (rows[::-1], labels),
+    ]
+    prints = [Features.from_rows(*v).fingerprint() for v in variants]
+    assert len(set(prints)) == len(variants)
+    assert Features.from_rows(rows, dict(labels)).fingerprint() == prints[0]
+
+
+def test_empty_features_have_a_fingerprint():
+    features = Features.from_rows([], {"label_ids": np.zeros(0, np.int32)})
+    assert len(features) == 0
+    assert len(features.fingerprint()) == 64
+
+
+@pytest.mark.parametrize(
+    "rows, batch_size, epochs, steps",
+    [
+        (100, 10, 1, 10),
+        (101, 10, 1, 11),
+        (100, 10, 0.5, 5),
+        (100, 32, 3, 10),
+        (3668, 32, 3, 344),
+        (5, 32, 1, 1),
+        (5, 32, 0.01, 1),
+        # 100 * 1.1 is 110.00000000000001 in binary.
+        (100, 10, 1.1, 11),
+    ],
+)
+def test_train_steps_are_rounded_up(rows, batch_size, epochs, steps):
+    assert input_pipeline.count_train_steps(rows, batch_size, epochs) == steps
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 4), SEEDS)
+def test_whole_epochs_hold_every_row_exactly_once(
+    lengths, batch_size, epochs, seed
+):
+    # As many epochs as make whole batches.
+    steps = len(lengths) * epochs
+    plan = make_plan(lengths, batch_size, steps, seed)
+    batches = all_rows(plan, steps)
+    assert all(rows.shape == (batch_size,) for rows in batches)
+    counts = np.bincount(np.concatenate(batches), minlength=len(lengths))
+    assert counts.tolist() == [epochs * batch_size] * len(lengths)
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 200), SEEDS)
+def test_no_row_is_a_whole_epoch_ahead_of_another(
+    lengths, batch_size, steps, seed
+):
+    plan = make_plan(lengths, batch_size, steps, seed)
+    counts = np.bincount(
+        np.concatenate(all_rows(plan, steps)), minlength=len(lengths)
+    )
+    assert counts.sum() == steps * batch_size
+    assert counts.max() - counts.min() <= 1
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 120), st.data())
+def test_rows_do_not_depend_on_the_order_of_calls(
+    lengths, batch_size, steps, data
+):
+    seed = data.draw(SEEDS)
+    order = data.draw(
+        st.lists(st.integers(0, steps - 1), min_size=1, max_size=20)
+    )
+    in_order = all_rows(make_plan(lengths, batch_size, steps, seed), steps)
+    plan = make_plan(lengths, batch_size, steps, seed)
+    for step in order:
+        assert plan.rows(step).tolist() == in_order[step].tolist()
+
+
+def test_a_plan_is_told_by_its_seed():
+    lengths = np.random.default_rng(0).integers(5, 9, 300)
+    plans = {}
+    for seed in range(4):
+        first, again = (
+            np.stack(all_rows(make_plan(lengths, 4, 150, seed), 150)).tolist()
+            for _ in range(2)
+        )
+        assert first == again
+        plans[seed] = str(first)
+    assert len(set(plans.values())) == 4
+
+
+def test_epochs_and_pools_have_orders_of_their_own():
+    # Rows of one length: sorting changes nothing, each pool is one epoch.
+    rows = 4 * input_pipeline.POOL_BATCHES
+    plan = make_plan([7] * rows, 4, 3 * input_pipeline.POOL_BATCHES, 0)
+    batches = all_rows(plan, 3 * input_pipeline.POOL_BATCHES)
+    orders = np.concatenate(batches).reshape(3, rows)
+    for order in orders:
+        assert sorted(order) == list(range(rows))
+        assert (order != np.arange(rows)).mean() > 0.9
+    assert len(set(map(str, orders.tolist()))) == 3
+
+
+def test_short_batches_do_not_come_first():
+    lengths = np.random.default_rng(0).integers(5, 128, 3200)
+    plan = make_plan(lengths, 32, 100, 0)
+    means = np.array([lengths[plan.rows(step)].mean() for step in range(100)])
+    first, second = means[:50], means[50:]
+    assert abs(np.corrcoef(np.arange(50), first)[0, 1]) < 0.5
+    # Every pool holds short and long rows.
+    for pool in (first, second):
+        assert pool.min() < 20 and pool.max() > 110
+
+
+def padding_share(features, batches):
+    masks = [
+        input_pipeline.make_batch(features, rows, None)["input_mask"]
+        for rows in batches
+    ]
+    return 1 - sum(m.sum() for m in masks) / sum(m.size for m in masks)
+
+
+def test_little_of_a_batch_is_padding():
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(3.3, 0.6, 3200).astype(int), 4, 128)
+    features = make_features(lengths, labels=False)
+    plan = TrainPlan(features.lengths, 32, 100, 0)
+    planned = padding_share(features, all_rows(plan, 100))
+    random = padding_share(features, rng.permutation(3200).reshape(100, 32))
+    assert planned < 0.1 * random
+    assert planned < 0.06
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.data())
+def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
+    features = make_features(lengths)
+    rows = np.array(
+        data.draw(
+            st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=9)
+        )
+    )
+    fixed = data.draw(st.sampled_from([None, 30, 33]))
+    batch = input_pipeline.make_batch(features, rows, fixed)
+    length = fixed or max(lengths[row] for row in rows)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert batch[name].dtype == np.int32
+        assert batch[name].shape == (len(rows), length)
+    for place, row in enumerate(rows):
+        count, padding = lengths[row], [0] * (length - lengths[row])
+        tokens = [100 * (row + 1) + i for i in range(count)]
+        segments = [int(i > count // 2) for i in range(count)]
+        assert batch["input_ids"][place].tolist() == tokens + padding
+        assert batch["segment_ids"][place].tolist() == segments + padding
+        assert batch["input_mask"][place].tolist() == [1] * count + padding
+    assert batch["row"].tolist() == list(range(len(rows)))
+    assert batch["row"].dtype == np.int32
+    assert batch["label_ids"].tolist() == rows.tolist()
+    np.testing.assert_array_equal(
+        batch["scores"], features.labels["scores"][rows]
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_concatenated_shards_are_the_batch(shards):
+    lengths = np.random.default_rng(0).integers(1, 20, 50)
+    features = make_features(lengths)
+    plan = TrainPlan(features.lengths, 8, 20, 0)
+    parts = list(
+        input_pipeline.train_batches(features, plan, range(3, 7), None, shards)
+    )
+    assert len(parts) == 4 * shards
+    assert all(len(part["row"]) == 8 // shards for part in parts)
+    joined = [
+        {
+            name: np.concatenate([part[name] for part in parts[i : i + shards]])
+            for name in parts[i]
+        }
+        for i in range(0, len(parts), shards)
+    ]
+    assert_same_batches(
+        joined,
+        [
+            input_pipeline.make_batch(features, plan.rows(step), None)
+            for step in range(3, 7)
+        ],
+    )
+
+
+def test_a_run_that_starts_again_reads_the_batches_that_were_left():
+    features = make_features(np.random.default_rng(0).integers(1, 20, 50))
+
+    def batches(first):
+        plan = TrainPlan(features.lengths, 8, 120, 3)
+        return input_pipeline.train_batches(
+            features, plan, range(first, 120), None
+        )
+
+    assert_same_batches(list(batches(0))[57:], batches(57))
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 70))
+def test_sorted_batches_hold_every_row_by_length(lengths, batch_size):
+    features = make_features(lengths)
+    batches = input_pipeline.sorted_batches(features, batch_size)
+    rows = np.concatenate(batches)
+    assert sorted(rows) == list(range(len(lengths)))
+    assert [lengths[row] for row in rows] == sorted(lengths)
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+    assert 1 <= len(batches[-1]) <= batch_size
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 70))
+def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
+    features = make_features(lengths)
+    batches = input_pipeline.sorted_batches(features, batch_size)
+    values = np.random.default_rng(0).normal(size=(len(lengths), 2))
+    restored = input_pipeline.restore_order(
+        batches, [values[batch] for batch in batches]
+    )
+    np.testing.assert_array_equal(restored, values)
+
+
+@pytest.mark.parametrize("length, batch_size", [(None, None), (24, 8)])
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
+    features = make_features(
+        np.random.default_rng(0).integers(1, 20, 50), labels
+    )
+    plan = TrainPlan(features.lengths, 8, 20, 0)
+
+    def batches():
+        return input_pipeline.train_batches(features, plan, range(20), length)
+
+    dataset = input_pipeline.to_dataset(
+        batches, features, length, batch_size, with_labels=labels
+    )
+    shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
+    assert shapes["input_ids"] == [batch_size, length]
+    assert shapes["row"] == [batch_size]
+    assert ("label_ids" in shapes) == labels
+    if labels:
+        assert shapes["scores"] == [batch_size, 2]
+    assert_same_batches(dataset.as_numpy_iterator(), batches())
+
+
+def test_a_dataset_of_sorted_batches_ends_with_a_short_one():
+    features = make_features([3, 1, 2, 5, 4], labels=False)
+    dataset = input_pipeline.to_dataset(
+        lambda: (
+            input_pipeline.make_batch(features, rows, None)
+            for rows in input_pipeline.sorted_batches(features, 2)
+        ),
+        features,
+        None,
+        None,
+        with_labels=False,
+    )
+    shapes = [b["input_ids"].shape for b in dataset.as_numpy_iterator()]
+    assert shapes == [(2, 2), (2, 4), (1, 5)]

@@ -1,0 +1,132 @@
+"""Metrics: values counted by hand, and other ways to compute them."""
+
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import metrics
+
+PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+
+# Of class 1: two found, one wrongly found, one missed.
+LABELS = np.array([0, 0, 1, 1, 1])
+PREDICTIONS = np.array([0, 1, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("accuracy", 3 / 5),
+        ("f1", 2 / 3),
+        ("macro_f1", (2 / 3 + 1 / 2) / 2),
+        ("matthews_correlation", (2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2)),
+    ],
+)
+def test_scores_are_those_counted_by_hand(name, value):
+    score = metrics.METRICS[name](LABELS, PREDICTIONS)
+    assert isinstance(score, float)
+    assert score == pytest.approx(value, abs=1e-12)
+
+
+def test_scores_of_three_classes_are_those_counted_by_hand():
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    predictions = np.array([0, 1, 1, 1, 1, 2])
+    # F1 by class: 2 / 3, 4 / 6, 2 / 3.
+    assert metrics.macro_f1(labels, predictions) == pytest.approx(2 / 3)
+    assert metrics.accuracy(labels, predictions) == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("name", sorted(metrics.METRICS))
+def test_perfect_predictions_score_one(name):
+    assert metrics.METRICS[name](LABELS, LABELS) == 1.0
+
+
+@pytest.mark.parametrize(
+    "name, worst",
+    [
+        ("accuracy", 0),
+        ("f1", 0),
+        ("macro_f1", 0),
+        ("matthews_correlation", -1),
+    ],
+)
+def test_inverted_predictions_score_worst(name, worst):
+    assert metrics.METRICS[name](LABELS, 1 - LABELS) == worst
+
+
+@pytest.mark.filterwarnings("error")
+def test_undefined_scores_are_zero():
+    zeros = np.zeros(4, int)
+    assert metrics.f1(zeros, zeros) == 0.0
+    assert metrics.f1(LABELS, 0 * LABELS) == 0.0
+    assert metrics.matthews_correlation(LABELS, 0 * LABELS + 1) == 0.0
+
+
+def test_f1_is_that_of_class_1():
+    assert metrics.f1(1 - LABELS, 1 - PREDICTIONS) == pytest.approx(1 / 2)
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@PROPERTY
+@hypothesis.given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1))
+def test_scores_agree_with_the_confusion_matrix(pairs):
+    labels, predictions = np.array(pairs, int).T
+    found = int(np.sum(labels & predictions))
+    wrong = int(np.sum((1 - labels) & predictions))
+    missed = int(np.sum(labels & (1 - predictions)))
+    right = len(pairs) - found - wrong - missed
+    assert metrics.accuracy(labels, predictions) == pytest.approx(
+        (found + right) / len(pairs)
+    )
+    f1 = 2 * found / max(1, 2 * found + wrong + missed)
+    assert metrics.f1(labels, predictions) == pytest.approx(f1)
+    if len(set(labels)) == len(set(predictions)) == 2:
+        correlation = np.corrcoef(labels, predictions)[0, 1]
+    else:
+        correlation = 0.0
+    assert metrics.matthews_correlation(labels, predictions) == pytest.approx(
+        correlation, abs=1e-12
+    )
+
+
+LOGITS = hypothesis.extra.numpy.arrays(
+    np.float32, (5, 3), elements=st.floats(-50, 50, width=32)
+)
+
+
+@PROPERTY
+@hypothesis.given(LOGITS)
+def test_cross_entropy_agrees_with_tensorflow(logits):
+    labels = np.array([0, 1, 2, 0, 1], np.int32)
+    computed = metrics.cross_entropy(logits, labels)
+    expected = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=labels, logits=logits.astype(np.float64)
+    )
+    np.testing.assert_allclose(computed, expected, rtol=1e-9, atol=1e-12)
+
+
+@PROPERTY
+@hypothesis.given(LOGITS)
+def test_log_softmax_holds_logarithms_of_probabilities(logits):
+    log_probabilities = metrics.log_softmax(logits)
+    assert log_probabilities.dtype == np.float64
+    np.testing.assert_allclose(np.exp(log_probabilities).sum(axis=-1), 1.0)
+    # Differences of logits are odds.
+    np.testing.assert_allclose(
+        np.diff(log_probabilities), np.diff(logits.astype(float)), atol=1e-9
+    )
+
+
+def test_cross_entropy_of_equal_logits_is_the_logarithm_of_the_classes():
+    computed = metrics.cross_entropy(np.full((2, 4), 7, np.float32), [0, 3])
+    np.testing.assert_allclose(computed, np.log([4.0, 4.0]), rtol=1e-12)
+
+
+def test_cross_entropy_of_extreme_logits_is_finite():
+    logits = np.array([[1000, 0], [1000, 0]], np.float32)
+    np.testing.assert_allclose(
+        metrics.cross_entropy(logits, np.array([1, 0])), [1000.0, 0.0]
+    )

@@ -1,0 +1,139 @@
+"""The learning rate by hand, and Adam against a computation in numpy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from optimization import AdamWeightDecay, Schedule
+
+NAMES = (
+    "bert/encoder/layer_0/output/dense/kernel",
+    "bert/encoder/layer_0/output/dense/bias",
+    "bert/encoder/layer_0/output/LayerNorm/gamma",
+    "layer_normalization/beta",
+    "adapter/biases",
+    "output_weights",
+)
+DECAYED = (NAMES[0], NAMES[5])
+
+
+@pytest.mark.parametrize(
+    "step, rate",
+    [(1, 0.5), (2, 1.0), (3, 1.5), (4, 2 * 0.6), (5, 2 * 0.5), (10, 0.0)],
+)
+def test_the_rate_rises_to_the_end_of_the_warm_up_then_falls(step, rate):
+    schedule = Schedule(2.0, num_train_steps=10, num_warmup_steps=4)
+    assert schedule(step) == pytest.approx(rate, abs=1e-12)
+
+
+@pytest.mark.parametrize("step, rate", [(1, 1.5), (2, 1.0), (4, 0.0)])
+def test_without_warm_up_the_rate_falls_from_the_first_step(step, rate):
+    schedule = Schedule(2.0, num_train_steps=4, num_warmup_steps=0)
+    assert schedule(step) == pytest.approx(rate, abs=1e-12)
+    assert float(schedule(tf.constant(step))) == pytest.approx(rate, abs=1e-6)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 7, 50])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
+    schedule = Schedule(3e-4, num_train_steps=50, num_warmup_steps=warmup)
+    in_graph = tf.function(schedule)
+    for step in range(1, 51):
+        rate = in_graph(tf.constant(step, dtype))
+        assert rate.dtype == tf.float32
+        assert rate.shape == ()
+        np.testing.assert_allclose(rate, schedule(step), rtol=1e-5, atol=1e-10)
+
+
+class Reference:
+    """BERT's Adam, by the paper's formulas, in float64."""
+
+    def __init__(self, values):
+        self.values = {n: v.astype(np.float64) for n, v in values.items()}
+        self.m = {name: np.zeros(v.shape) for name, v in values.items()}
+        self.v = {name: np.zeros(v.shape) for name, v in values.items()}
+
+    def step(self, gradients, learning_rate):
+        norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in gradients))
+        for name, gradient in zip(NAMES, gradients):
+            gradient = gradient / max(norm, 1.0)
+            m, v, value = self.m[name], self.v[name], self.values[name]
+            m += 0.1 * (gradient - m)
+            v += 0.001 * (gradient**2 - v)
+            decay = 0.01 * value if name in DECAYED else 0.0
+            value -= learning_rate * (m / (np.sqrt(v) + 1e-6) + decay)
+
+
+def make_values():
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=(3, 2)).astype(np.float32) for name in NAMES}
+
+
+def make_optimizer(values, schedule):
+    """The optimizer, its variables in order, its slots by name."""
+    variables = [(name, tf.Variable(value)) for name, value in values.items()]
+    slots = {}
+
+    def create_slot(name, shape):
+        slots[name] = tf.Variable(tf.zeros(shape))
+        return slots[name]
+
+    return AdamWeightDecay(variables, schedule, create_slot), variables, slots
+
+
+@pytest.mark.parametrize("scale", [10.0, 0.01], ids=["clipped", "unclipped"])
+def test_three_steps_agree_with_numpy(scale):
+    schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
+    values = make_values()
+    optimizer, variables, slots = make_optimizer(values, schedule)
+    reference = Reference(values)
+    rng = np.random.default_rng(1)
+    for step, rate in enumerate([0.1 * 1 / 2, 0.1 * 2 / 4, 0.1 * 1 / 4]):
+        gradients = [
+            (scale * rng.normal(size=(3, 2))).astype(np.float32) for _ in NAMES
+        ]
+        optimizer.apply([tf.constant(g) for g in gradients], tf.constant(step))
+        reference.step(gradients, rate)
+        for name, variable in variables:
+            for computed, expected in (
+                (variable, reference.values[name]),
+                (slots[f"{name}/adam_m"], reference.m[name]),
+                (slots[f"{name}/adam_v"], reference.v[name]),
+            ):
+                np.testing.assert_allclose(
+                    computed, expected, rtol=2e-5, atol=1e-7, err_msg=name
+                )
+
+
+def test_without_gradients_only_the_decayed_variables_shrink():
+    schedule = Schedule(1.0, num_train_steps=2, num_warmup_steps=0)
+    values = make_values()
+    optimizer, variables, _ = make_optimizer(values, schedule)
+    optimizer.apply([tf.zeros((3, 2)) for _ in NAMES], tf.constant(0))
+    for name, variable in variables:
+        # The first of two steps has half of the peak's rate.
+        factor = 1 - 0.5 * 0.01 if name in DECAYED else 1.0
+        np.testing.assert_allclose(
+            variable, factor * values[name], rtol=1e-6, err_msg=name
+        )
+
+
+def test_slots_have_the_published_names_and_the_variables_shapes():
+    schedule = Schedule(1.0, num_train_steps=2, num_warmup_steps=0)
+    _, _, slots = make_optimizer(make_values(), schedule)
+    assert set(slots) == {
+        f"{name}/{slot}" for name in NAMES for slot in ("adam_m", "adam_v")
+    }
+    assert all(slot.shape == (3, 2) for slot in slots.values())
+
+
+def test_a_step_is_the_same_inside_a_graph():
+    schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
+    rng = np.random.default_rng(1)
+    gradients = [tf.constant(rng.normal(size=(3, 2)), tf.float32)] * len(NAMES)
+    results = []
+    for wrap in (lambda f: f, tf.function):
+        optimizer, variables, _ = make_optimizer(make_values(), schedule)
+        wrap(optimizer.apply)(gradients, tf.constant(1))
+        results.append([variable.numpy() for _, variable in variables])
+    np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)

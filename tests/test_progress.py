@@ -1,0 +1,186 @@
+"""Progress: log lines without a terminal, a bar on one, TensorBoard curves."""
+
+import types
+
+import pytest
+from absl import logging
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator,
+)
+from tensorboard.util import tensor_util
+
+import progress
+from optimization import Schedule
+
+
+class Clock:
+    """Stands in for `time` in `progress`."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(
+        progress, "time", types.SimpleNamespace(monotonic=clock.monotonic)
+    )
+    return clock
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Stands in for `sys` in `progress`: no terminal, unless a test says so."""
+    screen = types.SimpleNamespace(is_terminal=False)
+    screen.isatty = lambda: screen.is_terminal
+    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=screen))
+    return screen
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """The log's lines."""
+    lines = []
+    monkeypatch.setattr(
+        logging, "info", lambda text, *values: lines.append(text % values)
+    )
+    return lines
+
+
+def test_log_lines_tell_rate_and_time_left(clock, screen, lines, capsys):
+    shown = progress.Progress("eval", total=100, unit="examples")
+    clock.now += 10
+    shown.update(20, "loss 0.5")
+    shown.close()
+    assert lines == [
+        "eval: 20/100 examples, 2.0/s, 00:40 left, loss 0.5",
+    ]
+    assert capsys.readouterr().err == ""
+
+
+def test_log_lines_are_seconds_apart_and_the_last_is_always_shown(
+    clock, screen, lines
+):
+    shown = progress.Progress("eval", total=10, unit="examples")
+    for _ in range(10):
+        clock.now += 4
+        shown.update(1)
+    # At 12, 24, 36 and 40 seconds.
+    assert [line.split(",")[0] for line in lines] == [
+        f"eval: {done}/10 examples" for done in (3, 6, 9, 10)
+    ]
+    assert lines[-1] == "eval: 10/10 examples, 0.2/s, 00:00 left"
+
+
+def test_work_done_before_counts_for_the_total_but_not_for_the_rate(
+    clock, screen, lines
+):
+    shown = progress.Progress("eval", total=100, unit="examples", done=60)
+    clock.now += 10
+    shown.update(20)
+    assert lines == ["eval: 80/100 examples, 2.0/s, 00:10 left"]
+
+
+def test_a_terminal_shows_a_bar_and_no_log_lines(screen, lines, capsys):
+    screen.is_terminal = True
+    shown = progress.Progress("eval", total=10, unit="examples", done=5)
+    shown.update(5, "loss 0.5")
+    shown.close()
+    assert lines == []
+    bar = capsys.readouterr().err
+    assert "eval" in bar
+    assert "10/10" in bar
+    assert "loss 0.5" in bar
+
+
+def read_scalars(folder):
+    """{name: [(step, value)]} of a folder of curves."""
+    accumulator = EventAccumulator(str(folder))
+    accumulator.Reload()
+    return {
+        name: [
+            (e.step, float(tensor_util.make_ndarray(e.tensor_proto)))
+            for e in accumulator.Tensors(name)
+        ]
+        for name in accumulator.Tags()["tensors"]
+    }
+
+
+SCHEDULE = Schedule(0.5, num_train_steps=25, num_warmup_steps=5)
+
+
+def train(clock, folder, first_step, last_step, every_steps=10):
+    """A training of half a second a step, the loss 100 / step."""
+    shown = progress.TrainingProgress(
+        SCHEDULE, first_step, 8, str(folder), every_steps
+    )
+    for step in range(first_step + 1, last_step + 1):
+        clock.now += 0.5
+        shown.update(step, 100 / step)
+    shown.close()
+
+
+def test_tensorboard_reads_loss_learning_rate_and_speed(
+    clock, screen, tmp_path
+):
+    train(clock, tmp_path, 0, 25)
+    scalars = read_scalars(tmp_path)
+    assert set(scalars) == {"loss", "learning_rate", "examples_per_second"}
+    assert scalars["loss"] == [
+        (step, pytest.approx(100 / step)) for step in (10, 20, 25)
+    ]
+    assert scalars["learning_rate"] == [
+        (step, pytest.approx(SCHEDULE(step), rel=1e-6)) for step in (10, 20, 25)
+    ]
+    # The first interval holds the building of the graph.
+    assert scalars["examples_per_second"] == [
+        (20, pytest.approx(16.0)),
+        (25, pytest.approx(16.0)),
+    ]
+
+
+def test_points_are_as_far_apart_as_asked_for(clock, screen, tmp_path):
+    train(clock, tmp_path, 0, 7, every_steps=3)
+    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [3, 6]
+
+
+def test_points_are_on_disk_before_the_training_ends(clock, screen, tmp_path):
+    shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
+    shown.update(10, 2.0)
+    on_disk = read_scalars(tmp_path)
+    shown.close()
+    assert on_disk["loss"] == [(10, 2.0)]
+
+
+def test_a_training_that_goes_on_counts_from_its_first_step(
+    clock, screen, lines, tmp_path
+):
+    train(clock, tmp_path, 20, 25, every_steps=5)
+    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [25]
+    # 40 examples in 2.5 seconds.
+    assert lines == ["train: 200/200 examples, 16.0/s, 00:00 left, loss 4.0000"]
+
+
+def test_both_parts_of_a_training_are_one_curve(clock, screen, tmp_path):
+    train(clock, tmp_path, 0, 12)
+    train(clock, tmp_path, 12, 25)
+    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [10, 22, 25]
+
+
+def test_several_steps_may_be_told_at_once(clock, screen, lines, tmp_path):
+    shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
+    for step in (10, 20):
+        clock.now += 10
+        shown.update(step, 1.0)
+    shown.close()
+    assert [line.split(",")[0] for line in lines] == [
+        "train: 80/200 examples",
+        "train: 160/200 examples",
+    ]
+    assert read_scalars(tmp_path)["examples_per_second"] == [
+        (20, pytest.approx(8.0))
+    ]

@@ -1,0 +1,502 @@
+"""The real entry point: published commands, resumption, bad input."""
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from conftest import ROOT, TINY_WORDS, write_table
+from test_checkpoints import google_bert  # noqa: F401 (a fixture)
+
+import checkpoints
+import files
+import run_classifier
+from errors import UserError
+
+FLAGS = flags.FLAGS
+
+
+@pytest.fixture
+def classify():
+    """Runs `run_classifier.py` with flags, within this process."""
+    if "task_name" not in FLAGS:
+        run_classifier.define_flags()
+    FLAGS.unparse_flags()
+
+    def run(**values):
+        with flagsaver.flagsaver():
+            FLAGS(
+                ["run_classifier.py"]
+                + [f"--{name}={value}" for name, value in values.items()]
+            )
+            run_classifier.main()
+
+    return run
+
+
+def run_process(*arguments, check=True, **options):
+    """Runs `run_classifier.py` as a user does."""
+    return subprocess.run(
+        [sys.executable, "run_classifier.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=check,
+        **options,
+    )
+
+
+@pytest.fixture
+def tiny_flags(tiny_bert, tiny_data, tmp_path):
+    """Flags of a small training that ends in seconds."""
+    return {
+        "task_name": "custom",
+        "data_dir": tiny_data,
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "do_train": True,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "learning_rate": 3e-3,
+        "num_train_epochs": 4,
+        "adapter_size": 4,
+    }
+
+
+def results(folder):
+    return json.loads((pathlib.Path(folder) / "eval_results.json").read_text())
+
+
+def artifact_bytes(folder):
+    return (folder / "adapter" / "adapter.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def mrpc(tmp_path_factory, golden_dir):
+    """A GLUE folder with small MRPC files in the published layout."""
+    folder = tmp_path_factory.mktemp("glue") / "MRPC"
+    shutil.copytree(golden_dir / "classifier_features" / "MRPC", folder)
+    return folder
+
+
+def test_the_published_commands_work_unchanged(
+    tmp_path,
+    mrpc,
+    google_bert,  # noqa: F811
+):
+    """Train and evaluate; then evaluate the training's checkpoint alone."""
+    common = [
+        "--task_name=MRPC",
+        "--use_tpu=false",
+        f"--data_dir={mrpc}",
+        f"--vocab_file={google_bert}/vocab.txt",
+        f"--bert_config_file={google_bert}/bert_config.json",
+        "--do_eval=true",
+        "--max_seq_length=32",
+    ]
+    out = tmp_path / "mrpc"
+    first = run_process(
+        *common,
+        "--do_train=true",
+        f"--init_checkpoint={google_bert}/bert_model.ckpt",
+        "--train_batch_size=32",
+        "--learning_rate=3e-4",
+        "--num_train_epochs=5.0",
+        f"--output_dir={out}/",
+    )
+    assert "**** Total Parameters = " in first.stderr
+    assert "**** Total Trainable Parameters = " in first.stderr
+    # 40 rows, 5 epochs, 32 a batch.
+    assert (out / "model.ckpt-7.index").exists()
+    run_process(
+        *common,
+        f"--init_checkpoint={out}/model.ckpt-7",
+        f"--output_dir={out}/new/",
+    )
+    expected = dict(results(out), global_step=0)
+    assert results(out / "new") == expected
+    text = (out / "eval_results.txt").read_text()
+    keys = [line.split(" = ")[0] for line in text.splitlines()]
+    for key in ("eval_accuracy", "eval_loss", "global_step", "loss"):
+        assert key in keys
+    assert keys == sorted(keys)
+
+
+def test_a_run_writes_all_its_files(classify, tiny_flags):
+    classify(**tiny_flags, do_eval=True, do_predict=True)
+    out = tiny_flags["output_dir"]
+    for name in (
+        "run.json",
+        "eval_results.txt",
+        "eval_results.json",
+        "test_results.tsv",
+        "test_predictions.tsv",
+        "adapter/adapter_config.json",
+        "adapter/adapter.safetensors",
+        "model.ckpt-20.index",
+    ):
+        assert (out / name).exists(), name
+    assert list(out.glob("events.out.tfevents.*"))
+    assert not list(out.rglob("*tmp*"))
+    rows = np.loadtxt(out / "test_results.tsv")
+    assert rows.shape == (7, 2)
+    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-6)
+    predicted = (out / "test_predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[1] for line in predicted[1:]] == [
+        ("bad", "good")[row.argmax()] for row in rows
+    ]
+    # The table of parameters counts what the artifact holds.
+    parameters = json.loads((out / "run.json").read_text())["parameters"]
+    artifact = checkpoints.open_artifact(str(out / "adapter"))
+    count = sum(np.prod(s) for s in artifact.weights.shapes.values())
+    assert count == parameters["trained"]
+
+
+def test_training_learns_the_tiny_task(classify, tiny_flags):
+    tiny_flags.update(num_train_epochs=40, tuning_method="full")
+    del tiny_flags["adapter_size"]
+    classify(**tiny_flags, do_eval=True)
+    assert results(tiny_flags["output_dir"])["eval_accuracy"] == 1.0
+
+
+def test_equal_seeds_give_equal_bits_and_others_do_not(
+    classify, tiny_flags, tmp_path
+):
+    bits = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        tiny_flags.update(output_dir=tmp_path / name, seed=seed)
+        classify(**tiny_flags)
+        bits[name] = artifact_bytes(tmp_path / name)
+    assert bits["a"] == bits["b"]
+    assert bits["a"] != bits["c"]
+
+
+@pytest.mark.parametrize(
+    "method", ["houlsby(size=4)", "full", "top_layers(1)", "layernorm", "head"]
+)
+def test_an_adapter_gives_the_same_results_elsewhere(
+    classify, tiny_flags, tmp_path, method
+):
+    """The artifact beside the base equals the run that wrote it."""
+    tiny_flags["tuning_method"] = method
+    del tiny_flags["adapter_size"]
+    classify(**tiny_flags, do_eval=True, do_predict=True)
+    out = tiny_flags["output_dir"]
+    moved = tmp_path / "moved"
+    shutil.copytree(out / "adapter", moved)
+    for name in ("do_train", "tuning_method"):
+        del tiny_flags[name]
+    tiny_flags["output_dir"] = tmp_path / "elsewhere"
+    classify(**tiny_flags, adapter=moved, do_eval=True, do_predict=True)
+    expected = dict(results(out), global_step=0)
+    assert results(tmp_path / "elsewhere") == expected
+    name = "test_results.tsv"
+    assert (tmp_path / "elsewhere" / name).read_text() == (
+        out / name
+    ).read_text()
+
+
+def test_an_adapter_can_be_trained_further(classify, tiny_flags, tmp_path):
+    classify(**tiny_flags)
+    first = tiny_flags["output_dir"]
+    tiny_flags.update(
+        output_dir=tmp_path / "further",
+        adapter=first / "adapter",
+        learning_rate=1e-9,
+    )
+    classify(**tiny_flags)
+    before, after = (
+        checkpoints.open_artifact(str(folder / "adapter")).weights
+        for folder in (first, tmp_path / "further")
+    )
+    for name in before.shapes:
+        np.testing.assert_allclose(
+            after.read(name), before.read(name), atol=1e-6
+        )
+
+
+def test_an_adapter_bert_checkpoint_is_evaluated(
+    classify, tmp_path, golden_dir
+):
+    """Its adapters and head are used, not fresh ones."""
+    words = TINY_WORDS + [f"w{i}" for i in range(120 - len(TINY_WORDS))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    rows = [("the cat", "0"), ("a dog", "1"), ("the mat", "2")]
+    for split in ("train", "dev"):
+        write_table(tmp_path / f"{split}.tsv", rows)
+    folder = golden_dir / "adapter_bert_tiny"
+    for step in (0, 20):
+        classify(
+            task_name="custom",
+            data_dir=tmp_path,
+            vocab_file=tmp_path / "vocab.txt",
+            init_checkpoint=folder / f"model.ckpt-{step}",
+            adapter_size=8,
+            max_seq_length=40,
+            do_eval=True,
+            output_dir=tmp_path / str(step),
+        )
+    losses = [results(tmp_path / str(s))["eval_loss"] for s in (0, 20)]
+    assert losses[0] != losses[1]
+
+
+def test_a_finished_run_is_not_trained_again(classify, tiny_flags):
+    classify(**tiny_flags)
+    before = artifact_bytes(tiny_flags["output_dir"])
+    began = (tiny_flags["output_dir"] / "model.ckpt-20.index").stat().st_mtime
+    classify(**tiny_flags, do_eval=True)
+    assert artifact_bytes(tiny_flags["output_dir"]) == before
+    after = (tiny_flags["output_dir"] / "model.ckpt-20.index").stat().st_mtime
+    assert after == began
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        ({"learning_rate": 1e-4}, "training.learning_rate was 0.003, now"),
+        ({"adapter_size": 8}, "size=4"),
+        ({"seed": 9}, "training.seed was 1, now 9"),
+        ({"max_seq_length": 9}, "training.max_seq_length was 24, now 9"),
+    ],
+)
+def test_another_configuration_in_a_used_folder_is_refused(
+    classify, tiny_flags, change, words
+):
+    classify(**tiny_flags)
+    with pytest.raises(UserError, match="another configuration") as caught:
+        classify(**{**tiny_flags, **change})
+    assert words in str(caught.value)
+
+
+def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
+    """SIGKILL at random moments, twice; then to the end."""
+    tiny_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
+
+    def command(folder):
+        tiny_flags["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in tiny_flags.items()] + ["--do_eval"]
+
+    run_process(*command("whole"))
+    rng = random.Random(11)
+    steps = [0]
+    while len(steps) < 3:
+        process = subprocess.Popen(
+            [sys.executable, "run_classifier.py", *command("killed")],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        while checkpoints.latest_step(str(tmp_path / "killed"))[1] <= steps[-1]:
+            assert process.poll() is None, "ended before it could be killed"
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        steps.append(checkpoints.latest_step(str(tmp_path / "killed"))[1])
+    assert 0 < steps[1] < steps[2] < 300, steps
+    run_process(*command("killed"))
+    assert artifact_bytes(tmp_path / "killed") == artifact_bytes(
+        tmp_path / "whole"
+    )
+    assert results(tmp_path / "killed") == results(tmp_path / "whole")
+
+
+def test_describe_needs_no_data_and_no_checkpoint():
+    done = run_process(
+        "--describe",
+        "--task_name=MRPC",
+        "--bert_config_file=configs/bert_base_uncased.json",
+        "--adapter_size=64",
+    )
+    numbers = [line.split() for line in done.stdout.splitlines()]
+    assert ["adapters", "2,379,264", "2,379,264", "-"] in numbers
+    assert ["LayerNorm", "38,400", "38,400", "-"] in numbers
+    assert ["head", "1,538", "1,538", "-"] in numbers
+    assert "**** Total Parameters = 111863042 *****" in done.stdout
+
+
+def test_flags_have_berts_names_and_defaults(classify):
+    expected = {
+        "data_dir": None,
+        "bert_config_file": None,
+        "task_name": None,
+        "vocab_file": None,
+        "output_dir": None,
+        "init_checkpoint": None,
+        "do_lower_case": True,
+        "max_seq_length": 128,
+        "do_train": False,
+        "do_eval": False,
+        "do_predict": False,
+        "train_batch_size": 32,
+        "eval_batch_size": 8,
+        "predict_batch_size": 8,
+        "learning_rate": 5e-5,
+        "num_train_epochs": 3.0,
+        "warmup_proportion": 0.1,
+        "save_checkpoints_steps": 1000,
+        "iterations_per_loop": 1000,
+        "use_tpu": False,
+        "tpu_name": None,
+        "tpu_zone": None,
+        "gcp_project": None,
+        "master": None,
+        "num_tpu_cores": 8,
+    }
+    assert {name: FLAGS[name].default for name in expected} == expected
+    assert FLAGS["epochs"].default == FLAGS["num_train_epochs"].default
+
+
+def test_config_files_of_the_project_are_read():
+    for path in sorted((ROOT / "configs").glob("*.flags")):
+        done = run_process(
+            f"--flagfile={path}",
+            "--describe",
+            "--bert_config_file=configs/bert_base_uncased.json",
+            "--data_dir="
+            + (
+                "data/same_meaning"
+                if "same" in path.name
+                else "data/customer_intents"
+            ),
+        )
+        assert "Total Trainable Parameters" in done.stdout, path
+
+
+def spoil(folder, name, content):
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+BAD_FLAGS = {
+    "no data folder": ({"data_dir": "/nowhere"}, "/nowhere/train.tsv"),
+    "no checkpoint": ({"init_checkpoint": "/nowhere/x"}, "/nowhere/x"),
+    "no vocabulary": ({"vocab_file": "/nowhere/v"}, "/nowhere/v"),
+    "no config": ({"bert_config_file": "/nowhere/c"}, "/nowhere/c"),
+    "no adapter": ({"adapter": "/nowhere/a"}, "/nowhere/a"),
+    "unknown task": ({"task_name": "nope"}, "unknown task 'nope'"),
+    "unknown method": ({"tuning_method": "nope"}, "expected one of houlsby"),
+    "unknown engine": ({"engine": "nope"}, "expected auto"),
+    "too long": ({"max_seq_length": 33}, "only 32 positions"),
+    "too short": ({"max_seq_length": 2}, "at least 3"),
+    "no batch": ({"train_batch_size": 0}, "expected >= 1"),
+    "no rate": ({"learning_rate": 0}, "expected a positive number"),
+    "rate is nan": ({"learning_rate": "nan"}, "expected a positive number"),
+    "no epochs": ({"num_train_epochs": -1}, "expected a positive number"),
+    "warm-up": ({"warmup_proportion": 1.5}, "from 0 to 1"),
+    "seed": ({"seed": -1}, "expected 0 to"),
+    "no size": ({"adapter_size": 0}, "expected at least 1"),
+    "two sizes": ({"tuning_method": "houlsby(size=8)"}, "does not fit"),
+    "size of full": ({"tuning_method": "full"}, "has no size"),
+    "file as output": ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
+    "TPU without name": ({"use_tpu": True}, "--tpu_name"),
+    "TPU": ({"use_tpu": True, "tpu_name": "local"}, "no TPU|0 cores"),
+    "no column": ({"label_column": "nope"}, "no column is named 'nope'"),
+    "nothing to do": ({"do_train": False}, "nothing to do"),
+    "untrained": ({"do_train": False, "do_eval": True}, "no trained head"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_bad_flags_are_one_line_before_any_training(classify, tiny_flags, case):
+    change, words = BAD_FLAGS[case]
+    with pytest.raises(UserError, match=words):
+        classify(**{**tiny_flags, **change})
+    assert not list(tiny_flags["output_dir"].glob("*"))
+
+
+BAD_DATA = {
+    "too few columns": (b"text\tlabel\nthe cat\n", "train.tsv:2: found 1"),
+    "empty": (b"", "train.tsv"),
+    "header only": (b"text\tlabel\n", "holds no rows"),
+    "encoding": (b"text\tlabel\nthe\xff\tgood\n", "train.tsv:2: not UTF-8"),
+    "one label": (b"text\tlabel\nthe\tgood\n", "at least two labels"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data_is_one_line_with_its_place(
+    classify, tiny_flags, tmp_path, case
+):
+    content, words = BAD_DATA[case]
+    spoil(tmp_path, "train.tsv", content)
+    with pytest.raises(UserError, match=words):
+        classify(**{**tiny_flags, "data_dir": tmp_path})
+
+
+def test_an_unknown_label_of_the_dev_set_stops_before_training(
+    classify, tiny_flags, tiny_data, tmp_path
+):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    spoil(tmp_path / "data", "dev.tsv", b"text\tlabel\nthe cat\tugly\n")
+    tiny_flags.update(data_dir=tmp_path / "data")
+    with pytest.raises(UserError, match="dev.tsv:2: unknown label 'ugly'"):
+        classify(**tiny_flags, do_eval=True)
+    assert not tiny_flags["output_dir"].exists()
+
+
+def test_a_vocabulary_of_another_size_is_refused(
+    classify, tiny_flags, tmp_path
+):
+    path = spoil(tmp_path, "vocab.txt", "\n".join(TINY_WORDS[:-1]).encode())
+    with pytest.raises(UserError, match="vocabulary has 29 entries.* 30;"):
+        classify(**{**tiny_flags, "vocab_file": path})
+
+
+def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
+    classify, tiny_flags, tiny_config, tmp_path
+):
+    config = {**vars(tiny_config), "num_hidden_layers": 3}
+    path = spoil(tmp_path, "c.json", json.dumps(config).encode())
+    with pytest.raises(UserError, match="lacks the variable .*layer_2"):
+        classify(**{**tiny_flags, "bert_config_file": path})
+
+
+def test_an_adapter_of_another_base_is_refused(
+    classify, tiny_flags, tiny_bert, tmp_path
+):
+    classify(**tiny_flags)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_bert, other)
+    content = bytearray((other / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    spoil(other, "model.safetensors", bytes(content))
+    tiny_flags.update(
+        init_checkpoint=other,
+        adapter=tiny_flags["output_dir"] / "adapter",
+        output_dir=tmp_path / "new",
+        do_train=False,
+    )
+    with pytest.raises(UserError, match="trained upon another BERT"):
+        classify(**tiny_flags, do_eval=True)
+
+
+def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match="make room"):
+        classify(**tiny_flags)
+
+
+def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
+    """Of the program's own, of absl's flags, of a missing flag file."""
+    for arguments, words in (
+        (["--task_name=nope", "--output_dir=x"], "unknown task 'nope'"),
+        (["--max_seq_length=many"], "max_seq_length"),
+        (["--no_such_flag=1"], "no_such_flag"),
+        (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
+        (["stray"], "stray"),
+    ):
+        done = run_process(*arguments, check=False)
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1, done
+        assert len(lines) == 1 and words in lines[0], lines
+        assert lines[0].startswith("error: ")

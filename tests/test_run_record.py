@@ -1,0 +1,141 @@
+"""`run.json`: a folder's run goes on, another run is refused."""
+
+import copy
+import json
+
+import pytest
+import tensorflow as tf
+
+import run_record
+from errors import UserError
+
+RECORD = {
+    "base": {"path": "/models/bert", "fingerprint": "abc"},
+    "method": "Houlsby(64)",
+    "task": {"name": "mrpc", "labels": ["0", "1"]},
+    "bert_config": {"hidden_size": 16, "hidden_dropout_prob": 0.1},
+    "training": {"learning_rate": 3e-4, "seed": 0, "data": "def"},
+    "parameters": {"total": 1000, "trained": 10},
+    "versions": run_record.versions(),
+}
+
+
+def changed(place, value):
+    """The record with another value, its place as in `task.labels`."""
+    record = copy.deepcopy(RECORD)
+    *parents, name = place.split(".")
+    parent = record
+    for key in parents:
+        parent = parent[key]
+    parent[name] = value
+    return record
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a run."""
+    run_record.write(str(tmp_path), RECORD)
+    return tmp_path
+
+
+def refusal(folder, record, do_train=True):
+    with pytest.raises(UserError) as raised:
+        run_record.check(str(folder), record, do_train)
+    assert str(folder) in str(raised.value)
+    assert "--output_dir" in str(raised.value)
+    return str(raised.value)
+
+
+def test_the_record_is_json_in_the_folder(folder):
+    assert json.loads((folder / "run.json").read_text()) == RECORD
+
+
+def test_versions_are_those_of_the_interpreter_and_its_libraries():
+    versions = run_record.versions()
+    assert versions["tensorflow"] == tf.__version__
+    assert set(versions) == {"python", "tensorflow", "numpy"}
+
+
+@pytest.mark.parametrize("do_train", [False, True])
+def test_any_run_fits_an_empty_or_missing_folder(tmp_path, do_train):
+    run_record.check(str(tmp_path), RECORD, do_train)
+    run_record.check(str(tmp_path / "missing"), RECORD, do_train)
+
+
+@pytest.mark.parametrize("do_train", [False, True])
+def test_the_same_run_fits(folder, do_train):
+    run_record.check(str(folder), copy.deepcopy(RECORD), do_train)
+
+
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        ("base.fingerprint", "xyz"),
+        ("method", "Houlsby(8)"),
+        ("task.name", "cola"),
+        ("task.labels", ["1", "0"]),
+        ("bert_config.hidden_size", 32),
+        ("bert_config.new_option", True),
+    ],
+)
+@pytest.mark.parametrize("do_train", [False, True])
+def test_another_model_or_task_is_refused(folder, place, value, do_train):
+    before = RECORD
+    for key in place.split("."):
+        before = before.get(key)
+    message = refusal(folder, changed(place, value), do_train)
+    assert f"{place} was {before!r}, now {value!r}" in message
+
+
+def test_every_difference_is_named(folder):
+    record = changed("task.name", "cola")
+    record["training"]["seed"] = 1
+    message = refusal(folder, record)
+    assert "task.name was 'mrpc', now 'cola'" in message
+    assert "training.seed was 0, now 1" in message
+    assert "fingerprint" not in message
+
+
+def test_a_setting_that_only_the_old_run_has_is_a_difference(folder):
+    record = copy.deepcopy(RECORD)
+    del record["bert_config"]["hidden_dropout_prob"]
+    message = refusal(folder, record)
+    assert "bert_config.hidden_dropout_prob was 0.1, now None" in message
+
+
+def test_another_training_is_refused_but_its_evaluation_fits(folder):
+    record = changed("training.learning_rate", 1e-3)
+    message = refusal(folder, record)
+    assert "training.learning_rate was 0.0003, now 0.001" in message
+    run_record.check(str(folder), record, do_train=False)
+
+
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        ("base.path", "/elsewhere/bert"),
+        ("parameters.total", 1),
+        ("versions.tensorflow", "2.99"),
+    ],
+)
+def test_places_and_versions_may_differ(folder, place, value):
+    run_record.check(str(folder), changed(place, value), do_train=True)
+
+
+@pytest.mark.parametrize("do_train", [False, True])
+def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
+    tf.train.Checkpoint(value=tf.Variable(1.0)).save(str(tmp_path / "model"))
+    assert "run.json" in refusal(tmp_path, RECORD, do_train)
+
+
+@pytest.mark.parametrize("content", ["", "{", "\x00"])
+def test_a_record_that_is_no_json_is_refused(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UserError, match="run.json"):
+        run_record.check(str(tmp_path), RECORD, True)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", "7", '{"task": 1}'])
+def test_a_record_without_a_run_is_refused(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    assert "task" in refusal(tmp_path, RECORD)

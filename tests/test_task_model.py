@@ -1,0 +1,93 @@
+"""The table of parameters: groups, counts, and rules that do not fit."""
+
+import dataclasses
+
+import pytest
+
+import adapter_modeling
+import modeling
+import task_model
+from adapter_modeling import Houlsby, TuningMethod, parse
+from errors import UserError
+from tasks import get_task
+
+BASE = modeling.BertConfig(vocab_size=30522)
+
+
+def counts(table):
+    groups = {}
+    for p in table.parameters:
+        groups[p.group] = groups.get(p.group, 0) + p.count
+    return groups
+
+
+def test_bert_base_on_mrpc_has_the_published_counts():
+    table = task_model.list_parameters(
+        BASE, Houlsby(64), get_task("MRPC").build_head
+    )
+    assert counts(table) == {
+        "embeddings": 23_835_648,
+        "encoder": 85_017_600,
+        "LayerNorm": 38_400,
+        "pooler": 590_592,
+        "adapters": 2_379_264,
+        "head": 1_538,
+    }
+    text = table.to_text()
+    assert "**** Total Parameters = 111863042 *****" in text
+    assert "**** Total Trainable Parameters = 2419202 *****" in text
+
+
+def test_the_pooler_is_frozen_under_houlsby():
+    table = task_model.list_parameters(
+        BASE, Houlsby(64), get_task("MRPC").build_head
+    )
+    trained = {p.group for p in table.trained}
+    assert trained == {"adapters", "LayerNorm", "head"}
+
+
+@pytest.mark.parametrize(
+    "rules,message",
+    [
+        (((r".*/LayerNorm/.*", True),), "covers the variable"),
+        (((r"bert/.*", True), (r"x", False)), "matches nothing"),
+        (((r"bert/.*", True), (r".*/kernel", True)), "matches nothing"),
+    ],
+)
+def test_rules_that_do_not_fit_are_a_defect(monkeypatch, rules, message):
+    @dataclasses.dataclass(frozen=True)
+    class Broken(TuningMethod):
+        def rules(self, config):
+            return rules
+
+    monkeypatch.setitem(adapter_modeling.METHODS, "broken", Broken)
+    with pytest.raises(ValueError, match=message):
+        task_model.list_parameters(BASE, Broken(), get_task("MRPC").build_head)
+
+
+def test_the_first_rule_that_matches_wins(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class FrozenLayer(TuningMethod):
+        def rules(self, config):
+            return (
+                (r"bert/encoder/layer_3/.*", False),
+                (r"bert/.*", True),
+            )
+
+    monkeypatch.setitem(adapter_modeling.METHODS, "frozen_layer", FrozenLayer)
+    table = task_model.list_parameters(
+        BASE, FrozenLayer(), get_task("MRPC").build_head
+    )
+    frozen = [p.name for p in table.parameters if not p.trained]
+    assert len(frozen) == 16
+    assert all(name.startswith("bert/encoder/layer_3/") for name in frozen)
+
+
+def test_an_untrained_head_is_refused():
+    table = task_model.list_parameters(
+        BASE, parse("head"), get_task("MRPC").build_head
+    )
+    with pytest.raises(UserError, match="no trained head"):
+        task_model.check_head_is_known(table, {"bert/x"}, "the checkpoint")
+    known = {"output_weights", "output_bias"}
+    task_model.check_head_is_known(table, known, "the checkpoint")

@@ -1,0 +1,265 @@
+"""Tokenization: the recorded tokens, any text at all, broken vocabularies."""
+
+import gzip
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from errors import UserError
+from tokenization import FullTokenizer, read_vocabulary
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] [ ] SEP sep the The cat ##s ##ing a ##a "
+    "e \u00e9 \u4eac . , ! ? - \u03c3 \u0130"
+).split()
+
+# Plain words, everything that text may hold, and what is rarely thought of.
+TEXTS = st.lists(
+    st.one_of(
+        st.text(st.characters(), max_size=8),
+        st.text(
+            st.characters(categories=["Cs", "Co", "Cc", "Cf", "Cn", "Mn"]),
+            max_size=4,
+        ),
+        st.sampled_from(WORDS),
+        st.sampled_from([" ", "\t", "\u2028", "e\u0301", "\u0130", "\uac01"]),
+    ),
+    max_size=12,
+).map("".join)
+
+PROPERTY = hypothesis.settings(
+    derandomize=True, deadline=None, max_examples=200
+)
+CASES = pytest.mark.parametrize("case", ["uncased", "cased"])
+
+
+def write_vocabulary(folder, entries):
+    path = folder / "vocab.txt"
+    path.write_text("".join(e + "\n" for e in entries), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), WORDS)
+    return {
+        "uncased": FullTokenizer(path, do_lower_case=True),
+        "cased": FullTokenizer(path, do_lower_case=False),
+    }
+
+
+@pytest.fixture(scope="module")
+def pretrained_tokenizers(pretrained_dir):
+    path = str(pretrained_dir / "vocab.txt")
+    return {
+        "uncased": FullTokenizer(path, do_lower_case=True),
+        "cased": FullTokenizer(path, do_lower_case=False),
+    }
+
+
+def check_recording(tokenizer, case, path):
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        recorded = json.load(file)
+    assert recorded
+    encoded = tokenizer.encode([record["text"] for record in recorded])
+    for record, tokens in zip(recorded, encoded):
+        assert tokenizer.tokenize(record["text"]) == record[case], record
+        assert tokens.ids == record[f"{case}_ids"], record
+
+
+@pytest.mark.pretrained
+@CASES
+def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
+    check_recording(
+        pretrained_tokenizers[case], case, golden_dir / "tokenization.json.gz"
+    )
+
+
+@pytest.mark.real_data
+@pytest.mark.pretrained
+@CASES
+def test_golden_real_text_tokens_and_ids(
+    pretrained_tokenizers, shared_dir, case
+):
+    check_recording(
+        pretrained_tokenizers[case],
+        case,
+        shared_dir / "golden_real_text" / "tokenization.json.gz",
+    )
+
+
+def check_any_text(tokenizer, text):
+    (tokens,) = tokenizer.encode([text])
+    assert len(tokens.ids) == len(tokens.offsets)
+    assert set(tokens.ids) <= set(tokenizer.vocabulary.values())
+    for first, end in tokens.offsets:
+        assert 0 <= first < end <= len(text)
+    for offsets, following in zip(tokens.offsets, tokens.offsets[1:]):
+        assert offsets[0] <= following[0] and offsets[1] <= following[1]
+    strings = tokenizer.tokenize(text)
+    assert tokenizer.convert_tokens_to_ids(strings) == tokens.ids
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(TEXTS)
+def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
+    check_any_text(tokenizers[case], text)
+
+
+@pytest.mark.pretrained
+@CASES
+@PROPERTY
+@hypothesis.given(TEXTS)
+def test_any_text_has_pretrained_tokens(pretrained_tokenizers, case, text):
+    check_any_text(pretrained_tokenizers[case], text)
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(
+    st.lists(
+        st.sampled_from(["[SEP]", "[CLS]", "[", "]", " ", "\0", "##s", "a"])
+    ).map("".join)
+)
+def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
+    (tokens,) = tokenizers[case].encode([text])
+    special = {tokenizers[case].classify_id, tokenizers[case].separate_id}
+    assert not special & set(tokens.ids)
+
+
+def test_a_typed_separator_is_split_at_its_brackets(tokenizers):
+    assert tokenizers["uncased"].tokenize("[SEP]") == ["[", "sep", "]"]
+    assert tokenizers["cased"].tokenize("[SEP]") == ["[", "SEP", "]"]
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(
+    st.lists(
+        st.sampled_from([*"the The cats aaa . ! \ue000".split(), " ", "\n"])
+    ).map("".join)
+)
+def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
+    tokenizer = tokenizers[case]
+    (tokens,) = tokenizer.encode([text])
+    strings = tokenizer.tokenize(text)
+    for string, (first, end) in zip(strings, tokens.offsets):
+        if string != "[UNK]":
+            found = text[first:end]
+            expected = found.lower() if case == "uncased" else found
+            assert string.replace("##", "") == expected
+    covered = {i for offsets in tokens.offsets for i in range(*offsets)}
+    assert covered == {i for i, c in enumerate(text) if not c.isspace()}
+
+
+def test_offsets_count_characters_that_need_two_utf_16_units(tokenizers):
+    (tokens,) = tokenizers["uncased"].encode(["\U0001f600 \ud800 cat"])
+    assert tokens.offsets == [(0, 1), (2, 3), (4, 7)]
+
+
+@CASES
+@pytest.mark.parametrize("character", ["\ue000", "\ud800", "\U000e0fff"])
+def test_characters_without_meaning_are_unknown_words(
+    tokenizers, case, character
+):
+    tokenize = tokenizers[case].tokenize
+    assert tokenize(f"the {character} cat") == ["the", "[UNK]", "cat"]
+    assert tokenize(f"the{character} cat") == ["[UNK]", "cat"]
+
+
+def test_the_stand_in_is_a_letter_that_the_vocabulary_lacks(tmp_path):
+    path = write_vocabulary(tmp_path, [*WORDS, "\ua015", "##\u1401"])
+    assert FullTokenizer(path).tokenize("\ue000 \ua015") == ["[UNK]", "\ua015"]
+
+
+def test_control_and_format_characters_are_dropped(tokenizers):
+    text = "\0t\x01h\u200be\ufffd \x7fcat\u00ad"
+    assert tokenizers["uncased"].tokenize(text) == ["the", "cat"]
+
+
+def test_lower_casing_strips_accents_and_cased_text_keeps_them(tokenizers):
+    assert tokenizers["uncased"].tokenize("THE \u00c9") == ["the", "e"]
+    assert tokenizers["cased"].tokenize("The \u00e9") == ["The", "\u00e9"]
+    assert tokenizers["cased"].tokenize("THE") == ["[UNK]"]
+
+
+def test_chinese_characters_and_punctuation_are_words(tokenizers):
+    assert tokenizers["uncased"].tokenize("cat\u4eaccat!?") == (
+        ["cat", "\u4eac", "cat", "!", "?"]
+    )
+
+
+def test_words_of_more_than_200_characters_are_unknown(tokenizers):
+    tokenize = tokenizers["uncased"].tokenize
+    assert tokenize("a" * 200) == ["a"] + ["##a"] * 199
+    assert tokenize("a" * 201) == ["[UNK]"]
+
+
+def test_empty_texts_and_no_texts_have_no_tokens(tokenizers):
+    assert tokenizers["uncased"].encode([]) == []
+    assert tokenizers["uncased"].encode([""]) == [([], [])]
+
+
+def test_texts_of_a_batch_do_not_influence_each_other(tokenizers):
+    texts = ["the cat", "", "a" * 300, "\ud800", "cats!"]
+    encoded = tokenizers["uncased"].encode(texts)
+    assert encoded == [tokenizers["uncased"].encode([t])[0] for t in texts]
+
+
+def test_unknown_tokens_have_no_id(tokenizers):
+    with pytest.raises(KeyError):
+        tokenizers["uncased"].convert_tokens_to_ids(["the", "nowhere"])
+
+
+def test_special_ids_are_line_numbers(tokenizers):
+    assert tokenizers["uncased"].classify_id == WORDS.index("[CLS]")
+    assert tokenizers["uncased"].separate_id == WORDS.index("[SEP]")
+    assert tokenizers["uncased"].vocab_size == len(WORDS)
+
+
+def test_the_last_of_duplicate_vocabulary_lines_counts(tmp_path):
+    entries = ["[UNK]", "[CLS]", "cat", "[SEP]", "cat", "the"]
+    tokenizer = FullTokenizer(write_vocabulary(tmp_path, entries))
+    assert tokenizer.encode(["the cat"])[0].ids == [5, 4]
+    assert tokenizer.vocab_size == 6
+
+
+def test_vocabulary_lines_end_at_newlines_only(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("[UNK]\r\n[CLS]\r\na\u2028b\r\n[SEP]".encode())
+    assert read_vocabulary(str(path)) == {
+        "[UNK]": 0,
+        "[CLS]": 1,
+        "a\u2028b": 2,
+        "[SEP]": 3,
+    }
+
+
+def test_a_missing_vocabulary_is_refused(tmp_path):
+    for path in (tmp_path / "vocab.txt", tmp_path):
+        with pytest.raises(UserError, match=str(path)):
+            FullTokenizer(str(path))
+
+
+def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\ncaf\xe9\n")
+    with pytest.raises(UserError, match=f"{path}.*not UTF-8"):
+        FullTokenizer(str(path))
+
+
+@pytest.mark.parametrize("missing", ["[UNK]", "[CLS]", "[SEP]"])
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
+    path = write_vocabulary(tmp_path, [w for w in WORDS if w != missing])
+    with pytest.raises(UserError) as raised:
+        FullTokenizer(path)
+    assert path in str(raised.value)
+    assert missing in str(raised.value)
+
+
+def test_an_empty_vocabulary_is_refused(tmp_path):
+    with pytest.raises(UserError, match="lacks"):
+        FullTokenizer(write_vocabulary(tmp_path, []))
