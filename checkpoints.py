@@ -201,6 +201,34 @@ class InitCheckpoint:
     run: Optional[Dict[str, Any]] = None
 
 
+# Key -> keys of its object, or none where it is a text.
+DESCRIPTION = {
+    "method": (),
+    "base": ("path", "fingerprint"),
+    "task": ("name",),
+    "tokenizer": ("vocabulary", "do_lower_case"),
+}
+
+
+def read_description(path: str, what: str) -> Dict[str, Any]:
+    """Reads `run.json` or `adapter_config.json`.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a part of `DESCRIPTION`.
+    """
+    value = files.read_json(path, what)
+    for key, parts in DESCRIPTION.items():
+        part = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(part, dict if parts else str):
+            raise UserError(f"{path} is no description of a run: no {key}")
+        for name in parts:
+            if name not in part:
+                raise UserError(
+                    f"{path} is no description of a run: no {key}.{name}"
+                )
+    return value
+
+
 def open_init_checkpoint(path: str) -> InitCheckpoint:
     """Opens any of the layouts that can start a run.
 
@@ -239,12 +267,10 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     run_file = os.path.join(folder, RUN_FILE)
     if not exists(run_file):
         return InitCheckpoint(path, folder, weights)
-    run = files.read_json(run_file, "the run's description")
+    run = read_description(run_file, "the run's description")
+    base_path = run["base"]["path"]
     try:
-        base_path = run["base"]["path"]
         base = open_init_checkpoint(base_path)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{run_file} does not name the run's base") from error
     except UserError as error:
         raise UserError(
             f"{path} was trained upon {base_path}, which cannot be opened: "
@@ -369,18 +395,10 @@ def open_artifact(folder: str) -> Artifact:
             together.
     """
     config_path = os.path.join(folder, ADAPTER_CONFIG_FILE)
-    config = files.read_json(config_path, "the adapter's description")
-    needed = ("method", "task", "base", "sha256")
-    missing = [
-        key
-        for key in needed
-        if not isinstance(config, dict) or key not in config
-    ]
-    if missing:
-        raise UserError(f"{config_path} lacks {', '.join(missing)}")
+    config = read_description(config_path, "the adapter's description")
     path = os.path.join(folder, ADAPTER_WEIGHTS_FILE)
     content = files.read_bytes(path, "the adapter's weights")
-    if hashlib.sha256(content).hexdigest() != config["sha256"]:
+    if hashlib.sha256(content).hexdigest() != config.get("sha256"):
         raise UserError(
             f"{path} is damaged or was written with another "
             f"{ADAPTER_CONFIG_FILE}; copy the adapter again"

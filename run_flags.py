@@ -12,7 +12,7 @@ from absl import app, flags
 import adapter_modeling
 from engines import Hardware
 from errors import UserError
-from experiment import Experiment, Training
+from preparation import Experiment, Training
 from tasks.base import Task
 
 FLAGS = flags.FLAGS
@@ -92,8 +92,8 @@ def tuning_method() -> Dict[str, Any]:
     """The method that the flags name.
 
     Returns:
-        `default_method`, and `method`: the same where the user named it or an
-        argument of it, else None.
+        `method`; `named_method` and `named_arguments`, what of it the user
+        named.
 
     Raises:
         UserError: no such method, or two flags contradict each other.
@@ -114,10 +114,17 @@ def tuning_method() -> Dict[str, Any]:
                     else f"the method has no {argument}"
                 )
             )
-    named = FLAGS["tuning_method"].present or any(
-        FLAGS[flag].present for flag in METHOD_FLAGS
-    )
-    return {"default_method": method, "method": method if named else None}
+    return {
+        "method": method,
+        "named_method": FLAGS.tuning_method
+        if FLAGS["tuning_method"].present
+        else None,
+        "named_arguments": {
+            argument: FLAGS[flag].value
+            for flag, argument in METHOD_FLAGS.items()
+            if FLAGS[flag].present
+        },
+    }
 
 
 def experiment_from_flags(

@@ -13,7 +13,7 @@ from errors import UserError
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
-IDENTITY = ("base", "method", "task", "bert_config")
+IDENTITY = ("base", "tokenizer", "method", "task", "bert_config")
 
 
 def versions() -> Dict[str, str]:

@@ -4,8 +4,9 @@ Not in here: special tokens of a task's inputs and cutting to a length
 (`tasks/`).
 """
 
+import hashlib
 import unicodedata
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -90,6 +91,7 @@ class FullTokenizer:
             UserError: as `read_vocabulary`.
         """
         self.vocabulary = read_vocabulary(vocab_file)
+        self.do_lower_case = do_lower_case
         self.vocab_size = max(self.vocabulary.values()) + 1
         self.classify_id = self.vocabulary[CLASSIFY]
         self.separate_id = self.vocabulary[SEPARATE]
@@ -112,6 +114,15 @@ class FullTokenizer:
             lowercase=do_lower_case,
         )
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+        entries = "\n".join(sorted(self.vocabulary, key=self.vocabulary.get))
+        digest = hashlib.sha256(entries.encode("utf-8", "surrogatepass"))
+        return {
+            "vocabulary": digest.hexdigest(),
+            "do_lower_case": self.do_lower_case,
+        }
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """Tokenizes many texts, on all cores.

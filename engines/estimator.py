@@ -148,15 +148,19 @@ class EstimatorEngine:
         Returns:
             The head's outputs by name, float32 [rows, ...], in row order.
         """
-        batches = input_pipeline.sorted_batches(features, batch_size)
-
-        def generate():
-            for rows in batches:
-                batch = input_pipeline.make_batch(features, rows, job.length)
-                yield {k: batch[k] for k in batch if k not in features.labels}
 
         def input_fn(params):
-            del params
+            def generate():
+                for rows in input_pipeline.sorted_batches(
+                    features, params["batch_size"]
+                ):
+                    batch = input_pipeline.make_batch(
+                        features, rows, job.length
+                    )
+                    for name in features.labels:
+                        del batch[name]
+                    yield batch
+
             return input_pipeline.to_dataset(
                 generate, features, job.length, None, with_labels=False
             )
@@ -169,6 +173,7 @@ class EstimatorEngine:
                 outputs.setdefault(name, []).append(value)
             progress.update(len(value))
         progress.close()
+        batches = input_pipeline.sorted_batches(features, batch_size)
         return {
             name: input_pipeline.restore_order(batches, values)
             for name, values in outputs.items()

@@ -1,6 +1,6 @@
 """Prints what tuned tasks came to: score, trained parameters, file sizes.
 
-    python scripts/quickstart_table.py model.safetensors out/task1 out/task2
+python scripts/quickstart_table.py model.safetensors out/task1 out/task2
 """
 
 import json

@@ -173,7 +173,7 @@ class TextClassification(Task[Example]):
 
     def restore(self, description, source):
         """This task, with the labels of a trained head."""
-        labels = tuple(description["labels"])
+        labels = tuple(map(str, description.get("labels") or ()))
         if self.labels not in (None, labels):
             raise UserError(
                 f"{source} was trained for the labels {', '.join(labels)}, "

@@ -184,7 +184,8 @@ def artifact(tmp_path):
     config = {
         "method": "houlsby(size=4)",
         "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"fingerprint": "0"},
+        "base": {"path": "x", "fingerprint": "0"},
+        "tokenizer": {"vocabulary": "0", "do_lower_case": True},
     }
     values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
     checkpoints.write_artifact(str(tmp_path / "adapter"), config, values)
@@ -214,5 +215,5 @@ def test_an_artifact_without_its_keys_is_refused(artifact):
     config = json.loads(path.read_text())
     del config["base"]
     path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="lacks base"):
+    with pytest.raises(UserError, match="no base"):
         checkpoints.open_artifact(str(artifact))
