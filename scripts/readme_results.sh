@@ -34,9 +34,6 @@ for method in houlsby full; do
   for rate in $(rates $method); do
     train "$glue/MRPC" mrpc 4 $method "$rate" 1
   done
-  for seed in 2 3; do
-    train "$glue/MRPC" mrpc 4 $method "$(best mrpc $method accuracy)" $seed
-  done
 done
 for method in houlsby full; do
   for rate in $(rates $method); do
@@ -50,6 +47,11 @@ for method in houlsby full; do
   rate=$(best mrpc $method accuracy)
   train "$out/sst-2-data" sst-2 2 $method "$rate" 1
   train "$glue/RTE" rte 3 $method "$rate" 1
+done
+for seed in 2 3; do
+  for method in houlsby full; do
+    train "$glue/MRPC" mrpc 4 $method "$(best mrpc $method accuracy)" $seed
+  done
 done
 
 printf 'run\taccuracy or Matthews\tF1\n'

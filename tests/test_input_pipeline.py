@@ -161,6 +161,8 @@ def test_epochs_and_pools_have_orders_of_their_own():
     plan = make_plan([7] * rows, 4, 3 * input_pipeline.POOL_BATCHES, 0)
     batches = all_rows(plan, 3 * input_pipeline.POOL_BATCHES)
     orders = np.concatenate(batches).reshape(3, rows)
+    # Rows meet others in every epoch.
+    assert len({frozenset(batch) for batch in batches}) == len(batches)
     for order in orders:
         assert sorted(order) == list(range(rows))
         assert (order != np.arange(rows)).mean() > 0.9

@@ -11,6 +11,7 @@ from errors import UserError
 
 RECORD = {
     "base": {"path": "/models/bert", "fingerprint": "abc"},
+    "tokenizer": {"vocabulary": "ghi", "do_lower_case": True},
     "method": "Houlsby(64)",
     "task": {"name": "mrpc", "labels": ["0", "1"]},
     "bert_config": {"hidden_size": 16, "hidden_dropout_prob": 0.1},
@@ -71,6 +72,8 @@ def test_the_same_run_fits(folder, do_train):
     "place, value",
     [
         ("base.fingerprint", "xyz"),
+        ("tokenizer.vocabulary", "xyz"),
+        ("tokenizer.do_lower_case", False),
         ("method", "Houlsby(8)"),
         ("task.name", "cola"),
         ("task.labels", ["1", "0"]),

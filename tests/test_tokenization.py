@@ -161,7 +161,9 @@ def test_offsets_count_characters_that_need_two_utf_16_units(tokenizers):
 
 
 @CASES
-@pytest.mark.parametrize("character", ["\ue000", "\ud800", "\U000e0fff"])
+@pytest.mark.parametrize(
+    "character", ["\ue000", "\ud800", "\U000e0fff", "\u0378"]
+)
 def test_characters_without_meaning_are_unknown_words(
     tokenizers, case, character
 ):
@@ -220,6 +222,19 @@ def test_special_ids_are_line_numbers(tokenizers):
     assert tokenizers["uncased"].vocab_size == len(WORDS)
 
 
+def test_descriptions_tell_vocabularies_and_case_apart(tmp_path, tokenizers):
+    description = tokenizers["uncased"].describe()
+    assert json.loads(json.dumps(description)) == description
+    path = write_vocabulary(tmp_path, WORDS)
+    assert FullTokenizer(path).describe() == description
+    others = [tokenizers["cased"].describe()]
+    for words in (WORDS[::-1], WORDS[:-1], [*WORDS, "new"]):
+        path = write_vocabulary(tmp_path, words)
+        others.append(FullTokenizer(path).describe())
+    assert description not in others
+    assert len(set(map(str, others))) == len(others)
+
+
 def test_the_last_of_duplicate_vocabulary_lines_counts(tmp_path):
     entries = ["[UNK]", "[CLS]", "cat", "[SEP]", "cat", "the"]
     tokenizer = FullTokenizer(write_vocabulary(tmp_path, entries))
@@ -229,11 +244,11 @@ def test_the_last_of_duplicate_vocabulary_lines_counts(tmp_path):
 
 def test_vocabulary_lines_end_at_newlines_only(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_bytes("[UNK]\r\n[CLS]\r\na\u2028b\r\n[SEP]".encode())
+    path.write_bytes("[UNK]\r\n[CLS]\r\na\u2028b\rc\r\n[SEP]".encode())
     assert read_vocabulary(str(path)) == {
         "[UNK]": 0,
         "[CLS]": 1,
-        "a\u2028b": 2,
+        "a\u2028b\rc": 2,
         "[SEP]": 3,
     }
 
