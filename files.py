@@ -4,6 +4,7 @@ Every write goes to a temporary name first and is then renamed, so that a
 reader never sees half a file and a killed program loses nothing old.
 """
 
+import codecs
 import json
 import os
 import shutil
@@ -44,8 +45,10 @@ def read_text(path: str, what: str) -> str:
         UserError: as `read_bytes`, or the bytes are not UTF-8.
     """
     content = read_bytes(path, what)
+    if content.startswith(codecs.BOM_UTF8):
+        content = content[len(codecs.BOM_UTF8) :]
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
@@ -78,6 +81,8 @@ def write_bytes(path: str, content: bytes) -> None:
             file.write(content)
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except tf.errors.OpError as error:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
         raise UserError(f"cannot write {path}: {error.message}") from error
 
 
@@ -108,7 +113,7 @@ def prepare_folder(path: str, needed: int) -> None:
         raise UserError(
             f"cannot make the output folder {path}: {error.message}"
         ) from error
-    probe = os.path.join(path, "write-test")
+    probe = os.path.join(path, f"write-test-{os.getpid()}")
     write_bytes(probe, b"")
     tf.io.gfile.remove(probe)
     if "://" in path:

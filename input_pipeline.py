@@ -173,7 +173,10 @@ def train_batches(
     length: Optional[int],
     shards: int = 1,
 ) -> Iterator[Batch]:
-    """Batches of the given steps, each in `shards` equal parts, in order."""
+    """Batches of the given steps, each in `shards` equal parts, in order.
+
+    `shards` divides the batch size.
+    """
     for step in steps:
         batch = make_batch(features, plan.rows(step), length)
         size = len(batch["row"]) // shards

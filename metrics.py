@@ -33,6 +33,8 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews correlation, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
     return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
 
 

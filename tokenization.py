@@ -5,11 +5,14 @@ Not in here: special tokens of a task's inputs and cutting to a length
 """
 
 import hashlib
+import json
+import re
 import unicodedata
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+import files
 from errors import UserError
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
@@ -23,7 +26,7 @@ class _Replacements(dict):
     """For `str.translate`: characters that the library would drop.
 
     BERT drops control and format characters only. The library drops private
-    and unassigned ones too, and cannot take lone surrogates; another letter
+    ones too, and cannot take lone surrogates; another letter
     that no vocabulary entry has stands in for them, one for one, so that
     offsets stay true.
     """
@@ -33,7 +36,7 @@ class _Replacements(dict):
         self.stand_in = stand_in
 
     def __missing__(self, code: int) -> str:
-        dropped = unicodedata.category(chr(code)) in ("Co", "Cn", "Cs")
+        dropped = unicodedata.category(chr(code)) in ("Co", "Cs")
         self[code] = self.stand_in if dropped else chr(code)
         return self[code]
 
@@ -57,27 +60,40 @@ def read_vocabulary(path: str) -> Dict[str, int]:
     Raises:
         UserError: the file is missing, is not UTF-8, or lacks a special token.
     """
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            entries = [line.strip() for line in file]
-    except OSError as error:
-        raise UserError(
-            f"cannot read the vocabulary {path}: {error.strerror}; pass "
-            "--vocab_file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the vocabulary {path} is not UTF-8 text (byte {error.start})"
-        ) from error
-    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    lines = files.read_text(path, "the vocabulary").rstrip().split("\n")
+    vocabulary = {line.strip(): number for number, line in enumerate(lines)}
     for token in (UNKNOWN, CLASSIFY, SEPARATE):
         if token not in vocabulary:
             raise UserError(f"{path} is no BERT vocabulary: it lacks {token}")
     return vocabulary
 
 
+def lower_sigmas(text: str) -> str:
+    """Writes each capital sigma as the small one of its place in the word.
+
+    Python's `str.lower`, which BERT's code uses, knows the final form; the
+    library lower-cases letter by letter.
+    """
+
+    def lower(match: "re.Match[str]") -> str:
+        word = match.group()
+        lowered = word.lower()
+        return "".join(
+            lowered[len(word[:i].lower())] if c == "\u03a3" else c
+            for i, c in enumerate(word)
+        )
+
+    return re.sub(r"\S*\u03a3\S*", lower, text)
+
+
 class FullTokenizer:
-    """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`."""
+    """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
+
+    Differs from it in characters that Unicode tables of different ages class
+    differently: some hundred rare punctuation and combining marks, and the
+    Chinese characters from U+2B820 to U+2B91F, which the library does not set
+    apart.
+    """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
@@ -117,8 +133,9 @@ class FullTokenizer:
 
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
-        entries = "\n".join(sorted(self.vocabulary, key=self.vocabulary.get))
-        digest = hashlib.sha256(entries.encode("utf-8", "surrogatepass"))
+        digest = hashlib.sha256(
+            json.dumps(self.vocabulary, sort_keys=True).encode()
+        )
         return {
             "vocabulary": digest.hexdigest(),
             "do_lower_case": self.do_lower_case,
@@ -153,4 +170,8 @@ class FullTokenizer:
         return [self.vocabulary[token] for token in tokens]
 
     def _clean(self, text: str) -> str:
-        return text if text.isascii() else text.translate(self._replacements)
+        if text.isascii():
+            return text
+        if self.do_lower_case and "\u03a3" in text:
+            text = lower_sigmas(text)
+        return text.translate(self._replacements)

@@ -173,7 +173,10 @@ class TextClassification(Task[Example]):
 
     def restore(self, description, source):
         """This task, with the labels of a trained head."""
-        labels = tuple(map(str, description.get("labels") or ()))
+        labels = description.get("labels")
+        if not isinstance(labels, list) or len(labels) < 2:
+            raise UserError(f"{source}: its description names no labels")
+        labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
                 f"{source} was trained for the labels {', '.join(labels)}, "

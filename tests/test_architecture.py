@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
     "metrics": {"errors"},
-    "tokenization": {"errors"},
+    "tokenization": {"errors", "files"},
     "input_pipeline": {"errors"},
     "optimization": {"errors"},
     "hooks": {"errors"},

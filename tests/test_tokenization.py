@@ -278,3 +278,13 @@ def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
 def test_an_empty_vocabulary_is_refused(tmp_path):
     with pytest.raises(UserError, match="lacks"):
         FullTokenizer(write_vocabulary(tmp_path, []))
+
+
+@pytest.mark.parametrize(
+    "word", ["ΟΔΟΣ", "ΣΟΦΟΣ", "ΟΔΟΣ.", "ΑΣ-Σ", "İΣ", "Σ", "ΑΣ́ ΣΑ"]
+)
+def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
+    from tokenization import lower_sigmas
+
+    assert lower_sigmas(word).lower() == word.lower()
+    assert len(lower_sigmas(word)) == len(word)
