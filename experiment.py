@@ -39,6 +39,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
             "nothing to do: pass --do_train, --do_eval or --do_predict"
         )
     engine = engine_class(experiment.engine)(experiment.hardware)
+    logging.info("engine: %s", type(engine).__name__)
     engine.check_devices()
     setup = preparation.open_all(experiment)
     splits = [

@@ -1,6 +1,7 @@
 """The TPUEstimator engine: what its graphs hold, on CPU and mocked TPU."""
 
 import contextlib
+import dataclasses
 import functools
 import re
 import unittest.mock
@@ -248,6 +249,43 @@ def test_a_missing_reduction_is_seen(tiny_config, tmp_path, rows):
         tiny_config, tmp_path, rows, reduce=lambda gradient: gradient
     )
     assert not [n for n in all_operations(graph) if n.op == "CrossReplicaSum"]
+
+
+def test_tpu_prediction_graph_has_static_batches_for_each_core(
+    tiny_config, tmp_path, rows
+):
+    """The graph is whole before a session looks for the TPU in vain."""
+    job = make_job(tiny_config, tmp_path, length=LENGTH)
+    graphs = []
+
+    def build_model(create):
+        graphs.append(v1.get_default_graph())
+        return job.build_model(create)
+
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
+    with mocked_tpu(), pytest.raises(tf.errors.InvalidArgumentError):
+        engine = EstimatorEngine(hardware)
+        engine.check_devices()
+        engine.predict(
+            dataclasses.replace(job, build_model=build_model), rows, 16, "eval"
+        )
+    graph = graphs[0]
+    while hasattr(graph, "outer_graph"):
+        graph = graph.outer_graph
+    shapes = sorted(infeed_shapes(graph)[0])
+    # `row`, then two of TPUEstimator's own: padding and end of the input.
+    assert shapes == [[2], [2], [2, 1]] + [[2, LENGTH]] * 3
+
+
+def test_a_loss_that_is_no_number_is_one_clear_line(
+    tiny_config, tmp_path, rows
+):
+    job = make_job(tiny_config, tmp_path)
+    values = dict(job.initial_values)
+    values["output_bias"] = lambda: np.full(2, np.nan, np.float32)
+    job = dataclasses.replace(job, initial_values=values)
+    with pytest.raises(UserError, match="lower --learning_rate"):
+        train(EstimatorEngine(Hardware()), job, rows)
 
 
 def test_the_tpu_name_comes_from_the_flag_or_the_environment(monkeypatch):
