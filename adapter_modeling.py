@@ -20,6 +20,9 @@ from hooks import Hooks
 # (regular expression over whole variable names, whether those are trained)
 Rules = Tuple[Tuple[str, bool], ...]
 
+# Longest description of a method, in characters.
+MAX_TEXT = 1000
+
 FROZEN_BERT = (r"bert/.*", False)
 LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
 
@@ -247,6 +250,11 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
             type or range; the message names the choices.
     """
     choices = ", ".join(METHODS)
+    if len(text) > MAX_TEXT:
+        raise UserError(
+            f"the tuning method is {len(text)} characters long, expected at "
+            f"most {MAX_TEXT}"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         call = tree if isinstance(tree, ast.Call) else None
@@ -259,6 +267,7 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         )
     except (
         SyntaxError,
+        TypeError,
         ValueError,
         AttributeError,
         RecursionError,

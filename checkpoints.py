@@ -4,8 +4,8 @@ In here: pretrained and trained models in the layouts of Google (TensorFlow
 checkpoints of BERT and of adapter-bert), Hugging Face (safetensors) and this
 project (training checkpoints of trained variables only), each read as
 `Weights` under Google's variable names; the choice of every variable's initial
-value; the adapter artifact. Not in here: writing training checkpoints, which
-the engines do.
+value. Not in here: the adapter artifact (`adapter_artifact.py`), and writing
+training checkpoints, which the engines do.
 """
 
 import dataclasses
@@ -18,16 +18,14 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 import tensorflow as tf
+from absl import logging
 
 import files
 import modeling
+import run_record
 from errors import UserError
 
-RUN_FILE = "run.json"
-ADAPTER_CONFIG_FILE = "adapter_config.json"
-ADAPTER_WEIGHTS_FILE = "adapter.safetensors"
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 
@@ -201,34 +199,6 @@ class InitCheckpoint:
     run: Optional[Dict[str, Any]] = None
 
 
-# Key -> keys of its object, or none where it is a text.
-DESCRIPTION = {
-    "method": (),
-    "base": ("path", "fingerprint"),
-    "task": ("name",),
-    "tokenizer": ("vocabulary", "do_lower_case"),
-}
-
-
-def read_description(path: str, what: str) -> Dict[str, Any]:
-    """Reads `run.json` or `adapter_config.json`.
-
-    Raises:
-        UserError: the file cannot be read, or lacks a part of `DESCRIPTION`.
-    """
-    value = files.read_json(path, what)
-    for key, parts in DESCRIPTION.items():
-        part = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(part, dict if parts else str):
-            raise UserError(f"{path} is no description of a run: no {key}")
-        for name in parts:
-            if name not in part:
-                raise UserError(
-                    f"{path} is no description of a run: no {key}.{name}"
-                )
-    return value
-
-
 def open_init_checkpoint(path: str) -> InitCheckpoint:
     """Opens any of the layouts that can start a run.
 
@@ -238,45 +208,69 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
             folder with `model.safetensors` or `bert_model.ckpt`.
 
     Raises:
+        UserError: nothing of the kind is there, or it is damaged, or the base
+            of a training checkpoint is.
+    """
+    path, weights = open_pretrained(path)
+    folder = os.path.dirname(path)
+    run_file = os.path.join(folder, run_record.RUN_FILE)
+    if path.endswith(".safetensors") or not files.exists(run_file):
+        return InitCheckpoint(path, folder, weights)
+    run = run_record.read_description(run_file, "the run's description")
+    base_path = run["base"]["path"]
+    if absolute(base_path) == absolute(path):
+        # A run has written its files beside the model that it started from.
+        return InitCheckpoint(path, folder, weights)
+    try:
+        base_path, base = open_pretrained(base_path)
+    except UserError as error:
+        raise UserError(
+            f"{path} was trained upon {base_path}, which cannot be opened: "
+            f"{error}"
+        ) from error
+    return InitCheckpoint(path, os.path.dirname(base_path), base, weights, run)
+
+
+def open_pretrained(path: str) -> Tuple[str, Weights]:
+    """Opens what `open_init_checkpoint` takes, as it is.
+
+    Returns:
+        The path, with a folder resolved to what it holds, and the weights.
+
+    Raises:
         UserError: nothing of the kind is there, or it is damaged.
     """
-    exists = tf.io.gfile.exists
-    if tf.io.gfile.isdir(path):
+    if files.is_folder(path):
         candidates = [
             os.path.join(path, SAFETENSORS_FILE),
             os.path.join(path, GOOGLE_CHECKPOINT),
-            tf.train.latest_checkpoint(path) or "",
+            latest_step(path)[0] or "",
         ]
-        found = [c for c in candidates if exists(c) or exists(c + ".index")]
+        found = [
+            c
+            for c in candidates
+            if c and (files.exists(c) or files.exists(c + ".index"))
+        ]
         if not found:
             raise UserError(
                 f"the folder {path} holds no {SAFETENSORS_FILE} and no "
                 f"{GOOGLE_CHECKPOINT}; pass --init_checkpoint with one"
             )
         path = found[0]
-    folder = os.path.dirname(path)
     if path.endswith(".safetensors"):
-        return InitCheckpoint(path, folder, open_safetensors(path, True))
-    if not exists(path + ".index"):
+        return path, open_safetensors(path, translate=True)
+    if not files.exists(path + ".index"):
         raise UserError(
             f"--init_checkpoint {path} does not exist; expected a TensorFlow "
             "checkpoint's prefix (as bert_model.ckpt), a .safetensors file or "
             "a folder with one"
         )
-    weights = open_tensorflow(path)
-    run_file = os.path.join(folder, RUN_FILE)
-    if not exists(run_file):
-        return InitCheckpoint(path, folder, weights)
-    run = read_description(run_file, "the run's description")
-    base_path = run["base"]["path"]
-    try:
-        base = open_init_checkpoint(base_path)
-    except UserError as error:
-        raise UserError(
-            f"{path} was trained upon {base_path}, which cannot be opened: "
-            f"{error}"
-        ) from error
-    return InitCheckpoint(path, base.folder, base.weights, weights, run)
+    return path, open_tensorflow(path)
+
+
+def absolute(path: str) -> str:
+    """The path from the root, so that it holds from another folder."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def fingerprint(weights: Weights, table: Any) -> str:
@@ -291,7 +285,7 @@ def fingerprint(weights: Weights, table: Any) -> str:
     """
     digest = hashlib.sha256()
     for p in sorted(table.parameters, key=lambda p: p.name):
-        if p.group not in ("adapters", "head"):
+        if not p.is_added:
             check_shape(weights, p)
             digest.update(p.name.encode() + b"\0")
             digest.update(np.ascontiguousarray(weights.read(p.name)).data)
@@ -323,7 +317,11 @@ InitialValues = Dict[str, Callable[[], np.ndarray]]
 
 
 def choose_initial_values(
-    table: Any, base: Weights, trained: Optional[Weights], seed: int
+    table: Any,
+    base: Weights,
+    trained: Optional[Weights],
+    seed: int,
+    fresh_head: bool = False,
 ) -> InitialValues:
     """Says for every variable where its first value comes from.
 
@@ -333,6 +331,8 @@ def choose_initial_values(
         trained: an adapter artifact or a training checkpoint, or None; must
             hold every trained variable.
         seed: of fresh adapters and heads.
+        fresh_head: whether a head of the base that has another shape is
+            replaced by a fresh one, to be trained.
 
     Returns:
         Name -> function that makes the float32 array.
@@ -342,75 +342,83 @@ def choose_initial_values(
     """
 
     def choose(p: Any) -> Callable[[], np.ndarray]:
+        fresh = functools.partial(
+            modeling.initial_values, p.name, p.shape, p.initializer, seed
+        )
         if p.trained and trained is not None:
             source = trained
-        elif p.name in base.shapes or p.group not in ("adapters", "head"):
+        elif not p.is_added:
             source = base
+        elif p.name not in base.shapes:
+            return fresh
+        elif (
+            fresh_head and p.group == "head" and base.shapes[p.name] != p.shape
+        ):
+            logging.info("%s: fresh, the base's has another shape", p.name)
+            return fresh
         else:
-            return functools.partial(
-                modeling.initial_values, p.name, p.shape, p.initializer, seed
-            )
+            logging.info("%s: taken from %s", p.name, base.source)
+            source = base
         check_shape(source, p)
         return functools.partial(source.read, p.name)
 
     return {p.name: choose(p) for p in table.parameters}
 
 
-@dataclasses.dataclass(frozen=True)
-class Artifact:
-    """A trained task: megabytes to put beside a frozen BERT.
+def start_fingerprint(
+    table: Any, base: Weights, trained: Optional[Weights]
+) -> Optional[str]:
+    """SHA-256 of what a training starts from beside BERT, or None.
 
-    Attributes:
-        config: `adapter_config.json`: method, task, labels, base fingerprint,
-            versions, file hash.
-        weights: the trained variables.
-    """
-
-    config: Dict[str, Any]
-    weights: Weights
-
-
-def write_artifact(
-    folder: str, config: Dict[str, Any], values: Dict[str, np.ndarray]
-) -> None:
-    """Writes `adapter.safetensors`, then `adapter_config.json` with its hash.
+    Reads every such tensor, so that damage is found before training.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: a tensor cannot be read.
     """
-    content = safetensors.numpy.save(
-        {name: np.ascontiguousarray(value) for name, value in values.items()}
-    )
-    config = dict(config, sha256=hashlib.sha256(content).hexdigest())
-    tf.io.gfile.makedirs(folder)
-    files.write_bytes(os.path.join(folder, ADAPTER_WEIGHTS_FILE), content)
-    files.write_json(os.path.join(folder, ADAPTER_CONFIG_FILE), config)
+    digest, found = hashlib.sha256(), False
+    for p in table.parameters:
+        source = trained if p.trained and trained is not None else base
+        if source is base and (not p.is_added or p.name not in base.shapes):
+            continue
+        found = True
+        digest.update(p.name.encode() + b"\0")
+        digest.update(np.ascontiguousarray(source.read(p.name)).data)
+    return digest.hexdigest() if found else None
 
 
-def open_artifact(folder: str) -> Artifact:
-    """Opens an adapter artifact.
+def check_training_checkpoint(path: str, table: Any) -> None:
+    """Reads a training checkpoint whole.
 
     Raises:
-        UserError: a file is missing or damaged, or the two do not belong
-            together.
+        UserError: it is damaged, or of another model.
     """
-    config_path = os.path.join(folder, ADAPTER_CONFIG_FILE)
-    config = read_description(config_path, "the adapter's description")
-    path = os.path.join(folder, ADAPTER_WEIGHTS_FILE)
-    content = files.read_bytes(path, "the adapter's weights")
-    if hashlib.sha256(content).hexdigest() != config.get("sha256"):
-        raise UserError(
-            f"{path} is damaged or was written with another "
-            f"{ADAPTER_CONFIG_FILE}; copy the adapter again"
-        )
-    values = safetensors.numpy.load(content)
-    shapes = {name: value.shape for name, value in values.items()}
-    return Artifact(config, Weights(path, shapes, values.__getitem__))
+    weights = open_tensorflow(path)
+    weights.read("global_step")
+    for p in table.trained:
+        for name in (p.name, f"{p.name}/adam_m", f"{p.name}/adam_v"):
+            check_shape(weights, dataclasses.replace(p, name=name))
+            weights.read(name)
 
 
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
-    """The newest training checkpoint of a folder and its step, or (None, 0)."""
-    path = tf.train.latest_checkpoint(output_dir)
+    """The newest training checkpoint of a folder and its step, or (None, 0).
+
+    Raises:
+        UserError: the folder's `checkpoint` file is not one of a training.
+    """
+    try:
+        path = tf.train.latest_checkpoint(output_dir)
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read {os.path.join(output_dir, 'checkpoint')}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
     if path is None:
         return None, 0
-    return path, int(path.rsplit("-", 1)[1])
+    return path, step_of(path)
+
+
+def step_of(path: str) -> int:
+    """The step of a training checkpoint, `model.ckpt-<step>`; 0 of others."""
+    match = re.search(r"-(\d+)$", path)
+    return int(match.group(1)) if match else 0

@@ -7,11 +7,13 @@ user's input is found before the first long step.
 import contextlib
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sized
 
+import numpy as np
 from absl import logging
 from tensorboard.summary import Writer
 
+import adapter_artifact
 import checkpoints
 import files
 import input_pipeline
@@ -21,7 +23,7 @@ import task_model
 from engines import Job, engine_class
 from errors import UserError
 from optimization import Schedule
-from preparation import Experiment, Setup
+from preparation import Experiment, Setup, Training
 from progress import TrainingProgress
 
 
@@ -59,9 +61,12 @@ def run(experiment: Experiment) -> Dict[str, float]:
         )
         logging.info("%s: %d examples", split, len(examples[split]))
     logging.info("%s", "\n" + setup.table.to_text())
+    schedule = _schedule(experiment.training, features.get("train", ()))
     # Five checkpoints with two slots each, while a sixth is written.
     needed = setup.table.trained_count * 4 * 3 * 6 if experiment.do_train else 0
     files.prepare_folder(experiment.output_dir, needed + 2**20)
+    if experiment.do_train:
+        files.prepare_folder(_artifact_folder(experiment.output_dir), 0)
     job = Job(
         build_model=lambda create: task_model.TaskModel(
             setup.config, setup.method, setup.task.build_head, create
@@ -76,17 +81,23 @@ def run(experiment: Experiment) -> Dict[str, float]:
     )
     record = preparation.record(setup, features.get("train"))
     run_record.check(experiment.output_dir, record, experiment.do_train)
+    checkpoint, step = checkpoints.latest_step(experiment.output_dir)
+    if checkpoint:
+        checkpoints.check_training_checkpoint(checkpoint, setup.table)
+        named = setup.trained and checkpoints.absolute(setup.trained)
+        if not experiment.do_train and named not in (
+            None,
+            checkpoints.absolute(checkpoint),
+        ):
+            raise UserError(
+                f"{experiment.output_dir} holds a training's {checkpoint}; "
+                f"pass another --output_dir to use {named}"
+            )
     if experiment.do_train:
         run_record.write(experiment.output_dir, record)
-        _train(engine, setup, job, features["train"])
-    checkpoint, step = checkpoints.latest_step(experiment.output_dir)
-    if checkpoint is None:
-        task_model.check_head_is_known(setup.table, *setup.head_source)
-    elif experiment.adapter and not experiment.do_train:
-        raise UserError(
-            f"{experiment.output_dir} holds the checkpoints of a training; "
-            "pass another --output_dir to use --adapter"
-        )
+        _train(engine, setup, job, features["train"], schedule, step)
+        _, step = checkpoints.latest_step(experiment.output_dir)
+    step = step or setup.step
     results: Dict[str, float] = {}
     if experiment.do_eval:
         predictions = engine.predict(
@@ -107,18 +118,30 @@ def run(experiment: Experiment) -> Dict[str, float]:
     return results
 
 
-def _train(
-    engine: Any, setup: Setup, job: Job, features: input_pipeline.Features
-) -> None:
-    """Trains, or goes on training, and writes the adapter artifact."""
-    training = setup.experiment.training
+def _schedule(training: Training, rows: Sized) -> Schedule:
+    """The learning rates of a training over so many rows."""
     steps = input_pipeline.count_train_steps(
-        len(features), training.batch_size, training.epochs
+        len(rows), training.batch_size, training.epochs
     )
-    schedule = Schedule(
+    return Schedule(
         training.learning_rate, steps, int(steps * training.warmup_proportion)
     )
-    _, first_step = checkpoints.latest_step(job.output_dir)
+
+
+def _artifact_folder(output_dir: str) -> str:
+    return os.path.join(output_dir, "adapter")
+
+
+def _train(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+    first_step: int,
+) -> None:
+    """Trains, or goes on at `first_step`, and writes the adapter artifact."""
+    training, steps = setup.experiment.training, schedule.num_train_steps
     if first_step < steps:
         logging.info(
             "training: %d steps of %d examples, from step %d",
@@ -155,13 +178,20 @@ def _train(
         logging.info("already trained to step %d", first_step)
     checkpoint, _ = checkpoints.latest_step(job.output_dir)
     weights = checkpoints.open_tensorflow(checkpoint)
-    record = preparation.record(setup, features)
-    folder = os.path.join(job.output_dir, "adapter")
-    checkpoints.write_artifact(
-        folder,
-        {"format": 1, "checkpoint": os.path.basename(checkpoint), **record},
-        {p.name: weights.read(p.name) for p in job.table.trained},
-    )
+    values = {p.name: weights.read(p.name) for p in job.table.trained}
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{name} is no number any more after training; lower "
+                f"--learning_rate ({training.learning_rate}) and choose "
+                "another --output_dir"
+            )
+    folder = _artifact_folder(job.output_dir)
+    config = {
+        "checkpoint": os.path.basename(checkpoint),
+        **preparation.record(setup, features),
+    }
+    adapter_artifact.write(folder, config, values)
     logging.info("the trained adapter is in %s", folder)
 
 

@@ -15,6 +15,23 @@ import tensorflow as tf
 from errors import UserError
 
 
+def exists(path: str) -> bool:
+    """Whether a file or folder is there.
+
+    Raises:
+        UserError: the path's kind (as `s3://`) cannot be read at all.
+    """
+    try:
+        return tf.io.gfile.exists(path)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {path}: {error.message}") from error
+
+
+def is_folder(path: str) -> bool:
+    """Whether a folder is there; raises as `exists`."""
+    return exists(path) and tf.io.gfile.isdir(path)
+
+
 def read_bytes(path: str, what: str) -> bytes:
     """The content of a file.
 
@@ -25,7 +42,7 @@ def read_bytes(path: str, what: str) -> bytes:
     Raises:
         UserError: the file is missing, is a folder, or cannot be read.
     """
-    if tf.io.gfile.isdir(path):
+    if is_folder(path):
         raise UserError(f"{what} {path} is a folder, expected a file")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:

@@ -20,13 +20,11 @@ class Context:
         input_mask: int32 [B, T], 1 for a token and 0 for padding.
         training: Whether dropout acts.
         seed: int32 [2], the seed of this step's dropout; needed in training.
-        task_ids: int32 [B], for methods that mix tasks in one batch, or None.
     """
 
     input_mask: tf.Tensor
     training: bool = False
     seed: Optional[tf.Tensor] = None
-    task_ids: Optional[tf.Tensor] = None
 
 
 def dropout(
@@ -34,8 +32,8 @@ def dropout(
 ) -> tf.Tensor:
     """Zeroes a share `rate` of `x` in training and scales up the rest.
 
-    The bits depend on the context's seed and the name of the site only, so a
-    step computes the same in every engine and after every restart.
+    The bits depend on the context's seed, the name of the site and the shape
+    only, so a step that is done again after a restart computes the same.
     """
     if not context.training or rate == 0.0:
         return x

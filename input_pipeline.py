@@ -14,6 +14,8 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from errors import UserError
+
 # Rows of like length are grouped within this many batches: enough that little
 # of a batch is padding, few enough that every pool mixes rows at random.
 POOL_BATCHES = 50
@@ -77,7 +79,12 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     google-research/bert rounds down; here the count is rounded up, so that no
     row is left out: at most one step more. The last batch is filled up from
     the next epoch's order.
+
+    Raises:
+        UserError: more steps than can be counted.
     """
+    if rows * epochs / batch_size >= 2**31:
+        raise UserError(f"{epochs} epochs of {rows} rows are too many steps")
     return max(1, math.ceil(rows * epochs / batch_size - 1e-9))
 
 

@@ -18,7 +18,6 @@ graph, in eager mode, from a checkpoint, or only lists its parameters.
 """
 
 import dataclasses
-import json
 import math
 import zlib
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -26,6 +25,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 import numpy as np
 import tensorflow as tf
 
+import files
 from errors import UserError
 from hooks import Context, Hooks, dropout
 
@@ -66,12 +66,13 @@ class BertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type in (int, "int") and not (
-                type(value) is int and value > 0
+            limit = 1000 if field.name == "num_hidden_layers" else 10**7
+            if field.type is int and not (
+                type(value) is int and 0 < value <= limit
             ):
                 raise UserError(
                     f"BERT config: {field.name} is {value!r}, expected a "
-                    "positive whole number"
+                    f"whole number from 1 to {limit}"
                 )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             value = getattr(self, name)
@@ -112,16 +113,7 @@ class BertConfig:
             UserError: the file is missing, is no JSON object, lacks a size,
                 or describes a model that is not BERT.
         """
-        try:
-            with open(path, encoding="utf-8") as file:
-                values = json.load(file)
-        except OSError as error:
-            raise UserError(
-                f"cannot read the BERT config {path}: {error.strerror}; "
-                "pass --bert_config_file"
-            ) from error
-        except ValueError as error:
-            raise UserError(f"{path} is not a JSON file: {error}") from error
+        values = files.read_json(path, "the BERT config")
         if not isinstance(values, dict):
             raise UserError(f"{path} holds no JSON object of BERT sizes")
         names = [field.name for field in dataclasses.fields(cls)]

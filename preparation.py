@@ -10,8 +10,10 @@ from typing import Any, Dict, Optional, Tuple
 
 from absl import logging
 
+import adapter_artifact
 import adapter_modeling
 import checkpoints
+import files
 import run_record
 import task_model
 from engines import Hardware
@@ -79,7 +81,21 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What has been opened and found to fit together."""
+    """What has been opened and found to fit together.
+
+    Attributes:
+        experiment: what was asked for.
+        task: with its labels.
+        method: of the flags, or of what was trained.
+        config: of the BERT.
+        tokenizer: of the BERT.
+        table: every variable.
+        base: path and fingerprint of the pretrained model.
+        start: fingerprint of trained values to start from, or None.
+        step: training steps of those values.
+        trained: where those values come from, or None.
+        initial_values: every variable's first value.
+    """
 
     experiment: Experiment
     task: Task
@@ -88,8 +104,74 @@ class Setup:
     tokenizer: FullTokenizer
     table: task_model.ParameterTable
     base: Dict[str, str]
+    start: Optional[str]
+    step: int
+    trained: Optional[str]
     initial_values: checkpoints.InitialValues
-    head_source: Tuple[Any, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """The model that a run starts from.
+
+    Attributes:
+        opened: what `--init_checkpoint` names, or None if nothing does.
+        trained: values of an adapter or a training checkpoint, or None.
+        description: of those.
+        step: training steps of those.
+    """
+
+    opened: Optional[checkpoints.InitCheckpoint]
+    trained: Optional[checkpoints.Weights]
+    description: Optional[Dict[str, Any]]
+    step: int
+
+
+def _open_sources(experiment: Experiment) -> Sources:
+    """Opens `--init_checkpoint` (default: a used folder's) and `--adapter`."""
+    path = experiment.init_checkpoint
+    run_file = os.path.join(experiment.output_dir, run_record.RUN_FILE)
+    if not path and experiment.output_dir and files.exists(run_file):
+        run = run_record.read_description(run_file, "the run's description")
+        path = run["base"]["path"]
+    opened = checkpoints.open_init_checkpoint(path) if path else None
+    if experiment.adapter:
+        artifact = adapter_artifact.read(experiment.adapter)
+        step = checkpoints.step_of(str(artifact.config.get("checkpoint")))
+        return Sources(opened, artifact.weights, artifact.config, step)
+    if opened is None or opened.trained is None:
+        return Sources(opened, None, None, 0)
+    step = checkpoints.step_of(opened.path)
+    return Sources(opened, opened.trained, opened.run, step)
+
+
+def _read_config(
+    experiment: Experiment, opened: Optional[checkpoints.InitCheckpoint]
+) -> BertConfig:
+    """Reads the BERT config that is named, or lies beside the model."""
+    path = experiment.bert_config_file
+    if not path and opened is None:
+        raise UserError("--bert_config_file is missing: the sizes of the BERT")
+    return BertConfig.from_json_file(
+        path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    )
+
+
+def _task_and_method(
+    experiment: Experiment, sources: Sources
+) -> Tuple[Task, adapter_modeling.TuningMethod]:
+    """What the flags say, or what was trained, if that does not contradict."""
+    task, method = experiment.task, experiment.method
+    if sources.description is not None:
+        source = sources.trained.source
+        task = task.restore(sources.description["task"], source)
+        method = _trained_method(experiment, sources.description, source)
+    if not task.is_complete and not experiment.data_dir:
+        raise UserError(
+            f"the labels of the task {task.name} come from its data: pass "
+            "--data_dir"
+        )
+    return task.complete(experiment.data_dir), method
 
 
 def describe(experiment: Experiment) -> str:
@@ -99,25 +181,10 @@ def describe(experiment: Experiment) -> str:
         UserError: the config, the method or the task's labels are missing or
             do not fit.
     """
-    config_file = experiment.bert_config_file
-    if not config_file:
-        if not experiment.init_checkpoint:
-            raise UserError("--describe needs --bert_config_file")
-        opened = checkpoints.open_init_checkpoint(experiment.init_checkpoint)
-        config_file = _beside(opened, CONFIG_FILES, "--bert_config_file")
-    task = experiment.task
-    if not task.is_complete and not experiment.data_dir:
-        raise UserError(
-            f"the labels of the task {task.name} come from its data: pass "
-            "--data_dir"
-        )
-    task = task.complete(experiment.data_dir)
-    table = task_model.list_parameters(
-        BertConfig.from_json_file(config_file),
-        experiment.method,
-        task.build_head,
-    )
-    return table.to_text()
+    sources = _open_sources(experiment)
+    config = _read_config(experiment, sources.opened)
+    task, method = _task_and_method(experiment, sources)
+    return task_model.list_parameters(config, method, task.build_head).to_text()
 
 
 def open_all(experiment: Experiment) -> Setup:
@@ -126,19 +193,13 @@ def open_all(experiment: Experiment) -> Setup:
     Raises:
         UserError: one is missing, damaged, or does not fit the others.
     """
-    path = experiment.init_checkpoint
-    if not path and experiment.output_dir:
-        # A used folder knows its base.
-        path, _ = checkpoints.latest_step(experiment.output_dir)
-    if not path:
+    sources = _open_sources(experiment)
+    opened, trained = sources.opened, sources.trained
+    if opened is None:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT to start from"
         )
-    opened = checkpoints.open_init_checkpoint(path)
-    config = BertConfig.from_json_file(
-        experiment.bert_config_file
-        or _beside(opened, CONFIG_FILES, "--bert_config_file")
-    )
+    config = _read_config(experiment, opened)
     tokenizer = FullTokenizer(
         experiment.vocab_file
         or _beside(opened, (VOCABULARY_FILE,), "--vocab_file"),
@@ -154,55 +215,74 @@ def open_all(experiment: Experiment) -> Setup:
             f"--max_seq_length is {experiment.max_seq_length}, but the model "
             f"has only {config.max_position_embeddings} positions"
         )
-    trained, description = opened.trained, opened.run
-    if experiment.adapter:
-        artifact = checkpoints.open_artifact(experiment.adapter)
-        trained, description = artifact.weights, artifact.config
-    task, method = experiment.task, experiment.method
-    if description is not None:
-        task = task.restore(description["task"], trained.source)
-        method = _trained_method(experiment, description, trained.source)
-        if description["tokenizer"] != tokenizer.describe():
-            raise UserError(
-                f"{trained.source} was trained with another vocabulary or "
-                "another --do_lower_case; pass those of its base"
-            )
+    task, method = _task_and_method(experiment, sources)
+    table = task_model.list_parameters(config, method, task.build_head)
+    base = {
+        "path": checkpoints.absolute(opened.weights.source),
+        "fingerprint": checkpoints.fingerprint(opened.weights, table),
+    }
+    if sources.description is not None:
+        _check_same_model(sources, base, config, tokenizer)
         logging.info(
             "%s: trained on the task %s with %s",
             trained.source,
-            description["task"]["name"],
+            sources.description["task"]["name"],
             method,
         )
-    task = task.complete(experiment.data_dir)
-    table = task_model.list_parameters(config, method, task.build_head)
-    base = {
-        "path": os.path.abspath(opened.weights.source)
-        if "://" not in opened.weights.source
-        else opened.weights.source,
-        "fingerprint": checkpoints.fingerprint(opened.weights, table),
-    }
-    if description is not None:
-        expected = description["base"]["fingerprint"]
-        if base["fingerprint"] != expected:
-            raise UserError(
-                f"{trained.source} was trained upon another BERT (fingerprint "
-                f"{expected[:12]}) than {base['path']} (fingerprint "
-                f"{base['fingerprint'][:12]})"
-            )
-    source = trained or opened.weights
-    return Setup(
-        experiment,
-        task,
-        method,
-        config,
-        tokenizer,
+    initial_values = checkpoints.choose_initial_values(
         table,
-        base,
-        checkpoints.choose_initial_values(
-            table, opened.weights, trained, experiment.training.seed
-        ),
-        (source.shapes, source.source),
+        opened.weights,
+        trained,
+        experiment.training.seed,
+        fresh_head=experiment.do_train,
     )
+    if not experiment.do_train:
+        weights = trained or opened.weights
+        run_step = checkpoints.latest_step(experiment.output_dir)[1]
+        if not run_step:
+            task_model.check_is_trained(table, weights.shapes, weights.source)
+    return Setup(
+        experiment=experiment,
+        task=task,
+        method=method,
+        config=config,
+        tokenizer=tokenizer,
+        table=table,
+        base=base,
+        start=checkpoints.start_fingerprint(table, opened.weights, trained),
+        step=sources.step,
+        trained=trained.source if trained else None,
+        initial_values=initial_values,
+    )
+
+
+def _check_same_model(
+    sources: Sources,
+    base: Dict[str, str],
+    config: BertConfig,
+    tokenizer: FullTokenizer,
+) -> None:
+    """Compares the model with the one that something was trained upon."""
+    source, description = sources.trained.source, sources.description
+    expected = description["base"]["fingerprint"]
+    if base["fingerprint"] != expected:
+        raise UserError(
+            f"{source} was trained upon another BERT (fingerprint "
+            f"{expected[:12]}) than {base['path']} (fingerprint "
+            f"{base['fingerprint'][:12]})"
+        )
+    if description["tokenizer"] != tokenizer.describe():
+        raise UserError(
+            f"{source} was trained with another vocabulary or another "
+            "--do_lower_case; pass those of its base"
+        )
+    for name, value in dataclasses.asdict(config).items():
+        before = description["bert_config"].get(name)
+        if before != value and not name.endswith("dropout_prob"):
+            raise UserError(
+                f"{source} was trained with {name} {before!r}, but the BERT "
+                f"config says {value!r}; check --bert_config_file"
+            )
 
 
 def _trained_method(
@@ -210,6 +290,12 @@ def _trained_method(
 ) -> adapter_modeling.TuningMethod:
     """The method of something trained, which the flags must not contradict."""
     method = adapter_modeling.parse(description["method"])
+    for argument in experiment.named_arguments:
+        if not experiment.named_method and not hasattr(method, argument):
+            raise UserError(
+                f"{source} was trained with {method}, which has no {argument}; "
+                "leave out its flag"
+            )
     wanted = adapter_modeling.parse(
         experiment.named_method or description["method"].split("(")[0],
         {**dataclasses.asdict(method), **experiment.named_arguments},
@@ -228,7 +314,7 @@ def _beside(
     """The path of the first of `names` that lies beside a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)
-        if os.path.exists(path):
+        if files.exists(path):
             return path
     raise UserError(
         f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
@@ -240,6 +326,7 @@ def record(setup: Setup, train_features: Optional[Features]) -> Dict[str, Any]:
     training = dataclasses.asdict(setup.experiment.training)
     # How often a run is saved may change while it goes on.
     del training["save_checkpoints_steps"]
+    training["start"] = setup.start
     if train_features is not None:
         training.update(
             max_seq_length=setup.experiment.max_seq_length,

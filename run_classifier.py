@@ -28,6 +28,8 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of classification alone, after the shared ones."""
     run_flags.define_flags()
+    # So that --help shows them too.
+    flags.adopt_module_key_flags(run_flags)
     flags.DEFINE_string("data_dir", None, "Folder with train.tsv, dev.tsv, ...")
     flags.DEFINE_string(
         "task_name",
@@ -67,10 +69,6 @@ def task_from_flags() -> Task:
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    if FLAGS.eval_batch_size < 1:
-        raise UserError(
-            f"--eval_batch_size is {FLAGS.eval_batch_size}, expected >= 1"
-        )
     settings = run_flags.experiment_from_flags(
         task_from_flags(), FLAGS.data_dir or "", FLAGS.eval_batch_size
     )

@@ -21,8 +21,6 @@ FLAGS = flags.FLAGS
 METHOD_FLAGS = {"adapter_size": "size", "adapter_init_scale": "init_scale"}
 POSITIVE = (
     "max_seq_length",
-    "train_batch_size",
-    "predict_batch_size",
     "save_checkpoints_steps",
     "iterations_per_loop",
     "num_tpu_cores",
@@ -58,7 +56,7 @@ def define_flags() -> None:
     integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
     integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
     boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
-    string("tpu_name", None, "The TPU: local, a name or grpc://host:port.")
+    string("tpu_name", None, "The TPU: local, on a TPU VM.")
     string("tpu_zone", None, "Google Cloud zone of a named TPU.")
     string("gcp_project", None, "Google Cloud project of a named TPU.")
     string("master", None, "Address of the TensorFlow master.")
@@ -159,11 +157,19 @@ def experiment_from_flags(
         )
     if not 0 <= FLAGS.seed < 2**31:
         raise UserError(f"--seed is {FLAGS.seed}, expected 0 to 2147483647")
-    if FLAGS.use_tpu and FLAGS.train_batch_size % FLAGS.num_tpu_cores:
-        raise UserError(
-            f"--train_batch_size {FLAGS.train_batch_size} is not a multiple of "
-            f"--num_tpu_cores {FLAGS.num_tpu_cores}"
-        )
+    sizes = {
+        "train_batch_size": FLAGS.train_batch_size,
+        "eval_batch_size": eval_batch_size,
+        "predict_batch_size": FLAGS.predict_batch_size,
+    }
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"--{name} is {size}, expected >= 1")
+        if FLAGS.use_tpu and size % FLAGS.num_tpu_cores:
+            raise UserError(
+                f"--{name} {size} is not a multiple of --num_tpu_cores "
+                f"{FLAGS.num_tpu_cores}"
+            )
     if not FLAGS.describe and not FLAGS.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
     return Experiment(
@@ -214,6 +220,10 @@ def run_app(main: Callable[[], None]) -> None:
             return FLAGS(arguments)
         except (flags.Error, OSError) as error:
             raise SystemExit(_complain(str(error))) from error
+
+    for argument in sys.argv:
+        if not argument.isprintable():
+            raise SystemExit(_complain(f"unreadable argument {argument!a}"))
 
     def guarded(arguments: List[str]) -> None:
         if len(arguments) > 1:

@@ -6,10 +6,23 @@ from typing import Any, Dict, Iterator, Tuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-import checkpoints
 import files
 from errors import UserError
+
+RUN_FILE = "run.json"
+# Dotted key -> type of what a description holds there.
+DESCRIPTION = {
+    "method": str,
+    "base": dict,
+    "base.path": str,
+    "base.fingerprint": str,
+    "task": dict,
+    "task.name": str,
+    "tokenizer": dict,
+    "bert_config": dict,
+}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
@@ -25,9 +38,28 @@ def versions() -> Dict[str, str]:
     }
 
 
+def read_description(path: str, what: str) -> Dict[str, Any]:
+    """Reads `run.json` or `adapter_config.json`.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a part of `DESCRIPTION`.
+    """
+    description = files.read_json(path, what)
+    for key, kind in DESCRIPTION.items():
+        value = description
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{path} is no description of a run: it has no {key} of type "
+                f"{kind.__name__}"
+            )
+    return description
+
+
 def write(output_dir: str, record: Dict[str, Any]) -> None:
     """Writes `run.json`."""
-    files.write_json(os.path.join(output_dir, checkpoints.RUN_FILE), record)
+    files.write_json(os.path.join(output_dir, RUN_FILE), record)
 
 
 def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
@@ -41,22 +73,20 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
     Raises:
         UserError: the folder holds another run; the message says what differs.
     """
-    path = os.path.join(output_dir, checkpoints.RUN_FILE)
+    path = os.path.join(output_dir, RUN_FILE)
     if not tf.io.gfile.exists(path):
         if tf.train.latest_checkpoint(output_dir):
             raise UserError(
                 f"{output_dir} holds checkpoints of another program (no "
-                f"{checkpoints.RUN_FILE}); choose another --output_dir"
+                f"{RUN_FILE}); choose another --output_dir"
             )
         return
-    old = files.read_json(path, "the run's description")
+    old = read_description(path, "the run's description")
     keys = IDENTITY + (("training",) if do_train else ())
     differences = [
         f"{name} was {before!r}, now {now!r}"
         for key in keys
-        for name, before, now in _compare(
-            key, old.get(key) if isinstance(old, dict) else None, record[key]
-        )
+        for name, before, now in _compare(key, old.get(key), record[key])
         # The same weights may lie at another path.
         if name != "base.path"
     ]
@@ -64,6 +94,15 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
         raise UserError(
             f"{output_dir} holds a run with another configuration: "
             f"{'; '.join(differences)}; choose another --output_dir"
+        )
+    for name, before, now in _compare(
+        "versions", old.get("versions"), record["versions"]
+    ):
+        logging.warning(
+            "%s was %s when this run began, now %s: bits may differ",
+            name,
+            before,
+            now,
         )
 
 

@@ -72,6 +72,11 @@ class Parameter:
     trained: bool
 
     @property
+    def is_added(self) -> bool:
+        """Whether BERT itself does not have it."""
+        return self.group in ("adapters", "head")
+
+    @property
     def count(self) -> int:
         """Number of scalars."""
         count = 1
@@ -204,21 +209,18 @@ def bert_group(name: str) -> str:
     return name.split("/")[1]
 
 
-def check_head_is_known(table: ParameterTable, known: Any, source: str) -> None:
-    """Refuses to evaluate a head that was never trained.
+def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
+    """Refuses to evaluate adapters and heads that were never trained.
 
     Raises:
-        UserError: a head variable that is not in `known`, the names that
+        UserError: one of their variables is not in `known`, the names that
             `source` holds.
     """
-    missing = [
-        p.name
-        for p in table.parameters
-        if p.group == "head" and p.name not in known
-    ]
-    if missing:
-        raise UserError(
-            f"{source} holds no trained head ({missing[0]} is missing); train "
-            "first (--do_train=true), or pass --adapter or a trained "
-            "--init_checkpoint"
-        )
+    for p in table.parameters:
+        if p.is_added and p.name not in known:
+            raise UserError(
+                f"{source} holds no trained {p.group} ({p.name} is missing), "
+                f"which {table.method} needs; train first (--do_train=true), "
+                "or pass --adapter, a trained --init_checkpoint or another "
+                "--tuning_method"
+            )

@@ -77,13 +77,15 @@ def lower_sigmas(text: str) -> str:
 
     def lower(match: "re.Match[str]") -> str:
         word = match.group()
-        lowered = word.lower()
-        return "".join(
-            lowered[len(word[:i].lower())] if c == "\u03a3" else c
-            for i, c in enumerate(word)
-        )
+        if "\u03a3" not in word:
+            return word
+        lowered, place, characters = word.lower(), 0, []
+        for c in word:
+            characters.append(lowered[place] if c == "\u03a3" else c)
+            place += len(c.lower())
+        return "".join(characters)
 
-    return re.sub(r"\S*\u03a3\S*", lower, text)
+    return re.sub(r"\S+", lower, text)
 
 
 class FullTokenizer:

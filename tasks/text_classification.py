@@ -58,7 +58,8 @@ def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
     """Reads the layout's columns (text_a, text_b, label, those it has).
 
     Quotation marks are ordinary characters, as in the GLUE files. Empty lines
-    are passed over.
+    at the end are passed over, except in a file of one column, where they are
+    empty texts.
 
     Returns:
         (line number from 0, the columns' texts) for each row.
@@ -68,6 +69,12 @@ def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
             column, or has a row with too few columns.
     """
     lines = files.read_text(path, "the data file").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    while lines and "\t" in lines[0] and not lines[-1].strip("\r"):
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path} is empty")
     columns = [
         column
         for column in (layout.text_a, layout.text_b, layout.label)
@@ -87,10 +94,9 @@ def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
         ]
     rows = []
     for number, line in enumerate(lines):
-        line = line.rstrip("\r")
-        if not line or (number == 0 and layout.header):
+        if number == 0 and layout.header:
             continue
-        cells = line.split("\t")
+        cells = line.rstrip("\r").split("\t")
         if len(cells) <= max(columns):
             raise UserError(
                 f"{path}:{number + 1}: found {len(cells)} tab-separated "
@@ -150,8 +156,11 @@ class TextClassification(Task[Example]):
     metrics: Tuple[str, ...] = ("accuracy",)
 
     def describe(self):
-        """The labels: a head fits these in this order only."""
-        return {"labels": list(self.labels or ())}
+        """The labels, in the logits' order, and whether texts are pairs."""
+        return {
+            "labels": list(self.labels or ()),
+            "pairs": self.labelled.text_b is not None,
+        }
 
     @property
     def is_complete(self):
@@ -177,12 +186,24 @@ class TextClassification(Task[Example]):
         if not isinstance(labels, list) or len(labels) < 2:
             raise UserError(f"{source}: its description names no labels")
         labels = tuple(map(str, labels))
+        trained = f"{source} was trained on the task {description['name']}"
         if self.labels not in (None, labels):
             raise UserError(
-                f"{source} was trained for the labels {', '.join(labels)}, "
-                f"but the task {self.name} has {', '.join(self.labels)}"
+                f"{trained} for the labels {', '.join(labels)[:200]}, but the "
+                f"task {self.name} has {', '.join(self.labels)[:200]}"
             )
-        return dataclasses.replace(self, labels=labels)
+        restored = dataclasses.replace(self, labels=labels)
+        if description.get("pairs") != restored.describe()["pairs"]:
+            raise UserError(
+                f"{trained}, with pairs: {description.get('pairs')}; give it "
+                "the same kind of input (--text_b_column)"
+            )
+        # The user's own files may well hold rows of a declared task.
+        if "custom" not in (self.name, description["name"]) and (
+            self.name != description["name"]
+        ):
+            raise UserError(f"{trained}, not on {self.name}")
+        return restored
 
     def examples(self, data_dir, split):
         """Reads `<data_dir>/<split>.tsv`."""

@@ -1,6 +1,5 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
-import json
 import shutil
 
 import numpy as np
@@ -161,11 +160,9 @@ def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("random")
     (folder / "model.safetensors").write_bytes(content)
     (folder / "model.ckpt.index").write_bytes(content)
-    (folder / "adapter_config.json").write_bytes(content)
     for action in (
         lambda: checkpoints.open_init_checkpoint(str(folder)),
         lambda: checkpoints.open_init_checkpoint(str(folder / "model.ckpt")),
-        lambda: checkpoints.open_artifact(str(folder)),
     ):
         try:
             action()
@@ -177,43 +174,3 @@ def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
 def test_no_checkpoint_there_is_said(tmp_path, name):
     with pytest.raises(UserError, match="--init_checkpoint|missing"):
         checkpoints.open_init_checkpoint(str(tmp_path / name))
-
-
-@pytest.fixture
-def artifact(tmp_path):
-    config = {
-        "method": "houlsby(size=4)",
-        "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"path": "x", "fingerprint": "0"},
-        "tokenizer": {"vocabulary": "0", "do_lower_case": True},
-    }
-    values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    checkpoints.write_artifact(str(tmp_path / "adapter"), config, values)
-    return tmp_path / "adapter"
-
-
-def test_artifact_comes_back_as_it_was_written(artifact):
-    opened = checkpoints.open_artifact(str(artifact))
-    assert opened.config["method"] == "houlsby(size=4)"
-    assert opened.weights.shapes == {"x": (2, 3)}
-    np.testing.assert_array_equal(
-        opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]]
-    )
-
-
-def test_a_changed_artifact_is_refused(artifact):
-    path = artifact / "adapter.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(UserError, match="damaged"):
-        checkpoints.open_artifact(str(artifact))
-
-
-def test_an_artifact_without_its_keys_is_refused(artifact):
-    path = artifact / "adapter_config.json"
-    config = json.loads(path.read_text())
-    del config["base"]
-    path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="no base"):
-        checkpoints.open_artifact(str(artifact))

@@ -101,14 +101,14 @@ def train(engine, job, rows, steps=3, save_steps=100, batch_size=8):
 
 
 @contextlib.contextmanager
-def mocked_tpu(cores=CORES):
+def mocked_tpu(cores=CORES, hosts=1):
     """A TPU that TensorFlow believes in until it runs something on it."""
     from tensorflow.python.tpu import tpu_system_metadata
 
     metadata = tpu_system_metadata.TPUSystemMetadata(
         num_cores=cores,
-        num_hosts=1,
-        num_of_cores_per_host=cores,
+        num_hosts=hosts,
+        num_of_cores_per_host=cores // hosts,
         topology=None,
         devices=[],
     )
@@ -298,6 +298,8 @@ def test_the_tpu_name_comes_from_the_flag_or_the_environment(monkeypatch):
         ).check_devices()
         monkeypatch.setenv("TPU_NAME", "local")
         EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+    with mocked_tpu(hosts=2), pytest.raises(UserError, match="has 2 hosts"):
+        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
     with mocked_tpu(cores=4), pytest.raises(UserError, match="has 4 cores"):
         EstimatorEngine(Hardware(use_tpu=True)).check_devices()
 
@@ -307,9 +309,9 @@ def test_no_tpu_is_one_clear_line(monkeypatch):
         EstimatorEngine(
             Hardware(use_tpu=True, tpu_name="local")
         ).check_devices()
-    with pytest.raises(UserError, match="grpc://127.0.0.1:9"):
+    with pytest.raises(UserError, match="run on the TPU VM itself"):
         EstimatorEngine(
-            Hardware(use_tpu=True, tpu_name="grpc://127.0.0.1:9")
+            Hardware(use_tpu=True, master="grpc://127.0.0.1:9")
         ).check_devices()
 
 

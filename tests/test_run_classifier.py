@@ -16,6 +16,7 @@ from absl.testing import flagsaver
 from conftest import ROOT, TINY_WORDS, write_table
 from test_checkpoints import google_bert  # noqa: F401 (a fixture)
 
+import adapter_artifact
 import checkpoints
 import files
 import run_classifier
@@ -121,7 +122,7 @@ def test_the_published_commands_work_unchanged(
         f"--init_checkpoint={out}/model.ckpt-7",
         f"--output_dir={out}/new/",
     )
-    expected = dict(results(out), global_step=0)
+    expected = results(out)
     assert results(out / "new") == expected
     text = (out / "eval_results.txt").read_text()
     keys = [line.split(" = ")[0] for line in text.splitlines()]
@@ -155,7 +156,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     ]
     # The table of parameters counts what the artifact holds.
     parameters = json.loads((out / "run.json").read_text())["parameters"]
-    artifact = checkpoints.open_artifact(str(out / "adapter"))
+    artifact = adapter_artifact.read(str(out / "adapter"))
     count = sum(np.prod(s) for s in artifact.weights.shapes.values())
     assert count == parameters["trained"]
 
@@ -196,7 +197,7 @@ def test_an_adapter_gives_the_same_results_elsewhere(
         del tiny_flags[name]
     tiny_flags["output_dir"] = tmp_path / "elsewhere"
     classify(**tiny_flags, adapter=moved, do_eval=True, do_predict=True)
-    expected = dict(results(out), global_step=0)
+    expected = results(out)
     assert results(tmp_path / "elsewhere") == expected
     name = "test_results.tsv"
     assert (tmp_path / "elsewhere" / name).read_text() == (
@@ -214,7 +215,7 @@ def test_an_adapter_can_be_trained_further(classify, tiny_flags, tmp_path):
     )
     classify(**tiny_flags)
     before, after = (
-        checkpoints.open_artifact(str(folder / "adapter")).weights
+        adapter_artifact.read(str(folder / "adapter")).weights
         for folder in (first, tmp_path / "further")
     )
     for name in before.shapes:
@@ -370,6 +371,115 @@ def test_config_files_of_the_project_are_read():
         assert "Total Trainable Parameters" in done.stdout, path
 
 
+def test_a_named_checkpoint_is_the_one_that_is_evaluated(
+    classify, tiny_flags, tmp_path
+):
+    """Not the newest of its folder, and never a silent other one."""
+    tiny_flags["save_checkpoints_steps"] = 8
+    classify(**tiny_flags)
+    out = tiny_flags["output_dir"]
+    evaluate = {**tiny_flags, "do_train": False, "do_eval": True}
+    evaluate["init_checkpoint"] = out / "model.ckpt-8"
+    with pytest.raises(UserError, match="pass another --output_dir"):
+        classify(**evaluate)
+    losses = {}
+    for step in (8, 20):
+        evaluate["init_checkpoint"] = out / f"model.ckpt-{step}"
+        evaluate["output_dir"] = tmp_path / str(step)
+        classify(**evaluate)
+        found = results(tmp_path / str(step))
+        assert found["global_step"] == step
+        losses[step] = found["loss"]
+    assert losses[8] != losses[20]
+
+
+def test_a_used_folder_knows_its_base(classify, tiny_flags):
+    classify(**tiny_flags, do_eval=True)
+    before = results(tiny_flags["output_dir"])
+    del tiny_flags["init_checkpoint"], tiny_flags["do_train"]
+    classify(**tiny_flags, do_eval=True)
+    assert results(tiny_flags["output_dir"]) == before
+
+
+def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
+    classify(**tiny_flags)
+    classify(
+        describe=True,
+        task_name="custom",
+        init_checkpoint=tiny_flags["output_dir"] / "model.ckpt-20",
+    )
+    assert "houlsby(size=4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        ({"task_name": "cola"}, "for the labels bad, good"),
+        ({"text_b_column": "label"}, "with pairs: False"),
+        ({"tuning_method": "full"}, "was trained with houlsby"),
+        ({"adapter_size": 8}, "was trained with houlsby"),
+        ({"do_lower_case": False}, "another --do_lower_case"),
+        ({"bert_config_file": "heads"}, "num_attention_heads 2"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    classify, tiny_flags, tiny_config, tmp_path, change, words
+):
+    classify(**tiny_flags)
+    if "bert_config_file" in change:
+        config = json.dumps({**vars(tiny_config), "num_attention_heads": 4})
+        change = {
+            "bert_config_file": spoil(tmp_path, "c.json", config.encode())
+        }
+    del tiny_flags["adapter_size"]
+    tiny_flags.update(
+        adapter=tiny_flags["output_dir"] / "adapter",
+        output_dir=tmp_path / "new",
+        do_train=False,
+        do_eval=True,
+    )
+    with pytest.raises(UserError, match=words):
+        classify(**{**tiny_flags, **change})
+
+
+@pytest.mark.parametrize("use", ["as start", "in its folder"])
+def test_a_truncated_training_checkpoint_is_one_line(
+    classify, tiny_flags, tmp_path, use
+):
+    classify(**tiny_flags)
+    data = tiny_flags["output_dir"] / "model.ckpt-20.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:2000])
+    if use == "as start":
+        tiny_flags.update(
+            init_checkpoint=tiny_flags["output_dir"] / "model.ckpt-20",
+            output_dir=tmp_path / "new",
+        )
+    with pytest.raises(UserError, match="damaged or incomplete"):
+        classify(**tiny_flags, do_eval=True)
+
+
+def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
+    classify,
+    tiny_flags,
+    google_bert,  # noqa: F811
+):
+    tiny_flags.update(
+        init_checkpoint=google_bert / "bert_model.ckpt",
+        output_dir=google_bert,
+    )
+    classify(**tiny_flags)
+    classify(**tiny_flags, do_eval=True)
+
+
+def test_another_start_of_a_training_is_refused(classify, tiny_flags, tmp_path):
+    classify(**tiny_flags)
+    adapter = tiny_flags["output_dir"] / "adapter"
+    tiny_flags["output_dir"] = tmp_path / "further"
+    classify(**tiny_flags, adapter=adapter)
+    with pytest.raises(UserError, match="training.start was"):
+        classify(**tiny_flags)
+
+
 def spoil(folder, name, content):
     path = folder / name
     path.write_bytes(content)
@@ -401,7 +511,13 @@ BAD_FLAGS = {
     "TPU": ({"use_tpu": True, "tpu_name": "local"}, "no TPU|0 cores"),
     "no column": ({"label_column": "nope"}, "no column is named 'nope'"),
     "nothing to do": ({"do_train": False}, "nothing to do"),
-    "untrained": ({"do_train": False, "do_eval": True}, "no trained head"),
+    "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
+    "no head": (
+        {"do_train": False, "do_eval": True, "tuning_method": "full"},
+        "no size",
+    ),
+    "many epochs": ({"num_train_epochs": 1e300}, "too many steps"),
+    "other kind of place": ({"init_checkpoint": "s3://x/y"}, "s3://x/y"),
 }
 
 

@@ -141,4 +141,4 @@ def test_a_record_that_is_no_json_is_refused(tmp_path, content):
 @pytest.mark.parametrize("content", ["{}", "[]", "null", "7", '{"task": 1}'])
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
-    assert "task" in refusal(tmp_path, RECORD)
+    assert "is no description of a run" in refusal(tmp_path, RECORD)

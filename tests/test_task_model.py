@@ -83,11 +83,18 @@ def test_the_first_rule_that_matches_wins(monkeypatch):
     assert all(name.startswith("bert/encoder/layer_3/") for name in frozen)
 
 
-def test_an_untrained_head_is_refused():
-    table = task_model.list_parameters(
-        BASE, parse("head"), get_task("MRPC").build_head
-    )
-    with pytest.raises(UserError, match="no trained head"):
-        task_model.check_head_is_known(table, {"bert/x"}, "the checkpoint")
-    known = {"output_weights", "output_bias"}
-    task_model.check_head_is_known(table, known, "the checkpoint")
+def test_untrained_heads_and_adapters_are_refused():
+    head = {"output_weights", "output_bias"}
+    for method, known, words in (
+        ("head", {"bert/x"}, "no trained head"),
+        ("head", head, None),
+        ("houlsby", head, "no trained adapters"),
+    ):
+        table = task_model.list_parameters(
+            BASE, parse(method), get_task("MRPC").build_head
+        )
+        if words is None:
+            task_model.check_is_trained(table, known, "the checkpoint")
+        else:
+            with pytest.raises(UserError, match=words):
+                task_model.check_is_trained(table, known, "the checkpoint")

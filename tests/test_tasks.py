@@ -191,17 +191,23 @@ def test_examples_are_the_rows_of_the_files(tmp_path, task, split):
     ]
 
 
-def test_byte_order_mark_windows_newlines_and_empty_lines_are_no_rows(tmp_path):
+def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_bytes(
-        b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\n\r\nbad\tb\n\ngood\tc'
+        b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\nbad\tb\ngood\tc\n\r\n\n'
     )
     task = CUSTOM.complete(str(tmp_path))
     assert task.examples(str(tmp_path), "train") == [
         Example("train-1", '"a', None, "good"),
-        Example("train-3", "b", None, "bad"),
-        Example("train-5", "c", None, "good"),
+        Example("train-2", "b", None, "bad"),
+        Example("train-3", "c", None, "good"),
     ]
+
+
+def test_empty_lines_of_a_file_with_one_column_are_empty_texts(tmp_path):
+    (tmp_path / "test.tsv").write_text("text\na\n\nb\n\n")
+    rows = read_rows(str(tmp_path / "test.tsv"), Layout("text"))
+    assert rows == [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])]
 
 
 def test_lines_end_at_newlines_only(tmp_path):
@@ -228,12 +234,13 @@ def test_a_test_file_may_hold_labels_and_they_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     "content, expected",
     [
-        (b"", "holds no rows"),
-        (b"\n\n", "holds no rows"),
+        (b"", "is empty"),
+        (b"\n\n", ":2: found 1 .* at least 5"),
         (b"header\n", "holds no rows"),
         (b"h\n1\ta\tb\tc\td\n1\ta\tb\tc\n", ":3: found 4 .* at least 5"),
         (b"h\nno tabs at all\n", ":2: found 1 .* at least 5"),
-        (b"h\n1\ta\tb\tc\td\n\n2\ta\tb\tc\td\n", ":4: unknown label '2'"),
+        (b"h\n1\ta\tb\tc\td\n\n2\ta\tb\tc\td\n", ":3: found 1 .* at least 5"),
+        (b"h\n1\ta\tb\tc\td\n2\ta\tb\tc\td\n", ":3: unknown label '2'"),
         (b"h\n\ta\tb\tc\td\n", ":2: unknown label ''"),
         (b"h\n 1\ta\tb\tc\td\n", ":2: unknown label ' 1'"),
         (b"h\n1\ta\tb\tc\td\n1\ta\tb\tc\xe9\td\n", ":3: not UTF-8 .*0xe9"),
@@ -366,6 +373,7 @@ def test_a_trained_tasks_description_restores_it(tmp_path, task):
     complete, _ = write_task(tmp_path, task)
     assert complete.is_complete
     description = json.loads(json.dumps(complete.describe()))
+    description["name"] = task.name
     assert task.restore(description, "head") == complete
     assert complete.restore(description, "head") == complete
 
@@ -376,15 +384,34 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
     assert not CUSTOM.is_complete
     complete = CUSTOM.complete(str(tmp_path))
     assert complete.labels == ("a", "b", "c")
-    assert complete.describe() == {"labels": ["a", "b", "c"]}
+    assert complete.describe() == {
+        "labels": ["a", "b", "c"],
+        "pairs": False,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_head_of_other_labels_is_refused(name):
     labels = list(reversed(TASKS[name].labels))
-    message = refusal(TASKS[name].restore, {"labels": labels}, "head.npz")
-    assert message.startswith("head.npz was trained for the labels ")
-    assert ", ".join(labels) in message
+    description = {**TASKS[name].describe(), "name": name, "labels": labels}
+    message = refusal(TASKS[name].restore, description, "head.npz")
+    assert f"for the labels {', '.join(labels)}" in message
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"labels": []}, "names no labels"),
+        ({"labels": "01"}, "names no labels"),
+        ({"labels": None}, "names no labels"),
+        ({"pairs": False}, "with pairs: False"),
+        ({"name": "cola"}, "trained on the task cola, not on mrpc"),
+    ],
+)
+def test_a_head_of_another_task_is_refused(change, words):
+    task = get_task("mrpc")
+    description = {**task.describe(), "name": "mrpc", **change}
+    assert words in refusal(task.restore, description, "head.npz")
 
 
 # Rows of tokens
