@@ -19,7 +19,7 @@ from engines import Hardware, Job, engine_class
 from engines import estimator as estimator_module
 from engines.estimator import EstimatorEngine
 from errors import UserError
-from hooks import Context
+from hooks import Hooks
 from input_pipeline import Features, TrainPlan
 from tasks.text_classification import Layout, TextClassification
 
@@ -251,6 +251,32 @@ def test_a_missing_reduction_is_seen(tiny_config, tmp_path, rows):
     assert not [n for n in all_operations(graph) if n.op == "CrossReplicaSum"]
 
 
+def test_a_refused_operation_is_seen(tiny_config, tmp_path, rows):
+    """A negative control: the search looks where the TPU computes."""
+    convert = Hooks.parameter
+
+    def convert_and_print(self, variable, context):
+        return v1.Print(convert(self, variable, context), [])
+
+    with unittest.mock.patch.object(Hooks, "parameter", convert_and_print):
+        graph = tpu_training_graph(tiny_config, tmp_path, rows)
+    assert "Print" in inside_tpu(graph) & REFUSED_OPS
+
+
+def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path, rows):
+    """A negative control: references cannot be used inside."""
+    create = v1.Variable
+
+    def create_reference(*args, **options):
+        return create(*args, **{**options, "use_resource": False})
+
+    with (
+        unittest.mock.patch.object(v1, "Variable", create_reference),
+        pytest.raises(TypeError, match="float32_ref"),
+    ):
+        tpu_training_graph(tiny_config, tmp_path, rows)
+
+
 def test_tpu_prediction_graph_has_static_batches_for_each_core(
     tiny_config, tmp_path, rows
 ):
@@ -405,62 +431,56 @@ def test_predictions_come_in_row_order_for_every_batch_size(
     assert len(np.unique(together[:, 0])) == 40
 
 
-def test_graph_step_and_xla_step_equal_the_plain_step(tiny_config, rows):
-    """One whole training step, dropout on: plain, and compiled by XLA."""
-    job = make_job(tiny_config, "unused", length=LENGTH)
+def engine_step(job, compile_step):
+    """One step of the engine's own graph: the loss and what it trained."""
     batch = {
-        "input_ids": tf.constant(np.arange(96).reshape(8, 12) % 30, tf.int32),
-        "segment_ids": tf.zeros([8, 12], tf.int32),
-        "input_mask": tf.ones([8, 12], tf.int32),
-        "label_ids": tf.constant([0, 1] * 4),
+        "input_ids": np.arange(96, dtype=np.int32).reshape(8, 12) % 30,
+        "segment_ids": np.zeros([8, 12], np.int32),
+        "input_mask": np.ones([8, 12], np.int32),
+        "row": np.arange(8, dtype=np.int32),
+        "label_ids": np.array([0, 1] * 4, np.int32),
     }
-    variables = {}
-
-    def create(name, shape, initializer):
-        variables[name] = tf.Variable(job.initial_values[name]())
-        return variables[name]
-
-    model = job.build_model(create)
-    trained = [(p.name, variables[p.name]) for p in job.table.trained]
-    start = {name: v.numpy() for name, v in variables.items()}
-    slots = []
-
-    def create_slot(name, shape):
-        slots.append(tf.Variable(tf.zeros(shape)))
-        return slots[-1]
-
-    optimizer = optimization.AdamWeightDecay(
-        trained, optimization.Schedule(1e-3, 10, 0), create_slot
-    )
+    schedule = optimization.Schedule(1e-3, 10, 0)
+    model_fn = EstimatorEngine(Hardware())._model_fn(job, schedule)
 
     def step():
-        context = Context(batch["input_mask"], True, tf.constant([1, 2]))
-        with tf.GradientTape() as tape:
-            predictions = model(batch, context)
-            loss = tf.reduce_mean(model.head.loss(predictions, batch))
-        gradients = tape.gradient(loss, [v for _, v in trained])
-        gradients = [tf.convert_to_tensor(g) for g in gradients]
-        optimizer.apply(gradients, tf.constant(3))
-        return loss
+        features = {name: tf.constant(value) for name, value in batch.items()}
+        spec = model_fn(features, None, tf.estimator.ModeKeys.TRAIN, {})
+        return [spec.loss, spec.train_op]
 
-    results = []
-    for function in (
-        step,
-        tf.function(step),
-        tf.function(step, jit_compile=True),
-    ):
-        for name, variable in variables.items():
-            variable.assign(start[name])
-        for slot in slots:
-            slot.assign(tf.zeros_like(slot))
-        loss = float(function())
-        results.append((loss, {n: v.numpy() for n, v in trained}))
-    for loss, values in results[1:]:
-        assert abs(loss - results[0][0]) < 1e-5
-        for name, value in values.items():
-            np.testing.assert_allclose(
-                value, results[0][1][name], atol=1e-5, err_msg=name
-            )
+    with tf.Graph().as_default(), v1.Session() as session:
+        if compile_step:
+            # Outputs of a compiled computation wait for its operations.
+            loss = tf.xla.experimental.compile(step)[0]
+        else:
+            loss, train_op = step()
+            with tf.control_dependencies([train_op]):
+                loss = tf.identity(loss)
+        session.run(
+            [
+                v1.global_variables_initializer(),
+                v1.local_variables_initializer(),
+            ]
+        )
+        value = session.run(loss)
+        trained = {p.name for p in job.table.trained}
+        return value, {
+            v.op.name: session.run(v)
+            for v in v1.global_variables()
+            if v.op.name in trained
+        }
+
+
+def test_the_training_step_compiled_by_xla_equals_the_plain_one(tiny_config):
+    """Dropout on; the very graph that the engine builds."""
+    job = make_job(tiny_config, "unused", length=LENGTH)
+    plain_loss, plain = engine_step(job, compile_step=False)
+    xla_loss, xla = engine_step(job, compile_step=True)
+    assert abs(plain_loss - xla_loss) < 1e-5
+    assert len(plain) == len(job.table.trained)
+    for name, value in plain.items():
+        np.testing.assert_allclose(xla[name], value, atol=1e-5, err_msg=name)
+        assert (value != job.initial_values[name]()).any()
 
 
 def test_an_unknown_engine_is_refused():
