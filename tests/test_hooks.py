@@ -1,0 +1,98 @@
+"""Dropout, and that each hook acts where it says."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import modeling
+from hooks import Context, Hooks, dropout
+
+MASK = tf.ones([1, 4], tf.int32)
+
+
+def training(seed=(1, 2)):
+    return Context(MASK, training=True, seed=tf.constant(seed))
+
+
+def test_dropout_zeroes_its_share_and_keeps_the_mean():
+    x = dropout(tf.ones([400, 500]), 0.1, "site", training()).numpy()
+    assert abs((x == 0).mean() - 0.1) < 0.005
+    np.testing.assert_allclose(x[x != 0], 1 / 0.9, rtol=1e-6)
+
+
+def test_dropout_depends_on_seed_step_and_site_only():
+    x = tf.ones([100])
+    base = dropout(x, 0.5, "site", training())
+    np.testing.assert_array_equal(base, dropout(x, 0.5, "site", training()))
+    for other in (
+        dropout(x, 0.5, "another", training()),
+        dropout(x, 0.5, "site", training((3, 2))),
+        dropout(x, 0.5, "site", training((1, 3))),
+    ):
+        assert (base.numpy() != other.numpy()).any()
+
+
+def test_dropout_acts_in_training_only():
+    x = tf.ones([100])
+    np.testing.assert_array_equal(dropout(x, 0.5, "site", Context(MASK)), x)
+
+
+class Halving(Hooks):
+    """Halves what one hook is given, and writes down its calls."""
+
+    def __init__(self, hook):
+        self.calls = []
+
+        def act(*arguments):
+            self.calls.append(arguments)
+            result = getattr(super(Halving, self), hook)(*arguments)
+            if isinstance(result, tuple):
+                return (result[0] * 0.5, *result[1:])
+            return result * 0.5
+
+        setattr(self, hook, act)
+
+
+@pytest.mark.parametrize(
+    "hook,calls",
+    [
+        ("embeddings", 1),
+        # 3 embeddings, 16 of each of two layers, 2 of the first LayerNorm.
+        ("parameter", 37),
+        ("project", 12),
+        ("key_value", 2),
+        ("sublayer", 4),
+    ],
+)
+def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
+    hooks = Halving(hook)
+    variables = {}
+
+    def create(name, shape, initializer):
+        variables[name] = modeling.create_variable(name, shape, initializer)
+        return variables[name]
+
+    halved = modeling.Bert(tiny_config, create, hooks)
+    plain = modeling.Bert(
+        tiny_config, lambda name, *_: variables[name], Hooks()
+    )
+    ids = tf.constant([[2, 5, 6, 3]])
+    outputs = [
+        bert(ids, tf.zeros_like(ids), Context(MASK)).sequence_output
+        for bert in (halved, plain)
+    ]
+    assert len(hooks.calls) == calls
+    assert (outputs[0].numpy() != outputs[1].numpy()).any()
+
+
+def test_sublayers_are_told_layer_and_site(tiny_config):
+    hooks = Halving("sublayer")
+    bert = modeling.Bert(tiny_config, modeling.create_variable, hooks)
+    ids = tf.constant([[2, 5, 6, 3]])
+    bert(ids, tf.zeros_like(ids), Context(MASK))
+    assert [call[:2] for call in hooks.calls] == [
+        (0, "attention"),
+        (0, "ffn"),
+        (1, "attention"),
+        (1, "ffn"),
+    ]
