@@ -150,7 +150,11 @@ def _train(
             first_step,
         )
         plan = input_pipeline.TrainPlan(
-            features.lengths, training.batch_size, steps, training.seed
+            features.lengths,
+            training.batch_size,
+            steps,
+            training.seed,
+            training.length_pool_batches,
         )
         began = time.monotonic()
         with contextlib.closing(

@@ -37,6 +37,7 @@ class Training:
         epochs: passes over the training split, may be a fraction.
         warmup_proportion: share of the steps that warm up, 0 to 1.
         save_checkpoints_steps: distance of checkpoints, in steps.
+        length_pool_batches: batches within which rows are grouped by length.
         seed: of everything random.
     """
 
@@ -45,6 +46,7 @@ class Training:
     epochs: float
     warmup_proportion: float
     save_checkpoints_steps: int
+    length_pool_batches: int
     seed: int
 
 

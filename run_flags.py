@@ -12,6 +12,7 @@ from absl import app, flags
 import adapter_modeling
 from engines import Hardware
 from errors import UserError
+from input_pipeline import POOL_BATCHES
 from preparation import Experiment, Training
 from tasks.base import Task
 
@@ -23,6 +24,7 @@ POSITIVE = (
     "max_seq_length",
     "save_checkpoints_steps",
     "iterations_per_loop",
+    "length_pool_batches",
     "num_tpu_cores",
 )
 
@@ -76,6 +78,12 @@ def define_flags() -> None:
         "adapter",
         None,
         "Folder of a trained adapter, to evaluate, predict or train further.",
+    )
+    integer(
+        "length_pool_batches",
+        POOL_BATCHES,
+        "Training batches within which rows of like length are grouped; 1 for "
+        "none, which pads more and mixes more.",
     )
     integer("seed", 1, "Seed of everything random.")
     string("engine", "auto", "What runs the training: auto or estimator.")
@@ -181,6 +189,7 @@ def experiment_from_flags(
             epochs=FLAGS.num_train_epochs,
             warmup_proportion=FLAGS.warmup_proportion,
             save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+            length_pool_batches=FLAGS.length_pool_batches,
             seed=FLAGS.seed,
         ),
         hardware=Hardware(

@@ -19,7 +19,7 @@ train() { # data folder, task, epochs, method, learning rate, seed
   "$python" run_classifier.py --task_name="$2" --data_dir="$1" \
     --init_checkpoint="$bert" --do_train=true --do_eval=true \
     --tuning_method="$4" --learning_rate="$5" --num_train_epochs="$3" \
-    --save_checkpoints_steps=200 --seed="$6" \
+    --save_checkpoints_steps=200 --seed="$6" --length_pool_batches=50 \
     --output_dir="$out/$2/$4-$5-seed$6"
 }
 

@@ -76,6 +76,7 @@ MAY_IMPORT = {
         "adapter_modeling",
         "engines",
         "errors",
+        "input_pipeline",
         "preparation",
         "tasks",
     },
