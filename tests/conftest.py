@@ -3,15 +3,21 @@
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from absl import flags
+from absl.testing import flagsaver
 
 import modeling
+import run_classifier
 
+FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
@@ -133,3 +139,57 @@ def tiny_data(tmp_path_factory):
         folder / "test.tsv", [row[:1] for row in SENTENCES[:7]], ("text",)
     )
     return folder
+
+
+@pytest.fixture
+def classify():
+    """Runs `run_classifier.py` with flags, within this process."""
+    if "task_name" not in FLAGS:
+        run_classifier.define_flags()
+    FLAGS.unparse_flags()
+
+    def run(**values):
+        with flagsaver.flagsaver():
+            FLAGS(
+                ["run_classifier.py"]
+                + [f"--{name}={value}" for name, value in values.items()]
+            )
+            run_classifier.main()
+
+    return run
+
+
+def run_process(*arguments, check=True, **options):
+    """Runs `run_classifier.py` as a user does."""
+    return subprocess.run(
+        [sys.executable, "run_classifier.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=check,
+        **options,
+    )
+
+
+@pytest.fixture
+def tiny_flags(tiny_bert, tiny_data, tmp_path):
+    """Flags of a small training that ends in seconds."""
+    return {
+        "task_name": "custom",
+        "data_dir": tiny_data,
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "do_train": True,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "learning_rate": 3e-3,
+        "num_train_epochs": 4,
+        "adapter_size": 4,
+    }
+
+
+def spoil(folder, name, content):
+    """Writes bytes to a file and returns its path."""
+    path = folder / name
+    path.write_bytes(content)
+    return path

@@ -34,11 +34,6 @@ def tokenizer(tiny_bert):
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
-@pytest.fixture(scope="module")
-def pretrained_tokenizer(pretrained_dir):
-    return FullTokenizer(str(pretrained_dir / "vocab.txt"))
-
-
 def write_split(folder, task, split, rows):
     """Writes (text_a, text_b, label) rows where the task looks for them."""
     layout = task.unlabelled if split == "test" else task.labelled
@@ -82,81 +77,6 @@ def refusal(function, *arguments):
     with pytest.raises(UserError) as raised:
         function(*arguments)
     return str(raised.value)
-
-
-# Golden features
-
-
-def check_recorded_features(recordings, data, name, split, tokenizer):
-    recorded = json.loads((recordings / f"{name}_{split}.json").read_text())
-    task = get_task(name)
-    assert list(task.labels) == recorded["labels"]
-    examples = task.examples(str(data / name), split)
-    features = task.featurize(examples, tokenizer, recorded["max_seq_length"])
-    assert len(examples) == len(features) == recorded["n_examples"]
-    assert recorded["features"]
-    for row, expected in enumerate(recorded["features"], recorded["first"]):
-        part = slice(features.starts[row], features.starts[row + 1])
-        assert features.tokens[part].tolist() == expected["input_ids"], row
-        assert features.segments[part].tolist() == expected["segment_ids"], row
-        assert examples[row].guid == expected["guid"]
-        if split != "test":
-            label = features.labels["label_ids"][row]
-            assert label == expected["label_id"], row
-    assert ("label_ids" in features.labels) == (split != "test")
-
-
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
-@EVERY_SPLIT
-def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
-    folder = golden_dir / "classifier_features"
-    check_recorded_features(folder, folder, name, split, pretrained_tokenizer)
-
-
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
-@EVERY_SPLIT
-def test_golden_real_text_features(
-    shared_dir, pretrained_tokenizer, name, split
-):
-    check_recorded_features(
-        shared_dir / "golden_real_text" / "classifier_features",
-        shared_dir / "data" / "glue",
-        name,
-        split,
-        pretrained_tokenizer,
-    )
-
-
-# Published files
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize(
-    "folder, counts",
-    [
-        ("MRPC", (3668, 408, 1725)),
-        ("CoLA", (8551, 1043, 1063)),
-        ("SST-2", (67349, 872, 1821)),
-        ("RTE", (2490, 277, 3000)),
-    ],
-)
-def test_all_rows_of_published_files_are_read(shared_dir, folder, counts):
-    task = get_task(folder)
-    data_dir = str(shared_dir / "data" / "glue" / folder)
-    for split, count in zip(("train", "dev", "test"), counts):
-        examples = task.examples(data_dir, split)
-        assert len(examples) == count
-        assert len({example.guid for example in examples}) == count
-        assert all(example.text_a.strip() for example in examples)
-        assert all(
-            (example.text_b is None) == (task.labelled.text_b is None)
-            for example in examples
-        )
-        labels = {example.label for example in examples}
-        assert labels == ({None} if split == "test" else set(task.labels))
 
 
 # Reading

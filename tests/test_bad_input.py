@@ -1,0 +1,141 @@
+"""Whatever a user can cause is one line, before any training."""
+
+import json
+import shutil
+
+import pytest
+from conftest import TINY_WORDS, run_process, spoil
+
+import files
+from errors import UserError
+
+BAD_FLAGS = {
+    "no data folder": ({"data_dir": "/nowhere"}, "/nowhere/train.tsv"),
+    "no checkpoint": ({"init_checkpoint": "/nowhere/x"}, "/nowhere/x"),
+    "no vocabulary": ({"vocab_file": "/nowhere/v"}, "/nowhere/v"),
+    "no config": ({"bert_config_file": "/nowhere/c"}, "/nowhere/c"),
+    "no adapter": ({"adapter": "/nowhere/a"}, "/nowhere/a"),
+    "unknown task": ({"task_name": "nope"}, "unknown task 'nope'"),
+    "unknown method": ({"tuning_method": "nope"}, "expected one of houlsby"),
+    "unknown engine": ({"engine": "nope"}, "expected auto"),
+    "too long": ({"max_seq_length": 33}, "only 32 positions"),
+    "too short": ({"max_seq_length": 2}, "at least 3"),
+    "no batch": ({"train_batch_size": 0}, "expected >= 1"),
+    "no rate": ({"learning_rate": 0}, "expected a positive number"),
+    "rate is nan": ({"learning_rate": "nan"}, "expected a positive number"),
+    "no epochs": ({"num_train_epochs": -1}, "expected a positive number"),
+    "warm-up": ({"warmup_proportion": 1.5}, "from 0 to 1"),
+    "seed": ({"seed": -1}, "expected 0 to"),
+    "no size": ({"adapter_size": 0}, "expected at least 1"),
+    "two sizes": ({"tuning_method": "houlsby(size=8)"}, "does not fit"),
+    "size of full": ({"tuning_method": "full"}, "has no size"),
+    "file as output": ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
+    "TPU without name": ({"use_tpu": True}, "--tpu_name"),
+    "TPU": ({"use_tpu": True, "tpu_name": "local"}, "no TPU|0 cores"),
+    "no column": ({"label_column": "nope"}, "no column is named 'nope'"),
+    "nothing to do": ({"do_train": False}, "nothing to do"),
+    "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
+    "no head": (
+        {"do_train": False, "do_eval": True, "tuning_method": "full"},
+        "no size",
+    ),
+    "many epochs": ({"num_train_epochs": 1e300}, "too many steps"),
+    "other kind of place": ({"init_checkpoint": "s3://x/y"}, "s3://x/y"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_bad_flags_are_one_line_before_any_training(classify, tiny_flags, case):
+    change, words = BAD_FLAGS[case]
+    with pytest.raises(UserError, match=words):
+        classify(**{**tiny_flags, **change})
+    assert not list(tiny_flags["output_dir"].glob("*"))
+
+
+BAD_DATA = {
+    "too few columns": (b"text\tlabel\nthe cat\n", "train.tsv:2: found 1"),
+    "empty": (b"", "train.tsv"),
+    "header only": (b"text\tlabel\n", "holds no rows"),
+    "encoding": (b"text\tlabel\nthe\xff\tgood\n", "train.tsv:2: not UTF-8"),
+    "one label": (b"text\tlabel\nthe\tgood\n", "at least two labels"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data_is_one_line_with_its_place(
+    classify, tiny_flags, tmp_path, case
+):
+    content, words = BAD_DATA[case]
+    spoil(tmp_path, "train.tsv", content)
+    with pytest.raises(UserError, match=words):
+        classify(**{**tiny_flags, "data_dir": tmp_path})
+
+
+def test_an_unknown_label_of_the_dev_set_stops_before_training(
+    classify, tiny_flags, tiny_data, tmp_path
+):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    spoil(tmp_path / "data", "dev.tsv", b"text\tlabel\nthe cat\tugly\n")
+    tiny_flags.update(data_dir=tmp_path / "data")
+    with pytest.raises(UserError, match="dev.tsv:2: unknown label 'ugly'"):
+        classify(**tiny_flags, do_eval=True)
+    assert not tiny_flags["output_dir"].exists()
+
+
+def test_a_vocabulary_of_another_size_is_refused(
+    classify, tiny_flags, tmp_path
+):
+    path = spoil(tmp_path, "vocab.txt", "\n".join(TINY_WORDS[:-1]).encode())
+    with pytest.raises(UserError, match="vocabulary has 29 entries.* 30;"):
+        classify(**{**tiny_flags, "vocab_file": path})
+
+
+def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
+    classify, tiny_flags, tiny_config, tmp_path
+):
+    config = {**vars(tiny_config), "num_hidden_layers": 3}
+    path = spoil(tmp_path, "c.json", json.dumps(config).encode())
+    with pytest.raises(UserError, match="lacks the variable .*layer_2"):
+        classify(**{**tiny_flags, "bert_config_file": path})
+
+
+def test_an_adapter_of_another_base_is_refused(
+    classify, tiny_flags, tiny_bert, tmp_path
+):
+    classify(**tiny_flags)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_bert, other)
+    content = bytearray((other / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    spoil(other, "model.safetensors", bytes(content))
+    tiny_flags.update(
+        init_checkpoint=other,
+        adapter=tiny_flags["output_dir"] / "adapter",
+        output_dir=tmp_path / "new",
+        do_train=False,
+    )
+    with pytest.raises(UserError, match="trained upon another BERT"):
+        classify(**tiny_flags, do_eval=True)
+
+
+def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match="make room"):
+        classify(**tiny_flags)
+
+
+def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
+    """Of the program's own, of absl's flags, of a missing flag file."""
+    for arguments, words in (
+        (["--task_name=nope", "--output_dir=x"], "unknown task 'nope'"),
+        (["--max_seq_length=many"], "max_seq_length"),
+        (["--no_such_flag=1"], "no_such_flag"),
+        (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
+        (["stray"], "stray"),
+    ):
+        done = run_process(*arguments, check=False)
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1, done
+        assert len(lines) == 1 and words in lines[0], lines
+        assert lines[0].startswith("error: ")
