@@ -7,7 +7,7 @@ user's input is found before the first long step.
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, Sized
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from absl import logging
@@ -23,7 +23,7 @@ import task_model
 from engines import Job, engine_class
 from errors import UserError
 from optimization import Schedule
-from preparation import Experiment, Setup, Training
+from preparation import Experiment, Setup
 from progress import TrainingProgress
 
 
@@ -44,15 +44,17 @@ def run(experiment: Experiment) -> Dict[str, float]:
     logging.info("engine: %s", type(engine).__name__)
     engine.check_devices()
     setup = preparation.open_all(experiment)
-    splits = [
-        split
+    same = setup.task.test_is_dev and experiment.do_eval
+    test_split = "dev" if same else "test"
+    splits = {
+        split: None
         for split, wanted in (
             ("train", experiment.do_train),
             ("dev", experiment.do_eval),
-            ("test", experiment.do_predict),
+            (test_split, experiment.do_predict),
         )
         if wanted
-    ]
+    }
     examples, features = {}, {}
     for split in splits:
         examples[split] = setup.task.examples(experiment.data_dir, split)
@@ -61,7 +63,9 @@ def run(experiment: Experiment) -> Dict[str, float]:
         )
         logging.info("%s: %d examples", split, len(examples[split]))
     logging.info("%s", "\n" + setup.table.to_text())
-    schedule = _schedule(experiment.training, features.get("train", ()))
+    schedule = None
+    if experiment.do_train:
+        schedule = _schedule(setup, examples["train"], features["train"])
     # Five checkpoints with two slots each, while a sixth is written.
     needed = setup.table.trained_count * 4 * 3 * 6 if experiment.do_train else 0
     files.prepare_folder(experiment.output_dir, needed + 2**20)
@@ -79,7 +83,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         if experiment.hardware.use_tpu
         else None,
     )
-    record = preparation.record(setup, features.get("train"))
+    record = preparation.record(setup, features.get("train"), schedule)
     run_record.check(experiment.output_dir, record, experiment.do_train)
     checkpoint, step = checkpoints.latest_step(experiment.output_dir)
     if checkpoint:
@@ -99,29 +103,40 @@ def run(experiment: Experiment) -> Dict[str, float]:
         _, step = checkpoints.latest_step(experiment.output_dir)
     step = step or setup.step
     results: Dict[str, float] = {}
+    decoded = {}
+
+    def predict(split: str, batch_size: int, what: str) -> Any:
+        if split not in decoded:
+            outputs = engine.predict(job, features[split], batch_size, what)
+            decoded[split] = setup.task.decode(
+                examples[split], features[split], outputs
+            )
+        return decoded[split]
+
     if experiment.do_eval:
-        predictions = engine.predict(
-            job, features["dev"], experiment.eval_batch_size, "eval"
-        )
+        predictions = predict("dev", experiment.eval_batch_size, "eval")
         scores = setup.task.evaluate(
             examples["dev"], features["dev"], predictions
         )
         results = _write_results(experiment.output_dir, scores, step)
     if experiment.do_predict:
-        predictions = engine.predict(
-            job, features["test"], experiment.predict_batch_size, "predict"
+        predictions = predict(
+            test_split, experiment.predict_batch_size, "predict"
         )
         for path in setup.task.write_predictions(
-            experiment.output_dir, examples["test"], predictions
+            experiment.output_dir, examples[test_split], predictions
         ):
             logging.info("predictions written to %s", path)
     return results
 
 
-def _schedule(training: Training, rows: Sized) -> Schedule:
-    """The learning rates of a training over so many rows."""
-    steps = input_pipeline.count_train_steps(
-        len(rows), training.batch_size, training.epochs
+def _schedule(
+    setup: Setup, examples: Sequence, features: input_pipeline.Features
+) -> Schedule:
+    """The learning rates of the setup's training over these examples."""
+    training = setup.experiment.training
+    steps = setup.task.count_train_steps(
+        examples, features, training.batch_size, training.epochs
     )
     return Schedule(
         training.learning_rate, steps, int(steps * training.warmup_proportion)
@@ -193,7 +208,7 @@ def _train(
     folder = _artifact_folder(job.output_dir)
     config = {
         "checkpoint": os.path.basename(checkpoint),
-        **preparation.record(setup, features),
+        **preparation.record(setup, features, schedule),
     }
     adapter_artifact.write(folder, config, values)
     logging.info("the trained adapter is in %s", folder)
@@ -207,7 +222,8 @@ def _write_results(
         f"eval_{name}": value for name, value in scores.items()
     }
     results["global_step"] = step
-    results["loss"] = scores["loss"]
+    if "loss" in scores:
+        results["loss"] = scores["loss"]
     lines: List[str] = [f"{key} = {results[key]}" for key in sorted(results)]
     files.write_text(
         os.path.join(output_dir, "eval_results.txt"), "\n".join(lines) + "\n"

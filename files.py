@@ -8,7 +8,7 @@ import codecs
 import json
 import os
 import shutil
-from typing import Any
+from typing import Any, Iterable
 
 import tensorflow as tf
 
@@ -87,7 +87,12 @@ def read_json(path: str, what: str) -> Any:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Writes a whole file, replacing an old one at once.
+    """Writes a whole file, as `write_parts`."""
+    write_parts(path, (content,))
+
+
+def write_parts(path: str, parts: Iterable[bytes]) -> None:
+    """Writes a whole file part by part, replacing an old one at once.
 
     Raises:
         UserError: the disk is full or the place cannot be written.
@@ -95,7 +100,8 @@ def write_bytes(path: str, content: bytes) -> None:
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except tf.errors.OpError as error:
         if tf.io.gfile.exists(temporary):

@@ -462,9 +462,13 @@ class Bert(tf.Module):
     """The encoder of Devlin et al. 2019, with a tuning method's hooks."""
 
     def __init__(
-        self, config: BertConfig, create: CreateVariable, hooks: Hooks
+        self,
+        config: BertConfig,
+        create: CreateVariable,
+        hooks: Hooks,
+        pooler: bool = True,
     ):
-        """Creates every variable of the encoder, the pooler included."""
+        """Creates every variable of the encoder, and of the pooler if asked."""
         self.config = config
         self.hooks = hooks
         self.embeddings = Embeddings(config, create, hooks)
@@ -473,9 +477,10 @@ class Bert(tf.Module):
             for layer in range(config.num_hidden_layers)
         ]
         size = config.hidden_size
-        self.pooler = Dense(
-            "bert/pooler/dense", size, size, config, create, hooks
-        )
+        if pooler:
+            self.pooler = Dense(
+                "bert/pooler/dense", size, size, config, create, hooks
+            )
 
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context

@@ -20,6 +20,7 @@ from engines import Hardware
 from errors import UserError
 from input_pipeline import Features
 from modeling import BertConfig
+from optimization import Schedule
 from tasks.base import Task
 from tokenization import FullTokenizer
 
@@ -323,14 +324,19 @@ def _beside(
     )
 
 
-def record(setup: Setup, train_features: Optional[Features]) -> Dict[str, Any]:
-    """What `run.json` says of this run."""
+def record(
+    setup: Setup,
+    train_features: Optional[Features],
+    schedule: Optional[Schedule],
+) -> Dict[str, Any]:
+    """What `run.json` says of this run; the last two are of its training."""
     training = dataclasses.asdict(setup.experiment.training)
     # How often a run is saved may change while it goes on.
     del training["save_checkpoints_steps"]
     training["start"] = setup.start
     if train_features is not None:
         training.update(
+            steps=schedule.num_train_steps,
             max_seq_length=setup.experiment.max_seq_length,
             examples=len(train_features),
             data=train_features.fingerprint(),

@@ -39,7 +39,6 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_seq_length", 128, "Longest input in tokens; more is cut off."
     )
-    flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set.")
     flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
     flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
     flags.DEFINE_string(

@@ -48,7 +48,8 @@ def define_flags() -> None:
         "do_lower_case", True, "Lower-case the text, as for uncased models."
     )
     boolean("do_train", False, "Train.")
-    boolean("do_predict", False, "Predict the test set.")
+    boolean("do_eval", False, "Evaluate, against the right answers.")
+    boolean("do_predict", False, "Predict, and write the predictions.")
     integer("train_batch_size", 32, "Examples of a training step.")
     integer("predict_batch_size", 8, "Examples predicted at once.")
     floating("learning_rate", 5e-5, "Peak learning rate.")

@@ -30,10 +30,10 @@ class TaskModel(tf.Module):
         build_head: BuildHead,
         create: modeling.CreateVariable,
     ):
-        """Creates every variable: BERT's, the method's, the head's."""
-        hooks = method.build(config, create)
-        self.bert = modeling.Bert(config, create, hooks)
+        """Creates every variable: the head's, the method's, BERT's."""
         self.head = build_head(config, create)
+        hooks = method.build(config, create)
+        self.bert = modeling.Bert(config, create, hooks, self.head.needs_pooler)
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -45,7 +45,7 @@ class TaskModel(tf.Module):
             context: of this forward pass.
 
         Returns:
-            The head's outputs by name, each float32 [B, ...].
+            The head's outputs [B, ...] by name.
         """
         output = self.bert(
             features["input_ids"], features["segment_ids"], context
@@ -163,11 +163,16 @@ def list_parameters(
         listed.append((name, tuple(shape), initializer))
 
     modeling.Bert(config, create, hooks=None)
-    bert_names = {name for name, _, _ in listed}
+    bert_names = [name for name, _, _ in listed]
     listed.clear()
-    TaskModel(config, method, lambda *_: None, create)
-    body = len(listed)
-    build_head(config, create)
+    head_names = set()
+
+    def note_head(config, create):
+        head = build_head(config, create)
+        head_names.update(name for name, _, _ in listed)
+        return head
+
+    TaskModel(config, method, note_head, create)
 
     rules = method.rules(config)
     used = set()
@@ -179,19 +184,24 @@ def list_parameters(
                 return trained
         raise ValueError(f"no rule of {method} covers the variable {name}")
 
+    def group_of(name: str) -> str:
+        if name in head_names:
+            return "head"
+        return bert_group(name) if name in bert_names else "adapters"
+
     parameters = [
         Parameter(
             name,
             shape,
             initializer,
-            bert_group(name) if name in bert_names else "adapters",
-            is_trained(name),
+            group_of(name),
+            name in head_names or is_trained(name),
         )
-        for name, shape, initializer in listed[:body]
-    ] + [
-        Parameter(name, shape, initializer, "head", True)
-        for name, shape, initializer in listed[body:]
+        for name, shape, initializer in listed
     ]
+    # A rule may be about a part of BERT that this head does not need.
+    for name in bert_names:
+        is_trained(name)
     for number, (pattern, _) in enumerate(rules):
         if number not in used:
             raise ValueError(

@@ -163,6 +163,11 @@ class FullTokenizer:
             self._clean(text), add_special_tokens=False
         ).tokens
 
+    def keeps_length(self, word: str) -> bool:
+        """Whether normalizing a word leaves it as many characters."""
+        normalized = self._tokenizer.normalizer.normalize_str(self._clean(word))
+        return len("".join(normalized.split())) == len(word)
+
     def convert_tokens_to_ids(self, tokens: Sequence[str]) -> List[int]:
         """Vocabulary indices of tokens.
 

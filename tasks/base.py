@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from hooks import Context
-from input_pipeline import Features
+from input_pipeline import Features, count_train_steps
 from modeling import BertConfig, CreateVariable
 from tokenization import FullTokenizer
 
@@ -16,7 +16,13 @@ ExampleType = TypeVar("ExampleType")
 
 
 class Head(tf.Module, abc.ABC):
-    """What a task computes from BERT's output."""
+    """What a task computes from BERT's output.
+
+    Attributes:
+        needs_pooler: whether it reads BERT's pooled output.
+    """
+
+    needs_pooler = True
 
     @abc.abstractmethod
     def __call__(
@@ -30,7 +36,7 @@ class Head(tf.Module, abc.ABC):
             context: of this forward pass.
 
         Returns:
-            float32 [B, ...] by name.
+            Arrays [B, ...] by name.
         """
 
     @abc.abstractmethod
@@ -46,9 +52,13 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     Attributes:
         name: lower-case, as `--task_name` takes it.
+        test_is_dev: whether both sets are one file, which is then predicted
+            once for evaluation and prediction.
     """
 
     name: str
+
+    test_is_dev = False
 
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
@@ -101,17 +111,45 @@ class Task(abc.ABC, Generic[ExampleType]):
     def build_head(self, config: BertConfig, create: CreateVariable) -> Head:
         """Creates the head's variables."""
 
+    def count_train_steps(
+        self,
+        examples: Sequence[ExampleType],
+        features: Features,
+        batch_size: int,
+        epochs: float,
+    ) -> int:
+        """Steps of a training of so many epochs.
+
+        Raises:
+            UserError: too many to count, or nothing to train on.
+        """
+        return count_train_steps(len(features), batch_size, epochs)
+
+    def decode(
+        self,
+        examples: Sequence[ExampleType],
+        features: Features,
+        outputs: Mapping[str, np.ndarray],
+    ) -> Any:
+        """What the head's outputs [rows, ...] say of the examples.
+
+        Returns:
+            What `evaluate` and `write_predictions` read.
+        """
+        return outputs
+
     @abc.abstractmethod
     def evaluate(
         self,
         examples: Sequence[ExampleType],
         features: Features,
-        predictions: Mapping[str, np.ndarray],
+        predictions: Any,
     ) -> Dict[str, float]:
-        """Scores predictions of labelled examples.
+        """Scores what was decoded of labelled examples.
 
         Returns:
-            `loss` in nats, and the task's metrics by name, the main one first.
+            The task's metrics by name, the main one first, and `loss` in nats
+            if the task has one.
         """
 
     @abc.abstractmethod
@@ -119,9 +157,9 @@ class Task(abc.ABC, Generic[ExampleType]):
         self,
         output_dir: str,
         examples: Sequence[ExampleType],
-        predictions: Mapping[str, np.ndarray],
+        predictions: Any,
     ) -> Tuple[str, ...]:
-        """Writes the files that users of the task expect.
+        """Writes what was decoded to the files that the task's users expect.
 
         Returns:
             Their paths.

@@ -31,6 +31,7 @@ MAY_IMPORT = {
         "input_pipeline",
         "metrics",
         "modeling",
+        "progress",
         "tasks",
         "tokenization",
     },
@@ -54,6 +55,7 @@ MAY_IMPORT = {
         "files",
         "input_pipeline",
         "modeling",
+        "optimization",
         "run_record",
         "task_model",
         "tasks",
@@ -87,6 +89,7 @@ MAY_IMPORT = {
         "run_flags",
         "tasks",
     },
+    "run_squad": {"errors", "experiment", "preparation", "run_flags", "tasks"},
 }
 
 
@@ -149,7 +152,7 @@ def test_flags_are_read_in_entry_points_only():
     readers = {
         path.name for _, path in sources() if "FLAGS" in attributes(path)
     }
-    assert readers == {"run_flags.py", "run_classifier.py"}
+    assert readers == {"run_flags.py", "run_classifier.py", "run_squad.py"}
 
 
 @pytest.mark.parametrize("name", ["TPUEstimator", "estimator.Estimator"])

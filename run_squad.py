@@ -1,0 +1,115 @@
+r"""Tunes BERT for question answering, evaluates it, predicts with it.
+
+With the flags of google-research/bert's `run_squad.py`, and `--do_eval`:
+
+    python run_squad.py --do_train=true --train_file=$SQUAD/train-v1.1.json \
+        --do_predict=true --do_eval=true --predict_file=$SQUAD/dev-v1.1.json \
+        --init_checkpoint=$BERT/bert_model.ckpt --learning_rate=3e-4 \
+        --num_train_epochs=3 --output_dir=out/squad
+"""
+
+import os
+
+# TensorFlow's C++ notices would drown the run's own; set it to see them.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import flags, logging  # noqa: E402
+
+import experiment  # noqa: E402
+import preparation  # noqa: E402
+import run_flags  # noqa: E402
+from errors import UserError  # noqa: E402
+from tasks.squad import COUNTS, Squad  # noqa: E402
+
+FLAGS = flags.FLAGS
+POSITIVE = (
+    "doc_stride",
+    "max_query_length",
+    "n_best_size",
+    "max_answer_length",
+)
+
+
+def define_flags() -> None:
+    """Defines the flags of question answering alone, after the shared ones."""
+    run_flags.define_flags()
+    # So that --help shows them too.
+    flags.adopt_module_key_flags(run_flags)
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    string("train_file", None, "The file to train on: train-v1.1.json.")
+    string("predict_file", None, "The file to answer: dev-v1.1.json.")
+    integer("max_seq_length", 384, "Longest window in tokens.")
+    integer("doc_stride", 128, "Tokens from one window to the next.")
+    integer(
+        "max_query_length", 64, "Longest question in tokens; more is cut off."
+    )
+    integer("n_best_size", 20, "Candidates in nbest_predictions.json.")
+    integer("max_answer_length", 30, "Longest answer in tokens.")
+    flags.DEFINE_bool(
+        "version_2_with_negative",
+        False,
+        "Questions may have no answer, as in SQuAD 2.0.",
+    )
+    flags.DEFINE_float(
+        "null_score_diff_threshold",
+        0.0,
+        "SQuAD 2.0: answer nothing where its null odds are above this.",
+    )
+    flags.DEFINE_enum(
+        "count_steps_in",
+        COUNTS[0],
+        COUNTS,
+        "What an epoch's steps are counted in: questions, as published, or "
+        "windows, of which a long context makes several.",
+    )
+    flags.DEFINE_bool(
+        "verbose_logging", False, "Name every question that is left out."
+    )
+
+
+def task_from_flags() -> Squad:
+    """The task that the flags describe.
+
+    Raises:
+        UserError: a flag is out of range.
+    """
+    for name in POSITIVE:
+        if FLAGS[name].value < 1:
+            raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
+    # [CLS], two [SEP], and one token of the context.
+    least = FLAGS.max_query_length + 4
+    if FLAGS.max_seq_length < least:
+        raise UserError(
+            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least "
+            f"{least}, four more than --max_query_length"
+        )
+    return Squad(
+        "squad",
+        train_file=FLAGS.train_file or "",
+        predict_file=FLAGS.predict_file or "",
+        doc_stride=FLAGS.doc_stride,
+        max_query_length=FLAGS.max_query_length,
+        n_best_size=FLAGS.n_best_size,
+        max_answer_length=FLAGS.max_answer_length,
+        version_2_with_negative=FLAGS.version_2_with_negative,
+        null_score_diff_threshold=FLAGS.null_score_diff_threshold,
+        count_steps_in=FLAGS.count_steps_in,
+        verbose_logging=FLAGS.verbose_logging,
+    )
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    settings = run_flags.experiment_from_flags(
+        task_from_flags(), "", FLAGS.predict_batch_size
+    )
+    if FLAGS.describe:
+        print(preparation.describe(settings))
+        return
+    experiment.run(settings)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

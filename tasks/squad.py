@@ -1,0 +1,287 @@
+"""Question answering on files in SQuAD's layout, versions 1.1 and 2.0."""
+
+import dataclasses
+import json
+import os
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+import files
+import input_pipeline
+import metrics
+import modeling
+from errors import UserError
+from tasks.base import Head, Task
+from tasks.squad_answers import Prediction, Rules, predict_answers
+from tasks.squad_data import (
+    Question,
+    check_answers,
+    find_answer,
+    read_questions,
+)
+from tasks.squad_windows import Windows, cut_windows
+from tokenization import FullTokenizer
+
+# A logit that no real one comes near to.
+NEVER = -1e30
+# What training steps may be counted in.
+COUNTS = ("questions", "windows")
+
+
+class SpanHead(Head):
+    """A start and an end logit for every token.
+
+    Parameters: 2 D + 2. Source: google-research/bert, `run_squad.py`,
+    `create_model`. There padding competes with the tokens, so that results
+    depend on the length that windows are padded to; here it does not.
+    """
+
+    needs_pooler = False
+
+    def __init__(
+        self,
+        n_best_size: int,
+        config: modeling.BertConfig,
+        create: modeling.CreateVariable,
+    ):
+        """Creates `cls/squad/output_weights` [2, D] and `_bias` [2]."""
+        self.n_best_size = n_best_size
+        self.weights = create(
+            "cls/squad/output_weights",
+            (2, config.hidden_size),
+            modeling.truncated_normal(0.02),
+        )
+        self.bias = create("cls/squad/output_bias", (2,), modeling.zeros)
+
+    def __call__(self, bert, sequence_output, context):
+        """Computes logits, of all tokens in training, else of the best n.
+
+        Returns:
+            In training `start_logits` and `end_logits`, float32 [B, T]. Else
+            the greatest of them, float32 [B, n]; their places `start_indexes`
+            and `end_indexes`, int32 [B, n]; and `null_logits`, float32
+            [B, 2], the start and end logit of the first token.
+        """
+        logits = tf.einsum("btd,cd->cbt", sequence_output, self.weights)
+        logits += self.bias[:, tf.newaxis, tf.newaxis]
+        logits = tf.where(context.input_mask > 0, logits, NEVER)
+        if context.training:
+            return {"start_logits": logits[0], "end_logits": logits[1]}
+        return best_logits(logits, self.n_best_size)
+
+    def loss(self, predictions, features):
+        """Mean of both cross entropies in nats, float32 [B]."""
+        losses = [
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=features[f"{side}_positions"],
+                logits=predictions[f"{side}_logits"],
+            )
+            for side in ("start", "end")
+        ]
+        return (losses[0] + losses[1]) / 2.0
+
+
+def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
+    """The n greatest start and end logits of each window, and the first ones.
+
+    Args:
+        logits: float32 [2, B, T], of starts and ends.
+        n: how many to keep; a window of fewer tokens is filled up.
+
+    Returns:
+        As `SpanHead.__call__`.
+    """
+    filled = tf.pad(logits, [[0, 0], [0, 0], [0, n]], constant_values=NEVER)
+    values, indexes = tf.math.top_k(filled, n)
+    return {
+        "start_logits": values[0],
+        "start_indexes": indexes[0],
+        "end_logits": values[1],
+        "end_indexes": indexes[1],
+        "null_logits": tf.transpose(logits[:, :, 0]),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Squad(Task[Question]):
+    """Question answering; each field is as the flag of its name says."""
+
+    train_file: str
+    predict_file: str
+    doc_stride: int
+    max_query_length: int
+    n_best_size: int
+    max_answer_length: int
+    version_2_with_negative: bool
+    null_score_diff_threshold: float
+    count_steps_in: str = COUNTS[0]
+    verbose_logging: bool = False
+
+    test_is_dev = True
+
+    def describe(self):
+        """Nothing: the head is the same for every file."""
+        return {}
+
+    def restore(self, description, source):
+        """This task, if the trained head is one of question answering."""
+        if description["name"] != self.name:
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, not "
+                f"on {self.name}"
+            )
+        return self
+
+    def examples(self, data_dir, split):
+        """Reads `train_file` or `predict_file`.
+
+        Of the training file, questions are left out, with a warning, whose
+        first answer is not at its place in the context, as in
+        google-research/bert. The split `dev` must have answers, `test` need
+        not.
+        """
+        training = split == "train"
+        path = self.train_file if training else self.predict_file
+        if not path:
+            raise UserError(
+                f"--{'train' if training else 'predict'}_file is missing: a "
+                "file in SQuAD's layout"
+            )
+        path = os.path.join(data_dir, path)
+        negative = self.version_2_with_negative
+        questions = read_questions(path, negative)
+        if split != "test":
+            check_answers(questions, path, negative)
+        return self._leave_out(questions, path) if training else questions
+
+    def _leave_out(self, questions: List[Question], path: str):
+        lost = {q.id for q in questions if q.answers and not find_answer(q)}
+        if lost:
+            shown = sorted(lost) if self.verbose_logging else sorted(lost)[:5]
+            logging.warning(
+                "%s: %d of %d questions left out, whose answer is not at its "
+                "place in the context: %s%s",
+                path,
+                len(lost),
+                len(questions),
+                ", ".join(shown),
+                "" if len(shown) == len(lost) else ", ...",
+            )
+        return [q for q in questions if q.id not in lost]
+
+    def featurize(self, examples, tokenizer: FullTokenizer, max_seq_length):
+        """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
+        windows = cut_windows(
+            examples,
+            tokenizer,
+            max_seq_length,
+            self.doc_stride,
+            self.max_query_length,
+        )
+        logging.info(
+            "%d questions make %d windows of at most %d tokens",
+            len(examples),
+            len(windows),
+            max_seq_length,
+        )
+        return windows
+
+    def count_train_steps(self, examples, features, batch_size, epochs):
+        """Steps of a training, counted in questions or in windows.
+
+        google-research/bert draws windows but counts an epoch as so many
+        steps as there are batches of questions, rounded down: less than one
+        pass where contexts are long.
+        """
+        if not len(features):
+            raise UserError(f"{self.train_file} holds nothing to learn from")
+        windows = super().count_train_steps(
+            examples, features, batch_size, epochs
+        )
+        questions = max(1, int(len(examples) / batch_size * epochs))
+        steps = dict(zip(COUNTS, (questions, windows)))
+        logging.info(
+            "%g epochs are %d steps counted in questions, %d counted in "
+            "windows; --count_steps_in=%s",
+            epochs,
+            questions,
+            windows,
+            self.count_steps_in,
+        )
+        return steps[self.count_steps_in]
+
+    def build_head(self, config, create):
+        """Start and end logits."""
+        return SpanHead(self.n_best_size, config, create)
+
+    def decode(self, examples, features: Windows, outputs):
+        """Answers to all questions."""
+        rules = Rules(
+            self.n_best_size,
+            self.max_answer_length,
+            self.version_2_with_negative,
+            self.null_score_diff_threshold,
+        )
+        return predict_answers(examples, features, outputs, rules)
+
+    def evaluate(
+        self,
+        examples: Sequence[Question],
+        features: input_pipeline.Features,
+        predictions: Sequence[Prediction],
+    ) -> Dict[str, float]:
+        """Exact match and F1 by the official rules, in percent."""
+        answers = [[a.text for a in q.answers] for q in examples]
+        texts = [p.text for p in predictions]
+        if not self.version_2_with_negative:
+            return metrics.squad_1_scores(answers, texts)
+        odds = np.array([p.null_odds for p in predictions])
+        return metrics.squad_2_scores(answers, texts, odds)
+
+    def write_predictions(self, output_dir, examples, predictions):
+        """Writes the files of google-research/bert.
+
+        `predictions.json` (id to answer), `nbest_predictions.json` (id to
+        candidates with probability and logits) and, for SQuAD 2.0,
+        `null_odds.json` (id to null odds).
+        """
+        ids = [question.id for question in examples]
+        contents = {
+            "predictions.json": (p.text for p in predictions),
+            "nbest_predictions.json": map(_candidates, predictions),
+        }
+        if self.version_2_with_negative:
+            contents["null_odds.json"] = (p.null_odds for p in predictions)
+        paths = []
+        for name, values in contents.items():
+            paths.append(os.path.join(output_dir, name))
+            files.write_parts(paths[-1], _json_object(zip(ids, values)))
+        return tuple(paths)
+
+
+def _candidates(prediction: Prediction) -> List[Mapping[str, Any]]:
+    candidates = prediction.candidates
+    return [
+        {
+            "text": text,
+            "probability": float(probability),
+            "start_logit": float(start),
+            "end_logit": float(end),
+        }
+        for text, probability, (start, end) in zip(
+            candidates.texts, candidates.probabilities(), candidates.logits
+        )
+    ]
+
+
+def _json_object(items: Iterator[Tuple[str, Any]]) -> Iterator[bytes]:
+    """An object as JSON, part by part: it may be larger than memory."""
+    separator = "{\n"
+    for key, value in items:
+        text = json.dumps(value, indent=1)
+        yield f"{separator}{json.dumps(key)}: {text}".encode()
+        separator = ",\n"
+    yield b"\n}\n"

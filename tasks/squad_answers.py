@@ -1,0 +1,208 @@
+"""From the head's outputs to answers: n-best lists and null odds."""
+
+import dataclasses
+from typing import List, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from progress import Progress
+from tasks.squad_data import Question, join_words, widen
+from tasks.squad_windows import Windows
+
+# Null odds where there is nothing to weigh against "no answer": the value
+# with which the published code begins its search.
+CERTAINLY_NONE = 1000000.0
+
+
+class Candidates(NamedTuple):
+    """Possible answers of a question, the likeliest first.
+
+    Attributes:
+        texts: the answers; `""` for none.
+        logits: float64 [n, 2], of start and end.
+    """
+
+    texts: Tuple[str, ...]
+    logits: np.ndarray
+
+    def probabilities(self) -> np.ndarray:
+        """float64 [n], the softmax over the sums of both logits."""
+        scores = self.logits.sum(axis=1)
+        odds = np.exp(scores - scores.max())
+        return odds / odds.sum()
+
+
+class Prediction(NamedTuple):
+    """What is answered to a question.
+
+    Attributes:
+        text: the answer; `""` for none.
+        null_odds: score of "no answer" less that of the best answer.
+        candidates: the n-best list.
+    """
+
+    text: str
+    null_odds: float
+    candidates: Candidates
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How answers are chosen; see the flags of these names.
+
+    Attributes:
+        n_best_size: candidates that are kept; "no answer" is added to them
+            where it is not among them.
+        max_answer_length: in tokens.
+        version_2_with_negative: whether "no answer" is an answer.
+        null_score_diff_threshold: null odds above which it is given.
+    """
+
+    n_best_size: int
+    max_answer_length: int
+    version_2_with_negative: bool
+    null_score_diff_threshold: float
+
+
+def predict_answers(
+    questions: Sequence[Question],
+    windows: Windows,
+    outputs: Mapping[str, np.ndarray],
+    rules: Rules,
+) -> List[Prediction]:
+    """Chooses an answer to every question.
+
+    Args:
+        questions: as they were cut into `windows`.
+        windows: with their texts' places.
+        outputs: of `squad.SpanHead`, for each window.
+        rules: how to choose.
+
+    Returns:
+        One prediction for each question.
+
+    Source: google-research/bert, `run_squad.py`, `write_predictions`. It
+    differs where that code fails: a question to which only "no answer" is left
+    gets it (there: a crash), and so does one without candidates under SQuAD
+    1.1 (there: the word "empty"). The text of an answer is cut out by its
+    tokens' offsets; where those are not to be trusted (an unknown word, a
+    character that vanishes in tokenization) it is widened to whole words,
+    which is what that code's own search for the text comes to.
+    """
+    bounds = np.searchsorted(windows.question, np.arange(len(questions) + 1))
+    progress = Progress("answers", len(questions), "questions")
+    predictions = []
+    for number, question in enumerate(questions):
+        rows = slice(bounds[number], bounds[number + 1])
+        start = windows.context_starts[number]
+        predictions.append(
+            _predict_one(question, windows, rows, start, outputs, rules)
+        )
+        progress.update(1)
+    progress.close()
+    return predictions
+
+
+def _predict_one(question, windows, rows, context_start, outputs, rules):
+    pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
+    null = _null_logits(outputs["null_logits"][rows].astype(np.float64))
+    null_at = len(pairs)
+    if rules.version_2_with_negative and null is not None:
+        logits = np.concatenate([logits, null[np.newaxis]])
+    texts: List[str] = []
+    kept: List[np.ndarray] = []
+    for at in np.argsort(-logits.sum(axis=1), kind="stable"):
+        if len(texts) == rules.n_best_size:
+            break
+        text = ""
+        if at != null_at:
+            text = _text(question.context, windows, context_start, pairs[at])
+            if text in texts:
+                continue
+        texts.append(text)
+        kept.append(logits[at])
+    if not texts or rules.version_2_with_negative and "" not in texts:
+        texts.append("")
+        kept.append(np.zeros(2) if null is None else null)
+    candidates = Candidates(tuple(texts), np.array(kept))
+    if not rules.version_2_with_negative:
+        return Prediction(texts[0], 0.0, candidates)
+    best = next((i for i, text in enumerate(texts) if text), None)
+    if best is None or null is None:
+        return Prediction("", CERTAINLY_NONE, candidates)
+    odds = float(null.sum() - kept[best][0] - kept[best][1])
+    refused = odds > rules.null_score_diff_threshold
+    return Prediction("" if refused else texts[best], odds, candidates)
+
+
+def _null_logits(of_windows):
+    """float64 [n, 2] -> [2], those of the window where their sum is least."""
+    if not len(of_windows):
+        return None
+    return of_windows[of_windows.sum(axis=1).argmin()]
+
+
+def _pairs(windows, rows, outputs, max_answer_length):
+    """Every possible pair of a start and an end.
+
+    Returns:
+        int [n, 2], first and last token by number in the context;
+        float64 [n, 2], their logits. In order of windows, starts, ends.
+    """
+    first = windows.first[rows, np.newaxis]
+    context_first = windows.context_first[rows, np.newaxis]
+    tokens = windows.starts[1:][rows] - windows.starts[:-1][rows]
+    # Without the [SEP] at the end.
+    length = tokens[:, np.newaxis] - first - 1
+    starts = outputs["start_indexes"][rows] - first
+    ends = outputs["end_indexes"][rows] - first
+    starts_fit = (starts >= 0) & (starts < length)
+    ends_fit = (ends >= 0) & (ends < length)
+    starts_fit &= _has_most_context(starts, context_first, length)
+    distance = ends[:, np.newaxis, :] - starts[:, :, np.newaxis]
+    row, start, end = np.nonzero(
+        starts_fit[:, :, np.newaxis]
+        & ends_fit[:, np.newaxis, :]
+        & (distance >= 0)
+        & (distance < max_answer_length)
+    )
+    pairs = np.stack([starts[row, start], ends[row, end]], axis=1)
+    logits = np.stack(
+        [
+            outputs["start_logits"][rows][row, start],
+            outputs["end_logits"][rows][row, end],
+        ],
+        axis=1,
+    )
+    return pairs + context_first[row], logits.astype(np.float64)
+
+
+def _has_most_context(places, context_first, length):
+    """Whether no other window shows a token with more text around it.
+
+    Args:
+        places: int [n, k], tokens by number in the part of the context.
+        context_first: int [n, 1], first token of each window's part.
+        length: int [n, 1], tokens of each window's part.
+
+    Returns:
+        bool [n, k].
+    """
+    if len(places) == 1:
+        return np.ones(places.shape, bool)
+    tokens = (places + context_first)[:, :, np.newaxis]
+    left = tokens - context_first[:, 0]
+    right = length[:, 0] - 1 - left
+    least = np.minimum(left, right)
+    score = np.where(least >= 0, least + 0.01 * length[:, 0], -1.0)
+    own = np.arange(len(places))[:, np.newaxis]
+    return score.argmax(axis=2) == own
+
+
+def _text(context, windows, context_start, pair):
+    """The characters from a first to a last token."""
+    first, last = context_start + pair
+    start, end = windows.offsets[first, 0], windows.offsets[last, 1]
+    if windows.unsure[first : last + 1].any():
+        start, end = widen(context, start, end)
+    return join_words(context[start:end])

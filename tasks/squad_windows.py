@@ -1,0 +1,217 @@
+"""Cuts contexts into windows that fit the model.
+
+A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap.
+"""
+
+import dataclasses
+import itertools
+import re
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from input_pipeline import Features
+from progress import Progress
+from tasks.squad_data import WORDS, Question, find_answer
+from tokenization import UNKNOWN, FullTokenizer, Tokens
+
+# Characters that are tokenized at once: enough for all cores, bounded in
+# memory.
+CHUNK = 2**21
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows(Features):
+    """Features whose rows are windows, in the order of their questions.
+
+    Attributes:
+        question: int32 [rows], the question's number.
+        first: int32 [rows], place in the row of the first context token.
+        context_first: int32 [rows], that token's number in the context.
+        context_starts: int64 [questions], where each one's context begins in
+            the two arrays of all context tokens:
+        offsets: int32 [tokens, 2], first character and one past the last.
+        unsure: bool [tokens], whether the token's characters are those of its
+            word as a whole only.
+    """
+
+    question: np.ndarray
+    first: np.ndarray
+    context_first: np.ndarray
+    context_starts: np.ndarray
+    offsets: np.ndarray
+    unsure: np.ndarray
+
+
+class _Context(NamedTuple):
+    """A tokenized context: its text, int32 [tokens] ids, and as `Windows`."""
+
+    text: str
+    ids: np.ndarray
+    offsets: np.ndarray
+    unsure: np.ndarray
+
+
+def cut_windows(
+    questions: Sequence[Question],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+) -> Windows:
+    """Makes the windows of all questions.
+
+    An empty context has none. Where every question says its answers, there
+    are labels `start_positions` and `end_positions`, int32 [rows]: the places
+    of the first answer's tokens, or 0 and 0 where the window does not hold
+    all of them.
+
+    Args:
+        questions: with answers that `find_answer` finds, if any.
+        tokenizer: of the BERT.
+        max_seq_length: of a window, in tokens.
+        doc_stride: distance of a context's windows, in tokens.
+        max_query_length: of a question, in tokens; more is cut off.
+
+    Source: google-research/bert, `run_squad.py`,
+    `convert_examples_to_features`. Like it, this takes the first place within
+    the answer's words where the answer's tokens occur.
+    """
+    labelled = all(question.answers is not None for question in questions)
+    rows: List[np.ndarray] = []
+    places: List[Tuple[int, int, int]] = []
+    targets: List[Tuple[int, int]] = []
+    contexts: List[_Context] = []
+    context_starts = np.zeros(len(questions), np.int64)
+    start = np.array([tokenizer.classify_id], np.int32)
+    end = np.array([tokenizer.separate_id], np.int32)
+    total = 0
+    progress = Progress("tokenize", len(questions), "questions")
+    for number, (question, query, context, answer) in enumerate(
+        _tokenize(questions, tokenizer)
+    ):
+        if not contexts or contexts[-1] is not context:
+            total += len(contexts[-1].ids) if contexts else 0
+            contexts.append(context)
+        context_starts[number] = total
+        query_ids = np.array(query.ids[:max_query_length], np.int32)
+        head = np.concatenate([start, query_ids, end])
+        span = _target(question, context, answer) if labelled else None
+        room = max_seq_length - len(head) - 1
+        for first in _window_starts(len(context.ids), room, doc_stride):
+            part = context.ids[first : first + room]
+            rows.append(np.concatenate([head, part, end]))
+            places.append((number, len(head), first))
+            if span and first <= span[0] and span[1] < first + len(part):
+                shift = len(head) - first
+                targets.append((span[0] + shift, span[1] + shift))
+            else:
+                targets.append((0, 0))
+        progress.update(1)
+    progress.close()
+    question_rows, firsts, context_firsts = (
+        np.array(places, np.int32).reshape(-1, 3).T.copy()
+    )
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    labels = {}
+    if labelled:
+        pairs = np.array(targets, np.int32).reshape(-1, 2)
+        labels = {
+            "start_positions": pairs[:, 0].copy(),
+            "end_positions": pairs[:, 1].copy(),
+        }
+    return Windows(
+        tokens=np.concatenate([np.empty(0, np.int32), *rows]),
+        segments=(within >= np.repeat(firsts, lengths)).astype(np.int32),
+        starts=starts,
+        labels=labels,
+        question=question_rows,
+        first=firsts,
+        context_first=context_firsts,
+        context_starts=context_starts,
+        offsets=np.concatenate([c.offsets for c in contexts]),
+        unsure=np.concatenate([c.unsure for c in contexts]),
+    )
+
+
+def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
+    """The first token of each window, until one reaches the end."""
+    first = 0
+    while first < tokens:
+        yield first
+        if first + room >= tokens:
+            return
+        first += min(room, stride)
+
+
+def _tokenize(
+    questions: Sequence[Question], tokenizer: FullTokenizer
+) -> Iterator[Tuple[Question, Tokens, _Context, List[int]]]:
+    """Yields each question, its tokens, its context, its answer's tokens.
+
+    A context that follows upon itself is tokenized once.
+    """
+    context: Optional[_Context] = None
+    for chunk in _chunks(questions):
+        texts: List[str] = []
+        for question in chunk:
+            if not texts or texts[-1] != question.context:
+                texts.append(question.context)
+        tokenized = zip(texts, tokenizer.encode(texts))
+        queries = tokenizer.encode([question.text for question in chunk])
+        answers = tokenizer.encode(
+            [q.answers[0].text if q.answers else "" for q in chunk]
+        )
+        for question, query, answer in zip(chunk, queries, answers):
+            while context is None or context.text != question.context:
+                context = _read_context(*next(tokenized), tokenizer)
+            yield question, query, context, answer.ids
+
+
+def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
+    """Parts of some `CHUNK` characters, cut between contexts."""
+    chunk: List[Question] = []
+    size = 0
+    for _, group in itertools.groupby(questions, lambda q: q.context):
+        group = list(group)
+        chunk += group
+        size += len(group[0].context) + sum(len(q.text) for q in group)
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _read_context(
+    text: str, tokens: Tokens, tokenizer: FullTokenizer
+) -> _Context:
+    ids = np.array(tokens.ids, np.int32)
+    offsets = np.array(tokens.offsets, np.int32).reshape(-1, 2)
+    unsure = ids == tokenizer.vocabulary[UNKNOWN]
+    if not text.isascii() or CONTROL.search(text):
+        for word in WORDS.finditer(text):
+            if not tokenizer.keeps_length(word.group()):
+                unsure[
+                    (offsets[:, 0] >= word.start())
+                    & (offsets[:, 0] < word.end())
+                ] = True
+    return _Context(text, ids, offsets, unsure)
+
+
+def _target(
+    question: Question, context: _Context, answer: List[int]
+) -> Optional[Tuple[int, int]]:
+    """Numbers of the first and last token of the first answer, if any."""
+    words = find_answer(question) if question.answers else None
+    if words is None:
+        return None
+    first, last = np.searchsorted(context.offsets[:, 0], words)
+    ids = context.ids[first:last].tolist()
+    for start in range(len(ids) - len(answer) + 1):
+        if answer and ids[start : start + len(answer)] == answer:
+            return first + start, first + start + len(answer) - 1
+    return int(first), int(last) - 1

@@ -1,0 +1,188 @@
+"""Recorded windows, answers and scores of the published SQuAD code."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import metrics
+from tasks import squad, squad_answers, squad_data, squad_windows
+from tokenization import FullTokenizer
+
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pretrained_dir):
+    return FullTokenizer(str(pretrained_dir / "vocab.txt"))
+
+
+def read(path):
+    if path.suffix == ".gz":
+        return json.loads(gzip.decompress(path.read_bytes()))
+    return json.loads(path.read_text())
+
+
+def make_windows(folder, tokenizer, version):
+    recorded = read(folder / "features.json.gz")
+    questions = squad_data.read_questions(
+        str(folder / "input.json"), version == 2
+    )
+    windows = squad_windows.cut_windows(
+        questions,
+        tokenizer,
+        recorded["max_seq_length"],
+        recorded["doc_stride"],
+        recorded["max_query_length"],
+    )
+    return recorded, questions, windows
+
+
+def words_before(text, offset):
+    """How many words of `text` begin before `offset`, which one does at."""
+    return len(squad_data.WORDS.findall(text[:offset] + "x")) - 1
+
+
+def check_windows(folder, tokenizer, version):
+    recorded, questions, windows = make_windows(folder, tokenizer, version)
+    assert len(windows) == len(recorded["train"]) == len(recorded["eval"])
+    most_context = np.zeros(len(windows.tokens), bool)
+    for number in range(len(questions)):
+        rows = np.flatnonzero(windows.question == number)
+        places = np.arange(recorded["max_seq_length"])
+        lengths = windows.lengths[rows] - windows.first[rows] - 1
+        most = squad_answers._has_most_context(
+            places - windows.first[rows][:, np.newaxis],
+            windows.context_first[rows][:, np.newaxis],
+            lengths[:, np.newaxis],
+        )
+        for row, flags in zip(rows, most):
+            start, end = windows.starts[row : row + 2]
+            most_context[start:end] = flags[: end - start]
+    for row, (train, eval_) in enumerate(
+        zip(recorded["train"], recorded["eval"])
+    ):
+        part = slice(windows.starts[row], windows.starts[row + 1])
+        number = int(windows.question[row])
+        assert number == train["example_index"] == eval_["example_index"]
+        real = eval_["input_mask"]
+        assert windows.tokens[part].tolist() == eval_["input_ids"][:real]
+        assert windows.segments[part].tolist() == eval_["segment_ids"][:real]
+        assert (
+            int(windows.labels["start_positions"][row]),
+            int(windows.labels["end_positions"][row]),
+        ) == (train["start_position"], train["end_position"]), row
+        context = questions[number].context
+        first = int(windows.context_starts[number]) + int(
+            windows.context_first[row]
+        )
+        for place, word in eval_["token_to_orig_map"].items():
+            shift = int(place) - int(windows.first[row])
+            offset = int(windows.offsets[first + shift, 0])
+            assert words_before(context, offset) == word, (row, place)
+            assert (
+                bool(most_context[part][int(place)])
+                == eval_["token_is_max_context"][place]
+            ), (row, place)
+
+
+@pytest.mark.pretrained
+@VERSIONS
+def test_golden_windows(golden_dir, tokenizer, version):
+    check_windows(golden_dir / f"squad_v{version}", tokenizer, version)
+
+
+@pytest.mark.real_data
+@pytest.mark.pretrained
+@VERSIONS
+def test_golden_real_text_windows(shared_dir, tokenizer, version):
+    folder = shared_dir / "golden_real_text" / f"squad_v{version}"
+    check_windows(folder, tokenizer, version)
+
+
+def check_answers(folder, tokenizer, version, output_dir):
+    _, questions, windows = make_windows(folder, tokenizer, version)
+    task = squad.Squad(
+        "squad",
+        train_file="",
+        predict_file="",
+        doc_stride=32,
+        max_query_length=24,
+        n_best_size=20,
+        max_answer_length=30,
+        version_2_with_negative=version == 2,
+        null_score_diff_threshold=0.0,
+    )
+    with np.load(folder / "logits.npz") as recorded:
+        logits = tf.constant(np.stack([recorded["start"], recorded["end"]]))
+    outputs = {
+        name: value.numpy()
+        for name, value in squad.best_logits(logits, 20).items()
+    }
+    predictions = task.decode(questions, windows, outputs)
+    task.write_predictions(str(output_dir), questions, predictions)
+    assert read(output_dir / "predictions.json") == read(
+        folder / "predictions.json"
+    )
+    candidates = read(output_dir / "nbest_predictions.json")
+    expected = read(folder / "nbest.json.gz")
+    assert list(candidates) == list(expected)
+    for question, rows in expected.items():
+        found = candidates[question]
+        assert [row["text"] for row in found] == [row["text"] for row in rows]
+        for name in ("start_logit", "end_logit"):
+            assert [r[name] for r in found] == [r[name] for r in rows]
+        np.testing.assert_allclose(
+            [row["probability"] for row in found],
+            [row["probability"] for row in rows],
+            rtol=0,
+            atol=1e-6,
+        )
+    if version == 2:
+        assert read(output_dir / "null_odds.json") == read(
+            folder / "null_odds.json"
+        )
+
+
+@pytest.mark.pretrained
+@VERSIONS
+def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
+    check_answers(
+        golden_dir / f"squad_v{version}", tokenizer, version, tmp_path
+    )
+
+
+@pytest.mark.real_data
+@pytest.mark.pretrained
+@VERSIONS
+def test_golden_real_text_answers(shared_dir, tokenizer, version, tmp_path):
+    folder = shared_dir / "golden_real_text" / f"squad_v{version}"
+    check_answers(folder, tokenizer, version, tmp_path)
+
+
+def check_scores(folder, version):
+    questions = squad_data.read_questions(
+        str(folder / "input.json"), version == 2
+    )
+    predictions = read(folder / "scored_predictions.json")
+    answers = [[a.text for a in q.answers] for q in questions]
+    texts = [predictions[q.id] for q in questions]
+    expected = read(folder / "scores.json")
+    if version == 1:
+        assert metrics.squad_1_scores(answers, texts) == expected
+        return
+    scores = metrics.squad_2_scores(answers, texts, np.zeros(len(texts)))
+    assert {name: scores[name] for name in expected} == expected
+
+
+@VERSIONS
+def test_golden_scores(golden_dir, version):
+    check_scores(golden_dir / f"squad_v{version}", version)
+
+
+@pytest.mark.real_data
+@VERSIONS
+def test_golden_real_text_scores(shared_dir, version):
+    check_scores(shared_dir / "golden_real_text" / f"squad_v{version}", version)
