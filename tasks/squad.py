@@ -170,6 +170,8 @@ class Squad(Task[Question]):
                 ", ".join(shown),
                 "" if len(shown) == len(lost) else ", ...",
             )
+        if len(lost) == len(questions):
+            raise UserError(f"{path} holds nothing to learn from")
         return [q for q in questions if q.id not in lost]
 
     def featurize(self, examples, tokenizer: FullTokenizer, max_seq_length):

@@ -188,7 +188,7 @@ def _has_most_context(places, context_first, length):
     Returns:
         bool [n, k].
     """
-    if len(places) == 1:
+    if len(places) < 2:
         return np.ones(places.shape, bool)
     tokens = (places + context_first)[:, :, np.newaxis]
     left = tokens - context_first[:, 0]

@@ -114,8 +114,11 @@ def cut_windows(
         np.array(places, np.int32).reshape(-1, 3).T.copy()
     )
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    tokens = np.concatenate([np.empty(0, np.int32), *rows])
+    rows.clear()
+    # Zeros up to the first [SEP], then ones.
+    parts = np.stack([firsts, lengths - firsts], axis=1).ravel()
+    zero_one = np.tile(np.array([0, 1], np.int32), len(lengths))
     labels = {}
     if labelled:
         pairs = np.array(targets, np.int32).reshape(-1, 2)
@@ -124,9 +127,9 @@ def cut_windows(
             "end_positions": pairs[:, 1].copy(),
         }
     return Windows(
-        tokens=np.concatenate([np.empty(0, np.int32), *rows]),
-        segments=(within >= np.repeat(firsts, lengths)).astype(np.int32),
-        starts=starts,
+        tokens=tokens,
+        segments=np.repeat(zero_one, parts),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=labels,
         question=question_rows,
         first=firsts,

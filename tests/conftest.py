@@ -1,5 +1,6 @@
 """What the tests share: a tiny BERT, its vocabulary, golden files."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from absl.testing import flagsaver
 
 import modeling
 import run_classifier
+import run_squad
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -141,28 +143,47 @@ def tiny_data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def classify():
-    """Runs `run_classifier.py` with flags, within this process."""
-    if "task_name" not in FLAGS:
-        run_classifier.define_flags()
-    FLAGS.unparse_flags()
+@contextlib.contextmanager
+def entry_point(module):
+    """A function that runs an entry point with flags, within this process."""
+    before = set(FLAGS)
+    module.define_flags()
+    # Parsed, so that a test may read their defaults.
+    FLAGS([module.__name__])
 
     def run(**values):
         with flagsaver.flagsaver():
             FLAGS(
-                ["run_classifier.py"]
+                [module.__name__]
                 + [f"--{name}={value}" for name, value in values.items()]
             )
-            run_classifier.main()
+            module.main()
 
-    return run
+    try:
+        yield run
+    finally:
+        FLAGS.remove_flag_values(set(FLAGS) - before)
+        FLAGS.unparse_flags()
 
 
-def run_process(*arguments, check=True, **options):
-    """Runs `run_classifier.py` as a user does."""
+@pytest.fixture
+def classify():
+    """Runs `run_classifier.py` with flags, within this process."""
+    with entry_point(run_classifier) as run:
+        yield run
+
+
+@pytest.fixture
+def answer():
+    """Runs `run_squad.py` with flags, within this process."""
+    with entry_point(run_squad) as run:
+        yield run
+
+
+def run_process(*arguments, check=True, program="run_classifier.py", **options):
+    """Runs an entry point as a user does."""
     return subprocess.run(
-        [sys.executable, "run_classifier.py", *arguments],
+        [sys.executable, program, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -185,6 +206,84 @@ def tiny_flags(tiny_bert, tiny_data, tmp_path):
         "learning_rate": 3e-3,
         "num_train_epochs": 4,
         "adapter_size": 4,
+    }
+
+
+TINY_CONTEXTS = (
+    ("the cat sat on the mat .", "mat", "is the cat on ?"),
+    ("a slow dog ran out !", "dog", "not a cat ?"),
+    (
+        "the film was bad , the cat sat in the film",
+        "bad",
+        "was the film good ?",
+    ),
+    ("a fast cat sat on a slow dog .", "slow dog", "the cat sat on ?"),
+)
+
+
+def squad_file(path, questions):
+    """Writes (id, context, question, answer or None) in SQuAD's layout."""
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [
+                {
+                    "id": name,
+                    "question": question,
+                    "answers": [
+                        {"text": text, "answer_start": context.index(text)}
+                    ]
+                    if text
+                    else [],
+                    "is_impossible": not text,
+                }
+            ],
+        }
+        for name, context, question, text in questions
+    ]
+    article = {"title": "tiny", "paragraphs": paragraphs}
+    path.write_text(json.dumps({"version": "v2.0", "data": [article]}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_squad(tmp_path_factory):
+    """Files of answerable questions, and of such as have no answer."""
+    folder = tmp_path_factory.mktemp("tiny_squad")
+    rows = [
+        (f"q{i}", context, question, text)
+        for i, (context, text, question) in enumerate(TINY_CONTEXTS * 4)
+    ]
+    squad_file(folder / "v1.json", rows)
+    squad_file(
+        folder / "v2.json",
+        [
+            *rows,
+            *(
+                (f"none-{name}", c, "out in film ?", None)
+                for name, c, *_ in rows
+            ),
+        ],
+    )
+    return folder
+
+
+@pytest.fixture
+def squad_flags(tiny_bert, tiny_squad, tmp_path):
+    """Flags of a small training of question answering."""
+    return {
+        "train_file": tiny_squad / "v1.json",
+        "predict_file": tiny_squad / "v1.json",
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "do_train": True,
+        "max_seq_length": 20,
+        "max_query_length": 8,
+        "doc_stride": 4,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 25,
+        "adapter_size": 8,
     }
 
 

@@ -1,0 +1,90 @@
+"""Jobs for engines, small enough to train in a second."""
+
+import functools
+import unittest.mock
+
+import numpy as np
+
+import checkpoints
+import modeling
+import optimization
+import task_model
+from adapter_modeling import parse
+from engines import Job
+from input_pipeline import Features, TrainPlan
+from tasks.squad import Squad
+from tasks.text_classification import Layout, TextClassification
+
+CLASSIFICATION = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+SQUAD = Squad(
+    "squad",
+    train_file="",
+    predict_file="",
+    doc_stride=4,
+    max_query_length=4,
+    n_best_size=5,
+    max_answer_length=3,
+    version_2_with_negative=False,
+    null_score_diff_threshold=0.0,
+)
+TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD)}
+LENGTH = 12
+
+
+def make_rows(task, lengths=None):
+    """40 random rows with the task's labels."""
+    rng = np.random.default_rng(0)
+    if lengths is None:
+        lengths = rng.integers(3, LENGTH + 1, 40)
+    rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
+    if task is SQUAD:
+        starts = rng.integers(0, lengths).astype(np.int32)
+        labels = {"start_positions": starts, "end_positions": starts}
+    else:
+        labels = {"label_ids": rng.integers(0, 2, 40).astype(np.int32)}
+    return Features.from_rows(rows, labels)
+
+
+def make_job(
+    config,
+    folder,
+    method="houlsby(size=4)",
+    length=None,
+    seed=5,
+    task=CLASSIFICATION,
+):
+    """A job from fresh values."""
+    method = parse(method)
+    table = task_model.list_parameters(config, method, task.build_head)
+    values = {
+        p.name: functools.partial(
+            modeling.initial_values, p.name, p.shape, p.initializer, seed
+        )
+        for p in table.parameters
+    }
+    return Job(
+        lambda create: task_model.TaskModel(
+            config, method, task.build_head, create
+        ),
+        table,
+        values,
+        str(folder),
+        seed,
+        length,
+    )
+
+
+def train(engine, job, rows, steps=3, save_steps=100, batch_size=8):
+    """Trains; returns (step, loss) of every step."""
+    progress = unittest.mock.Mock()
+    engine.train(
+        job,
+        rows,
+        TrainPlan(rows.lengths, batch_size, steps, 1),
+        optimization.Schedule(1e-2, steps, 1),
+        checkpoints.latest_step(job.output_dir)[1],
+        batch_size,
+        save_steps,
+        progress,
+    )
+    return [call.args for call in progress.update.call_args_list]

@@ -1,0 +1,297 @@
+"""The TPUEstimator engine's graphs for a TPU, on mocked cores."""
+
+import contextlib
+import dataclasses
+import re
+import unittest.mock
+
+import pytest
+import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    TASKS,
+    make_job,
+    make_rows,
+    train,
+)
+
+from engines import Hardware
+from engines import estimator as estimator_module
+from engines.estimator import EstimatorEngine
+from errors import UserError
+from hooks import Hooks
+
+v1 = tf.compat.v1
+CORES = 8
+# Refused inside a TPU computation (tensorflow/python/tpu/tpu_replication.py).
+REFUSED_OPS = {
+    "AudioSummary",
+    "AudioSummaryV2",
+    "HistogramSummary",
+    "ImageSummary",
+    "MergeSummary",
+    "Print",
+    "ScalarSummary",
+    "TensorSummary",
+    "TensorSummaryV2",
+    "Placeholder",
+    "PyFunc",
+    "EagerPyFunc",
+}
+
+
+class StopBeforeRunning(Exception):
+    """The graph is built; no session is wanted."""
+
+
+class CaptureGraph(v1.train.SessionRunHook):
+    def begin(self):
+        self.graph = v1.get_default_graph()
+        raise StopBeforeRunning
+
+
+@pytest.fixture
+def rows():
+    return make_rows(CLASSIFICATION)
+
+
+@contextlib.contextmanager
+def mocked_tpu(cores=CORES, hosts=1):
+    """A TPU that TensorFlow believes in until it runs something on it."""
+    from tensorflow.python.tpu import tpu_system_metadata
+
+    metadata = tpu_system_metadata.TPUSystemMetadata(
+        num_cores=cores,
+        num_hosts=hosts,
+        num_of_cores_per_host=cores // hosts,
+        topology=None,
+        devices=[],
+    )
+    with unittest.mock.patch.object(
+        tpu_system_metadata,
+        "_query_tpu_system_metadata",
+        return_value=metadata,
+    ):
+        yield
+
+
+def tpu_training_graph(
+    config, folder, rows, length=LENGTH, reduce=None, task=CLASSIFICATION
+):
+    """Builds the training graph for eight cores and returns it."""
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
+    capture = CaptureGraph()
+    patches = [
+        unittest.mock.patch.object(
+            estimator_module, "_ProgressHook", lambda progress: capture
+        )
+    ]
+    if reduce is not None:
+        patches.append(
+            unittest.mock.patch.object(v1.tpu, "cross_replica_sum", reduce)
+        )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mocked_tpu())
+        for patch in patches:
+            stack.enter_context(patch)
+        engine = EstimatorEngine(hardware)
+        engine.check_devices()
+        with pytest.raises(StopBeforeRunning):
+            train(
+                engine,
+                make_job(config, folder, length=length, task=task),
+                rows,
+                batch_size=16,
+            )
+    return capture.graph
+
+
+def all_operations(graph):
+    """Operations of a graph and of the functions that it calls."""
+    definition = graph.as_graph_def()
+    nodes = list(definition.node)
+    for function in definition.library.function:
+        nodes += function.node_def
+    return nodes
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def task(request):
+    return TASKS[request.param]
+
+
+@pytest.fixture(scope="module")
+def tpu_graph(task, tiny_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tpu")
+    rows = make_rows(task, [9] * 40)
+    return tpu_training_graph(tiny_config, folder, rows, task=task)
+
+
+def infeed_shapes(graph):
+    return [
+        [
+            [d.size for d in shape.dim]
+            for shape in node.attr["shapes"].list.shape
+        ]
+        for node in all_operations(graph)
+        if node.op == "InfeedDequeueTuple"
+    ]
+
+
+def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
+    shapes = infeed_shapes(tpu_graph)
+    assert len(shapes) == 1
+    local = 16 // CORES
+    # `row` and the labels; tokens, mask and segments.
+    rows = 1 + len(make_rows(task).labels)
+    assert sorted(shapes[0]) == [[local]] * rows + [[local, LENGTH]] * 3
+
+
+def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):
+    metadata = [
+        node
+        for node in all_operations(tpu_graph)
+        if node.op == "TPUReplicateMetadata"
+    ]
+    assert {node.attr["num_replicas"].i for node in metadata} == {CORES}
+
+
+def test_tpu_graph_reduces_every_trained_gradient_once(
+    tpu_graph, tiny_config, task
+):
+    job = make_job(tiny_config, "unused", task=task)
+    sums = [n for n in all_operations(tpu_graph) if n.op == "CrossReplicaSum"]
+    assert len(sums) == len(job.table.trained)
+
+
+def test_tpu_graph_has_slots_of_trained_variables_only(
+    tpu_graph, tiny_config, task
+):
+    names = {n.name for n in tpu_graph.as_graph_def().node}
+    slots = {
+        re.sub("/adam_[mv]$", "", name)
+        for name in names
+        if re.search("/adam_[mv]$", name)
+    }
+    job = make_job(tiny_config, "unused", task=task)
+    assert slots == {p.name for p in job.table.trained}
+
+
+def inside_tpu(graph):
+    """Types of the operations that the TPU itself would run: the loop body."""
+    bodies = [
+        {node.op for node in function.node_def}
+        for function in graph.as_graph_def().library.function
+    ]
+    return set().union(*(ops for ops in bodies if "InfeedDequeueTuple" in ops))
+
+
+def test_tpu_graph_has_no_refused_operation(tpu_graph):
+    inside = inside_tpu(tpu_graph)
+    assert {"MatMul", "CrossReplicaSum"} <= inside
+    assert not inside & REFUSED_OPS
+    kinds = {n.op for n in all_operations(tpu_graph)}
+    assert "VarHandleOp" in kinds and "VariableV2" not in kinds
+
+
+def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path, rows):
+    """A negative control: shapes must be static."""
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
+    with mocked_tpu(), pytest.raises((ValueError, RuntimeError), match="shape"):
+        engine = EstimatorEngine(hardware)
+        engine.check_devices()
+        train(
+            engine,
+            make_job(tiny_config, tmp_path, length=None),
+            rows,
+            batch_size=16,
+        )
+
+
+def test_a_missing_reduction_is_seen(tiny_config, tmp_path, rows):
+    """A negative control: the count of reductions can fail."""
+    graph = tpu_training_graph(
+        tiny_config, tmp_path, rows, reduce=lambda gradient: gradient
+    )
+    assert not [n for n in all_operations(graph) if n.op == "CrossReplicaSum"]
+
+
+def test_a_refused_operation_is_seen(tiny_config, tmp_path, rows):
+    """A negative control: the search looks where the TPU computes."""
+    convert = Hooks.parameter
+
+    def convert_and_print(self, variable, context):
+        return v1.Print(convert(self, variable, context), [])
+
+    with unittest.mock.patch.object(Hooks, "parameter", convert_and_print):
+        graph = tpu_training_graph(tiny_config, tmp_path, rows)
+    assert "Print" in inside_tpu(graph) & REFUSED_OPS
+
+
+def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path, rows):
+    """A negative control: references cannot be used inside."""
+    create = v1.Variable
+
+    def create_reference(*args, **options):
+        return create(*args, **{**options, "use_resource": False})
+
+    with (
+        unittest.mock.patch.object(v1, "Variable", create_reference),
+        pytest.raises(TypeError, match="float32_ref"),
+    ):
+        tpu_training_graph(tiny_config, tmp_path, rows)
+
+
+def test_tpu_prediction_graph_has_static_batches_for_each_core(
+    tiny_config, tmp_path, task
+):
+    """The graph is whole before a session looks for the TPU in vain."""
+    rows = make_rows(task)
+    job = make_job(tiny_config, tmp_path, length=LENGTH, task=task)
+    graphs = []
+
+    def build_model(create):
+        graphs.append(v1.get_default_graph())
+        return job.build_model(create)
+
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
+    with mocked_tpu(), pytest.raises(tf.errors.InvalidArgumentError):
+        engine = EstimatorEngine(hardware)
+        engine.check_devices()
+        engine.predict(
+            dataclasses.replace(job, build_model=build_model), rows, 16, "eval"
+        )
+    graph = graphs[0]
+    while hasattr(graph, "outer_graph"):
+        graph = graph.outer_graph
+    shapes = sorted(infeed_shapes(graph)[0])
+    # `row`, then two of TPUEstimator's own: padding and end of the input.
+    assert shapes == [[2], [2], [2, 1]] + [[2, LENGTH]] * 3
+
+
+def test_the_tpu_name_comes_from_the_flag_or_the_environment(monkeypatch):
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    with pytest.raises(UserError, match="--tpu_name"):
+        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+    with mocked_tpu():
+        EstimatorEngine(
+            Hardware(use_tpu=True, tpu_name="local")
+        ).check_devices()
+        monkeypatch.setenv("TPU_NAME", "local")
+        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+    with mocked_tpu(hosts=2), pytest.raises(UserError, match="has 2 hosts"):
+        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+    with mocked_tpu(cores=4), pytest.raises(UserError, match="has 4 cores"):
+        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+
+
+def test_no_tpu_is_one_clear_line(monkeypatch):
+    with pytest.raises(UserError, match="'local'"):
+        EstimatorEngine(
+            Hardware(use_tpu=True, tpu_name="local")
+        ).check_devices()
+    with pytest.raises(UserError, match="run on the TPU VM itself"):
+        EstimatorEngine(
+            Hardware(use_tpu=True, master="grpc://127.0.0.1:9")
+        ).check_devices()

@@ -1,0 +1,383 @@
+"""Question answering's entry point: published commands, files, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from absl import flags
+from conftest import ROOT, run_process, spoil, squad_file
+from test_checkpoints import google_bert  # noqa: F401 (a fixture)
+
+import checkpoints
+from errors import UserError
+
+FLAGS = flags.FLAGS
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def artifact_bytes(folder):
+    return (folder / "adapter" / "adapter.safetensors").read_bytes()
+
+
+PUBLISHED_FLAGS = {
+    "bert_config_file": None,
+    "vocab_file": None,
+    "output_dir": None,
+    "train_file": None,
+    "predict_file": None,
+    "init_checkpoint": None,
+    "do_lower_case": True,
+    "max_seq_length": 384,
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "do_train": False,
+    "do_predict": False,
+    "train_batch_size": 32,
+    "predict_batch_size": 8,
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3.0,
+    "warmup_proportion": 0.1,
+    "save_checkpoints_steps": 1000,
+    "iterations_per_loop": 1000,
+    "n_best_size": 20,
+    "max_answer_length": 30,
+    "use_tpu": False,
+    "tpu_name": None,
+    "tpu_zone": None,
+    "gcp_project": None,
+    "master": None,
+    "num_tpu_cores": 8,
+    "verbose_logging": False,
+    "version_2_with_negative": False,
+    "null_score_diff_threshold": 0.0,
+}
+
+
+def test_flags_have_berts_names_and_defaults(answer):
+    found = {name: FLAGS[name].default for name in PUBLISHED_FLAGS}
+    assert found == PUBLISHED_FLAGS
+
+
+def test_the_published_command_of_squad_1_works(
+    tmp_path,
+    tiny_squad,
+    google_bert,  # noqa: F811
+):
+    out = tmp_path / "squad_base"
+    done = run_process(
+        f"--vocab_file={google_bert}/vocab.txt",
+        f"--bert_config_file={google_bert}/bert_config.json",
+        f"--init_checkpoint={google_bert}/bert_model.ckpt",
+        "--do_train=True",
+        f"--train_file={tiny_squad}/v1.json",
+        "--do_predict=True",
+        f"--predict_file={tiny_squad}/v1.json",
+        "--train_batch_size=12",
+        "--learning_rate=3e-5",
+        "--num_train_epochs=2.0",
+        # The tiny model has fewer positions than the published 384.
+        "--max_seq_length=32",
+        "--max_query_length=10",
+        "--doc_stride=128",
+        f"--output_dir={out}/",
+        "--tuning_method=houlsby",
+        "--adapter_size=4",
+        program="run_squad.py",
+    )
+    assert "**** Total Trainable Parameters = " in done.stderr
+    # 16 questions in batches of 12, twice, rounded down.
+    assert (out / "model.ckpt-2.index").exists()
+    assert "2 steps counted in questions, 3 counted in windows" in done.stderr
+    ids = [f"q{i}" for i in range(16)]
+    assert list(read(out, "predictions.json")) == ids
+    assert list(read(out, "nbest_predictions.json")) == ids
+    assert not (out / "null_odds.json").exists()
+
+
+def test_training_learns_the_tiny_questions(answer, squad_flags):
+    answer(**squad_flags, do_eval=True, do_predict=True)
+    out = squad_flags["output_dir"]
+    results = read(out, "eval_results.json")
+    assert results["eval_exact_match"] > 90 and results["eval_f1"] > 90
+    assert results["global_step"] == 50
+    text = (out / "eval_results.txt").read_text()
+    assert f"eval_f1 = {results['eval_f1']}\n" in text
+    predictions = read(out, "predictions.json")
+    for number, text in enumerate(("mat", "dog", "bad", "slow dog")):
+        assert predictions[f"q{number}"] in (text, f"a {text}")
+
+
+def test_squad_2_learns_when_there_is_no_answer(
+    answer, squad_flags, tiny_squad
+):
+    squad_flags.update(
+        train_file=tiny_squad / "v2.json",
+        predict_file=tiny_squad / "v2.json",
+        version_2_with_negative=True,
+        num_train_epochs=50,
+        tuning_method="full",
+        learning_rate=3e-3,
+    )
+    del squad_flags["adapter_size"]
+    answer(**squad_flags, do_eval=True, do_predict=True)
+    out = squad_flags["output_dir"]
+    results = read(out, "eval_results.json")
+    assert results["eval_total"] == 32 and results["eval_NoAns_total"] == 16
+    assert results["eval_HasAns_f1"] > 90 and results["eval_NoAns_f1"] > 90
+    assert results["eval_best_f1"] >= results["eval_f1"]
+    odds = read(out, "null_odds.json")
+    predictions = read(out, "predictions.json")
+    assert list(odds) == list(predictions)
+    for name, text in predictions.items():
+        assert (odds[name] > 0) == (text == "")
+    # A threshold above all odds leaves no question without an answer.
+    squad_flags.update(do_train=False, null_score_diff_threshold=1e6)
+    answer(**squad_flags, do_predict=True)
+    assert all(read(out, "predictions.json").values())
+
+
+def test_steps_may_be_counted_in_windows(answer, squad_flags):
+    squad_flags.update(max_seq_length=14, count_steps_in="windows")
+    answer(**squad_flags)
+    run = read(squad_flags["output_dir"], "run.json")
+    windows = run["training"]["examples"]
+    assert windows > 16
+    assert run["training"]["steps"] == -(-windows * 25 // 8)
+    assert (
+        checkpoints.latest_step(str(squad_flags["output_dir"]))[1]
+        == (run["training"]["steps"])
+    )
+    squad_flags["count_steps_in"] = "questions"
+    with pytest.raises(UserError, match="training.steps was"):
+        answer(**squad_flags)
+
+
+def test_an_adapter_answers_elsewhere_as_it_did_at_home(
+    answer, squad_flags, tmp_path
+):
+    answer(**squad_flags, do_eval=True, do_predict=True)
+    home = squad_flags["output_dir"]
+    squad_flags.update(
+        do_train=False, adapter=home / "adapter", output_dir=tmp_path / "new"
+    )
+    answer(**squad_flags, do_eval=True, do_predict=True)
+    for name in ("predictions.json", "nbest_predictions.json"):
+        assert read(home, name) == read(tmp_path / "new", name)
+    assert read(home, "eval_results.json") == read(
+        tmp_path / "new", "eval_results.json"
+    )
+
+
+def test_equal_seeds_give_equal_bits(answer, squad_flags, tmp_path):
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for seed, folder in zip((1, 1, 2), folders):
+        squad_flags.update(output_dir=folder, seed=seed, num_train_epochs=2)
+        answer(**squad_flags)
+    one, two, three = map(artifact_bytes, folders)
+    assert one == two != three
+
+
+def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
+    squad_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
+
+    def command(folder):
+        squad_flags["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in squad_flags.items()] + ["--do_predict"]
+
+    run_process(*command("whole"), program="run_squad.py")
+    process = subprocess.Popen(
+        [sys.executable, "run_squad.py", *command("killed")],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    while not checkpoints.latest_step(str(tmp_path / "killed"))[1]:
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert checkpoints.latest_step(str(tmp_path / "killed"))[1] < 120
+    run_process(*command("killed"), program="run_squad.py")
+    for name in ("adapter/adapter.safetensors", "nbest_predictions.json"):
+        contents = [
+            (tmp_path / folder / name).read_bytes()
+            for folder in ("whole", "killed")
+        ]
+        assert contents[0] == contents[1], name
+
+
+def test_an_empty_context_and_a_long_question_get_a_result(
+    answer, squad_flags, tmp_path
+):
+    squad_flags["predict_file"] = squad_file(
+        tmp_path / "odd.json",
+        [
+            ("empty", "", "is the cat on ?", None),
+            ("blank", " \n ", "is the cat on ?", None),
+            ("long", "the cat sat on the mat", "cat " * 500, "mat"),
+        ],
+    )
+    for version_2 in (False, True):
+        squad_flags.update(output_dir=tmp_path / str(version_2))
+        squad_flags.update(version_2_with_negative=version_2)
+        answer(**squad_flags, do_predict=True)
+        predictions = read(tmp_path / str(version_2), "predictions.json")
+        assert list(predictions) == ["empty", "blank", "long"]
+        assert predictions["empty"] == predictions["blank"] == ""
+
+
+def test_questions_without_their_answer_are_left_out_of_training(
+    squad_flags, tmp_path
+):
+    content = json.loads(squad_flags["train_file"].read_text())
+    qas = [p["qas"][0] for p in content["data"][0]["paragraphs"]]
+    for qa in qas[:7]:
+        qa["answers"][0]["answer_start"] += 1000
+    squad_flags["train_file"] = tmp_path / "lost.json"
+    squad_flags["train_file"].write_text(json.dumps(content))
+    command = [f"--{k}={v}" for k, v in squad_flags.items()]
+    done = run_process(*command, program="run_squad.py")
+    assert "7 of 16 questions left out" in done.stderr
+    assert "q0, q1, q2, q3, q4, ..." in done.stderr
+    assert (
+        read(squad_flags["output_dir"], "run.json")["training"]["examples"] < 16
+    )
+
+
+def qa(**changes):
+    """A file of one question, changed."""
+    question = {
+        "id": "x1",
+        "question": "the cat ?",
+        "answers": [{"text": "mat", "answer_start": 4}],
+        **changes,
+    }
+    paragraph = {"context": "the mat", "qas": [question]}
+    return {"data": [{"paragraphs": [paragraph]}]}
+
+
+BAD_FILES = {
+    "not JSON": ("{", "is not JSON"),
+    "a list": ([], 'expected an object with "data"'),
+    "no context": (
+        {"data": [{"paragraphs": [{"qas": []}]}]},
+        r'data\[0\].paragraphs\[0\]: expected an object with "context"',
+    ),
+    "no questions": ({"data": []}, "holds no questions"),
+    "no answer": (qa(answers=[]), "question 'x1' has no answer"),
+    "unlabelled": (
+        {
+            "data": [
+                {
+                    "paragraphs": [
+                        {"context": "a", "qas": [{"id": "x1", "question": "b"}]}
+                    ]
+                }
+            ]
+        },
+        "question 'x1' has no answer",
+    ),
+    "start": (
+        qa(answers=[{"text": "mat", "answer_start": "4"}]),
+        "question 'x1': answer: \"answer_start\" is '4', expected a whole",
+    ),
+    "id": (qa(id=7), "\"id\" is '7', expected text"),
+    "nothing to learn": (
+        qa(answers=[{"text": "dog", "answer_start": 4}]),
+        "nothing to learn from",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_one_line_before_any_training(
+    answer, squad_flags, tmp_path, case
+):
+    content, words = BAD_FILES[case]
+    if not isinstance(content, str):
+        content = json.dumps(content)
+    path = spoil(tmp_path, "bad.json", content.encode())
+    with pytest.raises(UserError, match=words) as caught:
+        answer(**{**squad_flags, "train_file": path})
+    assert str(path) in str(caught.value)
+    assert not os.path.exists(squad_flags["output_dir"])
+
+
+def test_an_id_that_occurs_twice_is_named(answer, squad_flags, tmp_path):
+    rows = [("same", "the mat", "the cat ?", "mat")] * 2
+    path = squad_file(tmp_path / "twice.json", rows)
+    with pytest.raises(UserError, match="'same' occurs twice"):
+        answer(**{**squad_flags, "predict_file": path}, do_predict=True)
+    assert not os.path.exists(squad_flags["output_dir"])
+
+
+BAD_FLAGS = {
+    "no training file": ({"train_file": ""}, "--train_file is missing"),
+    "no file to predict": (
+        {"predict_file": "", "do_predict": True},
+        "--predict_file is missing",
+    ),
+    "missing file": ({"train_file": "/nowhere.json"}, "/nowhere.json"),
+    "short window": ({"max_seq_length": 11}, "expected at least 12"),
+    "no stride": ({"doc_stride": 0}, "--doc_stride is 0, expected >= 1"),
+    "no query": ({"max_query_length": 0}, "--max_query_length is 0"),
+    "no candidates": ({"n_best_size": 0}, "--n_best_size is 0"),
+    "no length": ({"max_answer_length": -1}, "--max_answer_length is -1"),
+    "nothing to do": ({"do_train": False}, "nothing to do"),
+    "untrained": (
+        {"do_train": False, "do_predict": True},
+        "no trained adapters",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_bad_flags_are_one_line_before_any_training(answer, squad_flags, case):
+    change, words = BAD_FLAGS[case]
+    with pytest.raises(UserError, match=words):
+        answer(**{**squad_flags, **change})
+    assert not os.path.exists(squad_flags["output_dir"])
+
+
+def test_evaluation_of_unanswered_questions_is_refused_before_training(
+    answer, squad_flags, tiny_squad
+):
+    squad_flags["predict_file"] = tiny_squad / "v2.json"
+    with pytest.raises(UserError, match="'none-q0' has no answer.*version_2"):
+        answer(**squad_flags, do_eval=True)
+    assert not os.path.exists(squad_flags["output_dir"])
+
+
+def test_a_classifier_is_no_head_for_questions(answer, squad_flags, tiny_flags):
+    run_process(*(f"--{k}={v}" for k, v in tiny_flags.items()))
+    adapter = tiny_flags["output_dir"] / "adapter"
+    squad_flags["output_dir"] /= "squad"
+    with pytest.raises(UserError, match="trained on the task custom, not on"):
+        answer(**squad_flags, adapter=adapter)
+
+
+def test_describe_counts_no_pooler(answer, squad_flags, capsys):
+    answer(describe=True, bert_config_file="configs/bert_base_uncased.json")
+    text = capsys.readouterr().out
+    assert "pooler" not in text
+    # BERT-base without pooler, adapters of size 64, a head of 2 D + 2.
+    assert f"**** Total Parameters = {111863042 - 590592} *****" in text
+
+
+def test_errors_end_the_program_with_one_line_and_code_one():
+    for arguments, words in (
+        (["--do_train"], "--output_dir"),
+        (["--count_steps_in=rows"], "count_steps_in"),
+        (["--no_such_flag=1"], "no_such_flag"),
+    ):
+        done = run_process(*arguments, check=False, program="run_squad.py")
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1, done
+        assert len(lines) == 1 and words in lines[0], lines
+        assert lines[0].startswith("error: ")

@@ -1,0 +1,457 @@
+"""Answers: which are chosen, in which order, and "no answer"."""
+
+import numpy as np
+import pytest
+
+from tasks.squad_answers import (
+    CERTAINLY_NONE,
+    Candidates,
+    Rules,
+    predict_answers,
+)
+from tasks.squad_data import Question
+from tasks.squad_windows import Windows
+
+# `[CLS] word [SEP]` before every part of a context.
+FIRST = 3
+LOW = -90.0
+
+
+def make_windows(contexts, parts, unsure=()):
+    """Windows of contexts whose tokens are their words.
+
+    Args:
+        contexts: of the questions, one each.
+        parts: (question, first word, words) of each window.
+        unsure: numbers of unsure tokens.
+    """
+    offsets, starts = [], []
+    for context in contexts:
+        starts.append(len(offsets))
+        end = 0
+        for word in context.split():
+            begin = context.index(word, end)
+            end = begin + len(word)
+            offsets.append((begin, end))
+    lengths = [FIRST + words + 1 for _, _, words in parts]
+    row_starts = np.cumsum([0, *lengths])
+    return Windows(
+        tokens=np.zeros(row_starts[-1], np.int32),
+        segments=np.zeros(row_starts[-1], np.int32),
+        starts=row_starts,
+        labels={},
+        question=np.array([part[0] for part in parts], np.int32),
+        first=np.full(len(parts), FIRST, np.int32),
+        context_first=np.array([part[1] for part in parts], np.int32),
+        context_starts=np.array(starts),
+        offsets=np.array(offsets, np.int32).reshape(-1, 2),
+        unsure=np.isin(np.arange(len(offsets)), list(unsure)),
+    )
+
+
+def make_outputs(starts, ends, null):
+    """The head's outputs from (place in the row, logit) pairs, best first."""
+    outputs = {"null_logits": np.array(null, np.float32).reshape(-1, 2)}
+    n = max([len(row) for row in starts + ends], default=5)
+    for side, rows in (("start", starts), ("end", ends)):
+        # As `best_logits` fills rows up: beyond the tokens, never chosen.
+        filled = [row + [(99, -1e30)] * (n - len(row)) for row in rows]
+        pairs = np.array(filled, np.float64).reshape(-1, n, 2)
+        outputs[f"{side}_indexes"] = pairs[:, :, 0].astype(np.int32)
+        outputs[f"{side}_logits"] = pairs[:, :, 1].astype(np.float32)
+    return outputs
+
+
+def make_rules(negative=False, n_best=20, longest=30, threshold=0.0):
+    return Rules(n_best, longest, negative, threshold)
+
+
+CONTEXT = "the cat sat on the mat"
+NULL = (-5, -5)
+
+
+def predict(starts, ends, rules=None, context=CONTEXT, null=NULL, unsure=()):
+    """The prediction to one question with one window."""
+    windows = make_windows([context], [(0, 0, len(context.split()))], unsure)
+    outputs = make_outputs([starts], [ends], [null])
+    (prediction,) = predict_answers(
+        [Question("q", "?", context, None)],
+        windows,
+        outputs,
+        rules or make_rules(),
+    )
+    return prediction
+
+
+def predict_windows(parts, starts, ends, rules=None, null=None):
+    """The prediction to one question with several windows."""
+    windows = make_windows([CONTEXT], [(0, *part) for part in parts])
+    outputs = make_outputs(starts, ends, null or [NULL] * len(parts))
+    (prediction,) = predict_answers(
+        [Question("q", "?", CONTEXT, None)],
+        windows,
+        outputs,
+        rules or make_rules(),
+    )
+    return prediction
+
+
+def listed(prediction):
+    """(text, start logit, end logit) of the candidates."""
+    texts, logits = prediction.candidates
+    return [(text, *pair) for text, pair in zip(texts, logits.tolist())]
+
+
+# Which pairs of a start and an end
+
+
+def test_candidates_are_ordered_by_the_sum_of_their_logits():
+    prediction = predict(starts=[(4, 2.0), (3, 1.0)], ends=[(5, 3.0), (4, 0.5)])
+    assert prediction.text == "cat sat"
+    assert listed(prediction) == [
+        ("cat sat", 2.0, 3.0),
+        ("the cat sat", 1.0, 3.0),
+        ("cat", 2.0, 0.5),
+        ("the cat", 1.0, 0.5),
+    ]
+    assert prediction.null_odds == 0.0
+    assert prediction.candidates.logits.dtype == np.float64
+
+
+def test_an_end_before_the_start_is_no_answer():
+    prediction = predict(starts=[(5, 9.0), (3, 1.0)], ends=[(4, 9.0)])
+    assert listed(prediction) == [("the cat", 1.0, 9.0)]
+
+
+@pytest.mark.parametrize(
+    "longest,expected",
+    [
+        (1, ["on"]),
+        (2, ["on the", "on"]),
+        (3, ["on the mat", "on the", "on"]),
+    ],
+)
+def test_answers_have_at_most_the_given_number_of_tokens(longest, expected):
+    prediction = predict(
+        starts=[(6, 1.0)],
+        ends=[(8, 3.0), (7, 2.0), (6, 1.0)],
+        rules=make_rules(longest=longest),
+    )
+    assert list(prediction.candidates.texts) == expected
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 9, 10, 99])
+def test_places_outside_the_part_of_the_context_are_no_answer(place):
+    expected = [("mat", 1.0, 1.0)]
+    ends, starts = [(8, 1.0)], [(8, 1.0)]
+    assert listed(predict([(place, 5.0), *starts], ends)) == expected
+    assert listed(predict(starts, [(place, 5.0), *ends])) == expected
+
+
+def test_parts_of_a_context_are_told_by_their_own_length():
+    # Place 6 is the [SEP] of the second window and a word of the first.
+    prediction = predict_windows(
+        [(0, 4), (3, 3)],
+        starts=[[(6, 1.0)], [(6, 5.0), (5, 2.0)]],
+        ends=[[(6, 1.0)], [(6, 5.0), (5, 2.0)]],
+    )
+    assert listed(prediction) == [("mat", 2.0, 2.0), ("on", 1.0, 1.0)]
+
+
+def test_starts_count_where_they_have_most_context_and_ends_everywhere():
+    # "on" has 0 words to its right in the first window, 1 to its left in the
+    # second; "the" has 1 to its left in the second only.
+    prediction = predict_windows(
+        [(0, 4), (2, 4)],
+        starts=[[(6, 9.0), (4, 3.0)], [(4, 2.0), (5, 1.0)]],
+        ends=[[(6, 4.0)], [(5, 3.0)]],
+    )
+    assert listed(prediction) == [
+        ("cat sat on", 3.0, 4.0),
+        ("on the", 2.0, 3.0),
+        ("the", 1.0, 3.0),
+    ]
+
+
+def test_of_windows_with_equal_context_the_first_counts():
+    # "sat" has two words on one side and one on the other in both.
+    starts = [[(5, 1.0)], [(4, 5.0)]]
+    ends = [[(5, 1.0)], [(4, 5.0)]]
+    prediction = predict_windows([(0, 4), (1, 4)], starts, ends)
+    assert listed(prediction) == [("sat", 1.0, 1.0)]
+
+
+def test_the_longer_of_two_windows_counts_where_context_is_equal():
+    # "the" has one word on its poorer side in both, in windows of 5 and 3.
+    starts = [[(4, 1.0)], [(4, 5.0)]]
+    windows = [(3, 3), (3, 5)]
+    context = "a b c d e f g h"
+    made = make_windows([context], [(0, *part) for part in windows])
+    (prediction,) = predict_answers(
+        [Question("q", "?", context, None)],
+        made,
+        make_outputs(starts, starts, [NULL, NULL]),
+        make_rules(),
+    )
+    assert listed(prediction) == [("e", 5.0, 5.0)]
+
+
+# How many, in which order
+
+
+def test_a_text_is_listed_once_with_its_best_logits():
+    prediction = predict(
+        starts=[(6, 4.0), (3, 3.0)],
+        ends=[(6, 2.0), (3, 1.0)],
+        context="cat sat on cat",
+    )
+    assert listed(prediction) == [
+        ("cat", 4.0, 2.0),
+        ("cat sat on cat", 3.0, 2.0),
+    ]
+
+
+def test_texts_that_occur_twice_do_not_fill_the_list():
+    prediction = predict(
+        starts=[(3, 5.0), (4, 4.0), (5, 3.0)],
+        ends=[(3, 5.0), (4, 4.0), (5, 3.0)],
+        rules=make_rules(n_best=2, longest=1),
+        context="cat cat dog",
+    )
+    assert list(prediction.candidates.texts) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("n_best", [1, 2, 3, 4, 9])
+def test_no_more_than_the_best_are_listed(n_best):
+    prediction = predict(
+        starts=[(4, 2.0), (3, 1.0)],
+        ends=[(5, 3.0), (4, 0.5)],
+        rules=make_rules(n_best=n_best),
+    )
+    expected = ["cat sat", "the cat sat", "cat", "the cat"][:n_best]
+    assert list(prediction.candidates.texts) == expected
+
+
+def test_equal_candidates_are_in_the_order_of_windows_starts_and_ends():
+    row = [(4, 1.0), (3, 1.0)]
+    prediction = predict_windows(
+        [(0, 3), (3, 3)],
+        starts=[row, row],
+        ends=[row, row],
+        rules=make_rules(negative=True),
+        null=[(1.0, 1.0), (1.0, 1.0)],
+    )
+    assert list(prediction.candidates.texts) == [
+        *("cat", "the cat", "the", "on the", "on"),
+        # "the" of the second window is the same text as the first's.
+        "",
+    ]
+
+
+def test_equal_candidates_are_in_the_order_of_starts_not_of_places():
+    prediction = predict(
+        starts=[(5, 1.0), (3, 0.0), (4, 0.0)], ends=[(5, 1.0), (4, 1.0)]
+    )
+    assert list(prediction.candidates.texts) == [
+        "sat",
+        "the cat sat",
+        "the cat",
+        "cat sat",
+        "cat",
+    ]
+
+
+def test_probabilities_are_a_softmax_over_sums():
+    candidates = Candidates(
+        ("a", "b", "c"), np.log([[2.0, 3.0], [1.0, 3.0], [1.0, 1.0]])
+    )
+    np.testing.assert_allclose(
+        candidates.probabilities(), [0.6, 0.3, 0.1], rtol=1e-12
+    )
+
+
+def test_probabilities_of_large_logits_are_finite():
+    candidates = Candidates(("a", "b"), np.array([[9e3, 9e3], [-9e3, 0.0]]))
+    assert candidates.probabilities().tolist() == [1.0, 0.0]
+
+
+# No answer
+
+
+def test_no_answer_is_one_of_the_candidates_of_version_2():
+    prediction = predict(
+        starts=[(4, 2.0), (3, 1.0)],
+        ends=[(4, 2.0)],
+        rules=make_rules(negative=True),
+        null=(1.5, 2.0),
+    )
+    assert listed(prediction) == [
+        ("cat", 2.0, 2.0),
+        ("", 1.5, 2.0),
+        ("the cat", 1.0, 2.0),
+    ]
+    assert prediction.null_odds == -0.5
+    assert prediction.text == "cat"
+
+
+def test_no_answer_is_added_to_a_list_that_it_is_not_in():
+    prediction = predict(
+        starts=[(4, 2.0), (3, 1.0)],
+        ends=[(4, 2.0)],
+        rules=make_rules(negative=True, n_best=2),
+        null=(-3.0, -2.0),
+    )
+    assert listed(prediction) == [
+        ("cat", 2.0, 2.0),
+        ("the cat", 1.0, 2.0),
+        ("", -3.0, -2.0),
+    ]
+
+
+def test_no_answer_is_no_candidate_of_version_1():
+    prediction = predict([(4, 2.0)], [(4, 2.0)], null=(9.0, 9.0))
+    assert listed(prediction) == [("cat", 2.0, 2.0)]
+    assert (prediction.text, prediction.null_odds) == ("cat", 0.0)
+
+
+@pytest.mark.parametrize(
+    "threshold,text",
+    [(-1.0, ""), (0.0, ""), (1.5, "cat"), (1.75, "cat"), (1.25, "")],
+)
+def test_no_answer_is_given_where_its_odds_are_above_the_threshold(
+    threshold, text
+):
+    prediction = predict(
+        starts=[(4, 2.0)],
+        ends=[(4, 2.0)],
+        rules=make_rules(negative=True, threshold=threshold),
+        null=(3.0, 2.5),
+    )
+    assert prediction.null_odds == 1.5
+    assert prediction.text == text
+    assert list(prediction.candidates.texts) == ["", "cat"]
+
+
+def test_null_odds_are_those_of_the_window_where_they_are_least():
+    prediction = predict_windows(
+        [(0, 3), (3, 3), (5, 1)],
+        starts=[[(4, 2.0)], [(99, 0.0)], [(99, 0.0)]],
+        ends=[[(4, 2.0)], [(99, 0.0)], [(99, 0.0)]],
+        rules=make_rules(negative=True),
+        # The least sum, which holds neither the least start nor end.
+        null=[(9.0, -8.0), (0.0, 0.5), (-7.0, 9.0)],
+    )
+    assert listed(prediction) == [("cat", 2.0, 2.0), ("", 0.0, 0.5)]
+    assert prediction.null_odds == -3.5
+
+
+@pytest.mark.parametrize(
+    "starts,ends,n_best",
+    [
+        # The only end is before the only start.
+        ([(5, 1.0)], [(4, 1.0)], 20),
+        # All are in the question.
+        ([(1, 1.0)], [(1, 1.0)], 20),
+        # "No answer" alone has a place in the list.
+        ([(4, 1.0)], [(4, 1.0)], 1),
+    ],
+)
+def test_where_only_no_answer_is_left_it_is_given(starts, ends, n_best):
+    rules = make_rules(negative=True, n_best=n_best, threshold=2e6)
+    prediction = predict(starts, ends, rules, null=(2.0, 3.0))
+    assert listed(prediction) == [("", 2.0, 3.0)]
+    assert prediction.text == ""
+    assert prediction.null_odds == CERTAINLY_NONE
+
+
+def test_a_question_without_candidates_has_an_empty_answer_in_version_1():
+    prediction = predict(starts=[(5, 1.0)], ends=[(4, 1.0)])
+    assert prediction.text == ""
+    assert prediction.candidates.texts == ("",)
+    assert prediction.candidates.probabilities().tolist() == [1.0]
+
+
+NONE = {"starts": [], "ends": [], "null": []}
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
+    rules = make_rules(negative=negative)
+    questions = [
+        Question(name, "?", context, None)
+        for name, context in (("a", ""), ("b", "cat"), ("c", ""))
+    ]
+    windows = make_windows(["", "cat", ""], [(1, 0, 1)])
+    outputs = make_outputs([[(3, 1.0)]], [[(3, 1.0)]], [NULL])
+    predictions = predict_answers(questions, windows, outputs, rules)
+    assert [p.text for p in predictions] == ["", "cat", ""]
+    for number in (0, 2):
+        assert predictions[number].candidates.texts == ("",)
+        assert predictions[number].null_odds == CERTAINLY_NONE * negative
+    # And where there are no windows at all.
+    predictions = predict_answers(
+        questions[:1], make_windows([""], []), make_outputs(**NONE), rules
+    )
+    assert [p.text for p in predictions] == [""]
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    "unsure,expected",
+    [
+        ([], "cat) sat (on"),
+        ([0, 4], "cat) sat (on"),
+        # Any of its tokens.
+        ([1], "(cat) sat (on)"),
+        ([2], "(cat) sat (on)"),
+        ([3], "(cat) sat (on)"),
+    ],
+)
+def test_answers_with_unsure_tokens_are_widened_to_whole_words(
+    unsure, expected
+):
+    context = "the (cat) sat (on) it"
+    windows = make_windows([context], [(0, 0, 5)], unsure)
+    # The tokens of the words in brackets are without them.
+    windows.offsets[1] += (1, 0)
+    windows.offsets[3] += (0, -1)
+    (prediction,) = predict_answers(
+        [Question("q", "?", context, None)],
+        windows,
+        make_outputs([[(4, 1.0)]], [[(6, 1.0)]], [NULL]),
+        make_rules(),
+    )
+    assert prediction.text == expected
+
+
+@pytest.mark.parametrize("unsure", [(), (1,)])
+def test_the_words_of_an_answer_have_one_space_between_them(unsure):
+    prediction = predict(
+        starts=[(4, 1.0)],
+        ends=[(6, 1.0)],
+        context="the  cat \n\t sat\u202f\u202fon the mat",
+        unsure=unsure,
+    )
+    assert prediction.text == "cat sat on"
+
+
+def test_answers_are_cut_out_of_their_own_context():
+    contexts = ["the cat", "a dog sat", "the dog ran on"]
+    windows = make_windows(
+        contexts, [(0, 0, 2), (1, 0, 3), (2, 0, 2), (2, 2, 2)]
+    )
+    one, two = [(4, 1.0)], [(4, 2.0)]
+    predictions = predict_answers(
+        [Question(c, "?", c, None) for c in contexts],
+        windows,
+        make_outputs([two, one, one, two], [two, one, one, two], 4 * [NULL]),
+        make_rules(),
+    )
+    assert [p.text for p in predictions] == ["cat", "dog", "on"]
+    assert [listed(p) for p in predictions] == [
+        [("cat", 2.0, 2.0)],
+        [("dog", 1.0, 1.0)],
+        [("on", 2.0, 2.0), ("dog", 1.0, 1.0)],
+    ]

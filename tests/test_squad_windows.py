@@ -1,0 +1,462 @@
+"""Windows of contexts: what they show, how they overlap, where answers are."""
+
+import dataclasses
+import unicodedata
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from conftest import TINY_WORDS
+
+from tasks import squad_windows
+from tasks.squad_data import Answer, Question
+from tasks.squad_windows import cut_windows
+from tokenization import FullTokenizer
+
+PROPERTY = hypothesis.settings(
+    derandomize=True, deadline=None, max_examples=150
+)
+SPACES = " \t\r\n\u202f"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join(TINY_WORDS) + "\n")
+    return FullTokenizer(str(path))
+
+
+def ask(context, answer=None, text="is a cat in ?", start=None):
+    """A question with one answer; `""` for none, None for unlabelled."""
+    answers = None
+    if answer is not None:
+        start = context.index(answer) if start is None else start
+        answers = (Answer(answer, start),) if answer else ()
+    return Question("q", text, context, answers)
+
+
+def rows_of(windows):
+    """The tokens of each row, as words."""
+    return [
+        " ".join(TINY_WORDS[i] for i in windows.tokens[start:end])
+        for start, end in zip(windows.starts, windows.starts[1:])
+    ]
+
+
+def labels_of(windows):
+    return list(
+        zip(
+            windows.labels["start_positions"].tolist(),
+            windows.labels["end_positions"].tolist(),
+        )
+    )
+
+
+def targets(windows, question=0):
+    """What each row's labels cut out of the row, None for 0 and 0."""
+    return [
+        " ".join(row.split()[start : end + 1])
+        if (start, end) != (0, 0)
+        else None
+        for row, (start, end), number in zip(
+            rows_of(windows), labels_of(windows), windows.question
+        )
+        if number == question
+    ]
+
+
+# By hand
+
+
+def test_windows_hold_the_question_and_overlapping_parts(tokenizer):
+    question = ask("the cat sat on the mat .", "mat")
+    windows = cut_windows([question], tokenizer, 9, 2, 2)
+    assert rows_of(windows) == [
+        "[CLS] is a [SEP] the cat sat on [SEP]",
+        "[CLS] is a [SEP] sat on the mat [SEP]",
+        "[CLS] is a [SEP] the mat . [SEP]",
+    ]
+    assert windows.segments.tolist() == (
+        2 * [0, 0, 0, 0, 1, 1, 1, 1, 1] + [0, 0, 0, 0, 1, 1, 1, 1]
+    )
+    assert windows.starts.tolist() == [0, 9, 18, 26]
+    assert windows.question.tolist() == [0, 0, 0]
+    assert windows.first.tolist() == [4, 4, 4]
+    assert windows.context_first.tolist() == [0, 2, 4]
+    assert windows.context_starts.tolist() == [0]
+    assert labels_of(windows) == [(0, 0), (7, 7), (5, 5)]
+    assert windows.offsets.tolist() == [
+        [0, 3], [4, 7], [8, 11], [12, 14], [15, 18], [19, 22], [23, 24],
+    ]  # fmt: skip
+    assert not windows.unsure.any()
+
+
+def test_arrays_have_the_declared_types(tokenizer):
+    windows = cut_windows([ask("the cat", "cat")], tokenizer, 9, 2, 2)
+    types = {
+        field.name: getattr(windows, field.name).dtype.name
+        for field in dataclasses.fields(windows)
+        if field.name != "labels"
+    }
+    assert types == {
+        "tokens": "int32",
+        "segments": "int32",
+        "starts": "int64",
+        "question": "int32",
+        "first": "int32",
+        "context_first": "int32",
+        "context_starts": "int64",
+        "offsets": "int32",
+        "unsure": "bool",
+    }
+    assert {v.dtype.name for v in windows.labels.values()} == {"int32"}
+
+
+@pytest.mark.parametrize(
+    "tokens,expected",
+    [(1, [0]), (4, [0]), (5, [0, 3]), (7, [0, 3]), (8, [0, 3, 6])],
+)
+def test_no_window_follows_the_one_that_reaches_the_end(
+    tokenizer, tokens, expected
+):
+    question = ask("cat " * tokens, text="is a")
+    windows = cut_windows([question], tokenizer, 9, 3, 2)
+    assert windows.context_first.tolist() == expected
+
+
+def test_windows_are_never_further_apart_than_they_are_long(tokenizer):
+    windows = cut_windows([ask("a " * 10)], tokenizer, 9, 128, 2)
+    assert windows.context_first.tolist() == [0, 4, 8]
+
+
+@pytest.mark.parametrize(
+    "max_query_length,head",
+    [
+        (1, "[CLS] is [SEP]"),
+        (4, "[CLS] is a cat in [SEP]"),
+        (5, "[CLS] is a cat in ? [SEP]"),
+        (9, "[CLS] is a cat in ? [SEP]"),
+    ],
+)
+def test_long_questions_are_cut(tokenizer, max_query_length, head):
+    windows = cut_windows([ask("sat")], tokenizer, 16, 4, max_query_length)
+    assert rows_of(windows) == [f"{head} sat [SEP]"]
+    assert windows.first.tolist() == [len(head.split())]
+
+
+def test_an_empty_question_is_no_token(tokenizer):
+    windows = cut_windows([ask("sat", text="")], tokenizer, 16, 4, 4)
+    assert rows_of(windows) == ["[CLS] [SEP] sat [SEP]"]
+
+
+@pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
+def test_a_context_without_tokens_has_no_windows(tokenizer, context):
+    questions = [ask("the cat"), ask(context), ask("a dog")]
+    windows = cut_windows(questions, tokenizer, 16, 4, 4)
+    assert windows.question.tolist() == [0, 2]
+    alone = cut_windows([ask(context, "")], tokenizer, 16, 4, 4)
+    assert len(alone) == 0
+    assert alone.labels["start_positions"].shape == (0,)
+    assert len(alone.fingerprint()) == 64
+
+
+def test_questions_of_a_context_share_its_tokens(tokenizer):
+    questions = [
+        ask("a cat sat"),
+        ask("the dog", text="was the dog bad ?"),
+        ask("the dog", text="is it ?"),
+        ask("a cat sat", text="not ?"),
+    ]
+    windows = cut_windows(questions, tokenizer, 16, 4, 4)
+    starts = windows.context_starts.tolist()
+    assert starts[:3] == [0, 3, 3]
+    for question, start in zip(questions, starts):
+        words = question.context.split()
+        offsets = windows.offsets[start : start + len(words)]
+        assert [question.context[s:e] for s, e in offsets] == words
+    # The first context may be kept a second time, the second is not.
+    assert len(windows.offsets) <= 3 + 2 + 3
+
+
+@pytest.mark.parametrize(
+    "context,answer,start,expected",
+    [
+        ("the cat sat on the mat .", "cat", None, "cat"),
+        ("the cat sat on the mat .", "the cat", None, "the cat"),
+        ("the cat sat on the mat .", " cat sat ", None, "cat sat"),
+        # The second of two.
+        ("the cat sat on the mat .", "the", 15, "the"),
+        # Its own tokens are less than its words, or more.
+        ("a (cat) sat", "cat", None, "cat"),
+        ("the cats sat", "cat", None, "cat"),
+        ("the cats sat", "ca", None, "cat ##s"),
+        ("the cats sat", "s sa", None, "cat ##s sat"),
+        ("a mat.cat", "cat", None, "cat"),
+        # Case and accents are none of the tokens'.
+        ("the C\u00c4T sat", "C\u00c4T", None, "cat"),
+        ("the cat sat", "", None, None),
+    ],
+)
+def test_labels_are_the_places_of_the_answers_tokens(
+    tokenizer, context, answer, start, expected
+):
+    question = ask(context, answer, start=start)
+    windows = cut_windows([question], tokenizer, 24, 4, 4)
+    assert targets(windows) == [expected]
+    if start is not None:
+        (label,) = labels_of(windows)
+        assert label == (6 + 4, 6 + 4)
+
+
+def test_the_first_place_within_the_answers_words_is_taken(tokenizer):
+    question = ask("a cat,cat sat", "cat", start=6)
+    windows = cut_windows([question], tokenizer, 24, 4, 4)
+    assert labels_of(windows) == [(7, 7)]
+
+
+def test_a_window_that_holds_half_an_answer_has_none(tokenizer):
+    question = ask("the cat sat on the mat .", "sat on", text="")
+    windows = cut_windows([question], tokenizer, 6, 1, 2)
+    assert rows_of(windows)[:4] == [
+        "[CLS] [SEP] the cat sat [SEP]",
+        "[CLS] [SEP] cat sat on [SEP]",
+        "[CLS] [SEP] sat on the [SEP]",
+        "[CLS] [SEP] on the mat [SEP]",
+    ]
+    assert labels_of(windows) == [(0, 0), (3, 4), (2, 3), (0, 0), (0, 0)]
+
+
+def test_impossible_questions_point_at_the_first_token(tokenizer):
+    questions = [ask("a b c d e f g", ""), ask("a cat", "cat")]
+    windows = cut_windows(questions, tokenizer, 9, 2, 2)
+    assert targets(windows, 0) == [None, None, None]
+    assert targets(windows, 1) == ["cat"]
+
+
+def test_there_are_labels_where_all_answers_are_known_only(tokenizer):
+    known, unknown = ask("a cat", "cat"), ask("a dog")
+    assert set(cut_windows([known], tokenizer, 9, 2, 2).labels) == {
+        "start_positions",
+        "end_positions",
+    }
+    for questions in ([unknown], [known, unknown], [unknown, known]):
+        assert cut_windows(questions, tokenizer, 9, 2, 2).labels == {}
+
+
+@pytest.mark.parametrize(
+    "context,unsure",
+    [
+        ("the cats sat .", [0, 0, 0, 0, 0]),
+        ("the zebra sat", [0, 1, 0]),
+        # One character for one, or one that vanishes.
+        ("the C\u00c4T sat", [0, 0, 0]),
+        ("the ca\u0308ts sat", [0, 1, 1, 0]),
+        ("the c\u200bat sat", [0, 1, 0]),
+        ("the c\x01at sat", [0, 1, 0]),
+        ("the\u00a0cat sat", [1, 1, 0]),
+        ("the\u202fcat sat", [0, 0, 0]),
+        ("the (c\x7fat) sat", [0, 1, 1, 1, 0]),
+    ],
+)
+def test_tokens_of_words_that_lose_characters_are_unsure(
+    tokenizer, context, unsure
+):
+    windows = cut_windows([ask(context)], tokenizer, 16, 4, 4)
+    assert windows.unsure.tolist() == [bool(flag) for flag in unsure]
+
+
+# Any contexts
+
+PIECES = st.sampled_from(
+    "the cat cats CAT sat! (cat) mat.cat zebra c\u00e4t ca\u0308t ca\u200bt "
+    "the\u00a0cat c\x01at \u4eac".split(" ")
+)
+GAPS = st.sampled_from([" ", " ", " ", "  ", "\n", "\t ", "\u202f"])
+CONTEXTS = st.lists(st.tuples(PIECES, GAPS), max_size=25).map(
+    lambda pieces: "".join(piece + gap for piece, gap in pieces)
+)
+QUESTIONS = st.lists(
+    st.sampled_from("is the cat in ? Cats zebra".split()), max_size=8
+).map(" ".join)
+# (max_seq_length, doc_stride, max_query_length): room for a token at least.
+SIZES = st.integers(1, 6).flatmap(
+    lambda query: st.tuples(
+        st.integers(query + 4, 24), st.integers(1, 12), st.just(query)
+    )
+)
+
+
+@PROPERTY
+@hypothesis.given(
+    st.lists(st.tuples(QUESTIONS, CONTEXTS), min_size=1, max_size=4), SIZES
+)
+def test_windows_show_every_token_of_every_context(tokenizer, texts, sizes):
+    max_seq_length, doc_stride, max_query_length = sizes
+    questions = [ask(context, text=text) for text, context in texts]
+    windows = cut_windows(questions, tokenizer, *sizes)
+    assert windows.question.tolist() == sorted(windows.question)
+    for number, question in enumerate(questions):
+        query, context = tokenizer.encode([question.text, question.context])
+        head = query.ids[:max_query_length]
+        head = [tokenizer.classify_id, *head, tokenizer.separate_id]
+        room = max_seq_length - len(head) - 1
+        rows = np.flatnonzero(windows.question == number)
+        ends = []
+        for row in rows:
+            start, end = windows.starts[row : row + 2]
+            tokens = windows.tokens[start:end].tolist()
+            assert len(tokens) <= max_seq_length
+            assert windows.first[row] == len(head)
+            first = windows.context_first[row]
+            part = context.ids[first : first + room]
+            assert part
+            assert tokens == [*head, *part, tokenizer.separate_id]
+            assert windows.segments[start:end].tolist() == (
+                [0] * len(head) + [1] * (len(part) + 1)
+            )
+            ends.append(first + len(part))
+        firsts = windows.context_first[rows].tolist()
+        step = min(doc_stride, room)
+        assert firsts == list(range(0, step * len(rows), step))
+        # No gap, the last one reaches the end, and no other does.
+        assert all(end >= first for end, first in zip(ends, firsts[1:]))
+        assert ends[-1:] == [len(context.ids)][: len(rows)]
+        assert all(end < len(context.ids) for end in ends[:-1])
+        assert bool(len(rows)) == bool(context.ids)
+
+
+def plain(text):
+    """Lower-case text without accents, format and control characters."""
+    return "".join(
+        c
+        for c in unicodedata.normalize("NFD", text).lower()
+        if unicodedata.category(c) not in ("Mn", "Cf", "Cc")
+    )
+
+
+@PROPERTY
+@hypothesis.given(st.lists(CONTEXTS, min_size=1, max_size=4))
+def test_offsets_cut_the_tokens_text_out_of_the_context(tokenizer, contexts):
+    windows = cut_windows(list(map(ask, contexts)), tokenizer, 16, 4, 4)
+    starts = windows.context_starts
+    for row, number in enumerate(windows.question):
+        first = windows.first[row]
+        part = slice(windows.starts[row] + first, windows.starts[row + 1] - 1)
+        shift = starts[number] + windows.context_first[row]
+        for place, token in enumerate(windows.tokens[part]):
+            begin, end = windows.offsets[shift + place]
+            text = contexts[number][begin:end]
+            assert text and not set(text) & set(SPACES)
+            if TINY_WORDS[token] == "[UNK]":
+                assert windows.unsure[shift + place]
+            else:
+                assert plain(text) == TINY_WORDS[token].replace("##", "")
+
+
+def slow_target(question, tokenizer):
+    """First and last token of the answer, as the published code finds them."""
+    (answer,) = question.answers
+    ids, inside, word_ended = [], [], True
+    words = []
+    for place, character in enumerate(question.context):
+        if character in SPACES:
+            word_ended = True
+            continue
+        if word_ended:
+            words.append((place, ""))
+        words[-1] = (words[-1][0], words[-1][1] + character)
+        word_ended = False
+    for place, word in words:
+        tokens = tokenizer.encode([word])[0].ids
+        if (
+            place < answer.start + len(answer.text)
+            and place + len(word) > answer.start
+        ):
+            inside += range(len(ids), len(ids) + len(tokens))
+        ids += tokens
+    wanted = tokenizer.encode([answer.text])[0].ids
+    for start in inside:
+        for end in reversed(range(start, inside[-1] + 1)):
+            if ids[start : end + 1] == wanted:
+                return start, end
+    return inside[0], inside[-1]
+
+
+@PROPERTY
+@hypothesis.given(
+    CONTEXTS, st.integers(0, 40), st.integers(1, 12), QUESTIONS, SIZES
+)
+def test_labels_are_those_of_the_published_code(
+    tokenizer, context, start, length, text, sizes
+):
+    answer = context[start : start + length]
+    start += len(answer) - len(answer.lstrip(SPACES))
+    answer = answer.strip(SPACES)
+    hypothesis.assume(answer)
+    question = ask(context, answer, text, start)
+    windows = cut_windows([question], tokenizer, *sizes)
+    first, last = slow_target(question, tokenizer)
+    for row, label in enumerate(labels_of(windows)):
+        begin = windows.context_first[row]
+        shown = windows.lengths[row] - windows.first[row] - 1
+        if begin <= first and last < begin + shown:
+            shift = windows.first[row] - begin
+            assert label == (first + shift, last + shift)
+        else:
+            assert label == (0, 0)
+
+
+# Parts of the work
+
+MANY = [
+    ask("the cat sat", "cat"),
+    ask("the cat sat", "sat", text="is it ?"),
+    ask("", ""),
+    ask("a zebra sat on the slow , slow film .", "slow"),
+    ask("the cat sat", "the", text="was the dog slow ?"),
+    ask("the cat sat", ""),
+    ask("c\u00e4ts ran", "ran"),
+    ask("", "", text="out"),
+]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("chunk", [1, 20, 45])
+def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
+    tokenizer, monkeypatch, chunk, labelled
+):
+    questions = MANY
+    if not labelled:
+        questions = [dataclasses.replace(q, answers=None) for q in MANY]
+    whole = cut_windows(questions, tokenizer, 10, 3, 4)
+    batches = []
+    encode = tokenizer.encode
+    monkeypatch.setattr(
+        tokenizer,
+        "encode",
+        lambda texts: batches.append(texts) or encode(texts),
+    )
+    monkeypatch.setattr(squad_windows, "CHUNK", chunk)
+    parts = cut_windows(questions, tokenizer, 10, 3, 4)
+    # Contexts, questions and answers of two chunks at least.
+    assert len(batches) >= 6
+    assert parts.fingerprint() == whole.fingerprint()
+    for field in dataclasses.fields(whole):
+        expected, found = getattr(whole, field.name), getattr(parts, field.name)
+        if field.name == "labels":
+            assert set(found) == set(expected)
+        else:
+            np.testing.assert_array_equal(found, expected, field.name)
+
+
+def test_a_context_that_follows_upon_itself_is_tokenized_once(
+    tokenizer, monkeypatch
+):
+    texts = []
+    encode = tokenizer.encode
+    monkeypatch.setattr(
+        tokenizer, "encode", lambda batch: texts.extend(batch) or encode(batch)
+    )
+    cut_windows(3 * [ask("a slow film")], tokenizer, 16, 4, 4)
+    assert texts.count("a slow film") == 1
