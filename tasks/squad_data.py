@@ -95,7 +95,9 @@ def _read_question(
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)
     answers: Optional[Tuple[Answer, ...]] = None
-    if with_negative and qa.get("is_impossible", False):
+    if with_negative and _get(
+        {"is_impossible": False, **qa}, "is_impossible", bool, place
+    ):
         answers = ()
     elif "answers" in qa:
         answers = tuple(
@@ -140,13 +142,13 @@ def find_answer(question: Question) -> Optional[Tuple[int, int]]:
     """
     answer = question.answers[0]
     words = list(WORDS.finditer(answer.text))
-    if not words or answer.start < 0:
+    if not words:
         return None
-    start, end = widen(
-        question.context,
-        answer.start + words[0].start(),
-        answer.start + words[-1].end(),
-    )
+    start = answer.start + words[0].start()
+    end = answer.start + words[-1].end()
+    if answer.start < 0 or end > len(question.context):
+        return None
+    start, end = widen(question.context, start, end)
     wanted = " ".join(word.group() for word in words)
     found = wanted in join_words(question.context[start:end])
     return (start, end) if found else None
@@ -169,8 +171,14 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
     if not isinstance(value, dict) or key not in value:
         raise UserError(f'{place}: expected an object with "{key}"')
     found = value[key]
-    if not isinstance(found, kind) or isinstance(found, bool):
-        names = {str: "text", list: "a list", int: "a whole number"}
+    # For Python, true and false are whole numbers as well.
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+        names = {
+            str: "text",
+            list: "a list",
+            int: "a whole number",
+            bool: "true or false",
+        }
         raise UserError(
             f'{place}: "{key}" is {str(found)[:50]!r}, expected {names[kind]}'
         )

@@ -111,6 +111,57 @@ def test_writing_replaces_the_old_file_and_leaves_no_other(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize(
+    "parts,content",
+    [([b""], b""), ([b"a\n", b"", b"\x00\xff"], b"a\n\x00\xff")],
+)
+def test_parts_are_written_one_after_another(tmp_path, parts, content):
+    path = tmp_path / "file"
+    path.write_bytes(b"a long old text")
+    files.write_parts(str(path), iter(parts))
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_old_file_stays_until_the_last_part_is_written(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    seen = []
+
+    def parts():
+        for part in (b"one", b"two"):
+            yield part
+            seen.append(path.read_text())
+
+    files.write_parts(str(path), parts())
+    assert seen == ["old", "old"]
+    assert path.read_text() == "onetwo"
+
+
+def test_parts_that_cannot_be_made_leave_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def parts():
+        yield b"new"
+        raise ValueError("a defect")
+
+    with pytest.raises(ValueError, match="a defect"):
+        files.write_parts(str(path), parts())
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("place", ["missing/file", "file/below", "folder"])
+def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "content").mkdir(parents=True)
+    path = str(tmp_path / place)
+    message = message_of(files.write_parts, path, iter([b"new", b"er"]))
+    assert message.startswith(f"cannot write {path}: ")
+    # Nothing half written stays beside it.
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")

@@ -355,7 +355,7 @@ def found(context, text, start):
         ("the cat  sat on", "cat sat", 4, "cat  sat"),
         ("the cat\n sat on", "cat sat", 4, "cat\n sat"),
         ("the cat\nsat on", "cat\tsat", 4, "cat\nsat"),
-        ("the cat sat", "cat \n sat", 4, "cat sat"),
+        ("the cat sat on it", "cat \n sat", 4, "cat sat on"),
         # A part of a word.
         ("the cats sat", "cat", 4, "cats"),
         ("the (cat) sat", "cat", 5, "(cat)"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import unicodedata
 
 import hypothesis
 import hypothesis.strategies as st
@@ -288,3 +289,56 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
 
     assert lower_sigmas(word).lower() == word.lower()
     assert len(lower_sigmas(word)) == len(word)
+
+
+@pytest.mark.parametrize(
+    "word,uncased,cased",
+    [
+        ("", True, True),
+        ("Cats,", True, True),
+        ("[SEP]", True, True),
+        ("zzz" * 100, True, True),
+        # One letter for one, accents dropped or not.
+        ("\u00c9t\u00e9", True, True),
+        ("e\u0301", False, True),
+        ("\uac01", False, True),
+        # Lower-casing alone would make two of it.
+        ("\u0130", True, True),
+        ("\u039f\u0394\u039f\u03a3", True, True),
+        # Set apart by spaces, which do not count.
+        ("\u4eac\u4eac", True, True),
+        # What the library alone would drop.
+        ("\ue000\ud800", True, True),
+        # Dropped.
+        ("c\u200bat", False, False),
+        ("c\x01at", False, False),
+        ("cat\u00ad", False, False),
+        ("\ufffd", False, False),
+        # Spaces that do not separate words in SQuAD.
+        ("the\u00a0cat", False, False),
+        ("cat\u2003", False, False),
+    ],
+)
+def test_words_keep_their_length_or_not(tokenizers, word, uncased, cased):
+    assert tokenizers["uncased"].keeps_length(word) is uncased
+    assert tokenizers["cased"].keeps_length(word) is cased
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(
+    st.text(st.characters(max_codepoint=0x24F) | st.just("\u0301"), max_size=9)
+)
+def test_latin_words_keep_their_length_as_python_counts_it(
+    tokenizers, case, word
+):
+    normalized = word
+    if case == "uncased":
+        normalized = unicodedata.normalize("NFD", word.lower())
+    dropped = {"Cc", "Cf"} | ({"Mn"} if case == "uncased" else set())
+    kept = [
+        c
+        for c in normalized
+        if unicodedata.category(c) not in dropped and not c.isspace()
+    ]
+    assert tokenizers[case].keeps_length(word) == (len(kept) == len(word))
