@@ -81,9 +81,13 @@ class Adapter(tf.Module):
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D]."""
+        down, down_bias, up, up_bias = (
+            tf.cast(variable, hidden.dtype)
+            for variable in (self.down, self.down_bias, self.up, self.up_bias)
+        )
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        inner = modeling.gelu(tf.matmul(flat, self.down) + self.down_bias)
-        outputs = flat + tf.matmul(inner, self.up) + self.up_bias
+        inner = modeling.gelu(tf.matmul(flat, down) + down_bias)
+        outputs = flat + tf.matmul(inner, up) + up_bias
         outputs = tf.reshape(outputs, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs

@@ -4,8 +4,8 @@ In here: pretrained and trained models in the layouts of Google (TensorFlow
 checkpoints of BERT and of adapter-bert), Hugging Face (safetensors) and this
 project (training checkpoints of trained variables only), each read as
 `Weights` under Google's variable names; the choice of every variable's initial
-value. Not in here: the adapter artifact (`adapter_artifact.py`), and writing
-training checkpoints, which the engines do.
+value; training checkpoints. Not in here: the adapter artifact
+(`adapter_artifact.py`).
 """
 
 import dataclasses
@@ -28,6 +28,8 @@ from errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
+# As many as TensorFlow's own savers keep.
+KEPT_CHECKPOINTS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,6 +400,57 @@ def check_training_checkpoint(path: str, table: Any) -> None:
         for name in (p.name, f"{p.name}/adam_m", f"{p.name}/adam_v"):
             check_shape(weights, dataclasses.replace(p, name=name))
             weights.read(name)
+
+
+def save_training(
+    output_dir: str, step: int, values: Dict[str, np.ndarray]
+) -> None:
+    """Saves `model.ckpt-<step>` and forgets all but the newest few.
+
+    Args:
+        output_dir: folder of the checkpoints.
+        step: training steps done.
+        values: arrays by name, the step as `global_step`.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    prefix = os.path.join(output_dir, f"model.ckpt-{step}")
+    part = os.path.join(f"{prefix}_temp", "part-00000-of-00001")
+    names = sorted(values)
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=part,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[values[name] for name in names],
+        )
+        # Renames, so that a killed program leaves no half checkpoint.
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[part],
+            destination_prefix=prefix,
+            delete_old_dirs=True,
+        )
+        state = tf.train.get_checkpoint_state(output_dir)
+        older = [
+            path
+            for path in (state.all_model_checkpoint_paths if state else ())
+            if step_of(path) < step
+        ]
+        tf.compat.v1.train.update_checkpoint_state(
+            output_dir,
+            prefix,
+            [*older[1 - KEPT_CHECKPOINTS :], prefix],
+            save_relative_paths=True,
+        )
+        for path in older[: 1 - KEPT_CHECKPOINTS]:
+            for file in tf.io.gfile.glob(f"{path}.*"):
+                tf.io.gfile.remove(file)
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(
+            f"cannot write the checkpoint {prefix}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:

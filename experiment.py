@@ -20,7 +20,7 @@ import input_pipeline
 import preparation
 import run_record
 import task_model
-from engines import Job, engine_class
+from engines import Job, choose_engine
 from errors import UserError
 from optimization import Schedule
 from preparation import Experiment, Setup
@@ -40,8 +40,9 @@ def run(experiment: Experiment) -> Dict[str, float]:
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
         )
-    engine = engine_class(experiment.engine)(experiment.hardware)
-    logging.info("engine: %s", type(engine).__name__)
+    make_engine, why = choose_engine(experiment.engine)
+    logging.info("engine: %s (%s)", make_engine.__name__, why)
+    engine = make_engine(experiment.hardware)
     engine.check_devices()
     setup = preparation.open_all(experiment)
     same = setup.task.test_is_dev and experiment.do_eval
@@ -79,9 +80,13 @@ def run(experiment: Experiment) -> Dict[str, float]:
         initial_values=setup.initial_values,
         output_dir=experiment.output_dir,
         seed=experiment.training.seed,
+        # Compilers need one shape.
         length=experiment.max_seq_length
-        if experiment.hardware.use_tpu
+        if experiment.hardware.use_tpu or experiment.use_xla
         else None,
+        parts=experiment.training.gradient_accumulation_steps,
+        use_xla=experiment.use_xla,
+        compute_dtype=experiment.compute_dtype,
     )
     record = preparation.record(setup, features.get("train"), schedule)
     run_record.check(experiment.output_dir, record, experiment.do_train)
@@ -107,10 +112,12 @@ def run(experiment: Experiment) -> Dict[str, float]:
 
     def predict(split: str, batch_size: int, what: str) -> Any:
         if split not in decoded:
-            outputs = engine.predict(job, features[split], batch_size, what)
-            decoded[split] = setup.task.decode(
-                examples[split], features[split], outputs
+            rows = features[split]
+            # There are none where no context has a token.
+            outputs = (
+                engine.predict(job, rows, batch_size, what) if rows else {}
             )
+            decoded[split] = setup.task.decode(examples[split], rows, outputs)
         return decoded[split]
 
     if experiment.do_eval:

@@ -100,13 +100,16 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:
+            # Without any part, too, there is a file.
+            file.write(b"")
             for part in parts:
                 file.write(part)
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except tf.errors.OpError as error:
+        raise UserError(f"cannot write {path}: {error.message}") from error
+    finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
-        raise UserError(f"cannot write {path}: {error.message}") from error
 
 
 def write_text(path: str, text: str) -> None:

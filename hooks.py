@@ -20,11 +20,14 @@ class Context:
         input_mask: int32 [B, T], 1 for a token and 0 for padding.
         training: Whether dropout acts.
         seed: int32 [2], the seed of this step's dropout; needed in training.
+        dtype: of products and of what layers hand on; weights, LayerNorm,
+            softmax and the loss stay float32.
     """
 
     input_mask: tf.Tensor
     training: bool = False
     seed: Optional[tf.Tensor] = None
+    dtype: tf.DType = tf.float32
 
 
 def dropout(

@@ -188,15 +188,22 @@ def train_batches(
     steps: range,
     length: Optional[int],
     shards: int = 1,
+    own: Optional[range] = None,
 ) -> Iterator[Batch]:
-    """Batches of the given steps, each in `shards` equal parts, in order.
+    """Batches of the given steps, each in equal parts, in order.
 
-    `shards` divides the batch size.
+    Args:
+        features: of the training split.
+        plan: order of the rows.
+        steps: which steps.
+        length: as in `make_batch`, of the whole batch.
+        shards: parts of a batch; divides the batch size.
+        own: the parts to make, or None for all.
     """
     for step in steps:
         batch = make_batch(features, plan.rows(step), length)
         size = len(batch["row"]) // shards
-        for shard in range(shards):
+        for shard in range(shards) if own is None else own:
             part = slice(shard * size, (shard + 1) * size)
             yield {name: value[part] for name, value in batch.items()}
 
@@ -208,6 +215,13 @@ def sorted_batches(features: Features, batch_size: int) -> List[np.ndarray]:
         order[first : first + batch_size]
         for first in range(0, len(order), batch_size)
     ]
+
+
+def fill(batches: List[np.ndarray], size: int) -> List[np.ndarray]:
+    """The same batches, the last one filled up to `size` with its last row."""
+    last = batches[-1]
+    missing = np.repeat(last[-1:], size - len(last))
+    return [*batches[:-1], np.concatenate([last, missing])]
 
 
 def restore_order(

@@ -241,10 +241,13 @@ class Dense(tf.Module):
 
     def __call__(self, inputs, context):
         """float32 [..., inputs] -> float32 [..., outputs]."""
-        kernel = self.hooks.parameter(self.kernel, context)
-        bias = self.hooks.parameter(self.bias, context)
+        kernel, bias = (
+            tf.cast(self.hooks.parameter(variable, context), context.dtype)
+            for variable in (self.kernel, self.bias)
+        )
         # One matrix product over all tokens is faster than a batch of them.
-        flat = tf.reshape(inputs, [-1, kernel.shape[0]])
+        flat = tf.cast(inputs, context.dtype)
+        flat = tf.reshape(flat, [-1, kernel.shape[0]])
         flat = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
         shape = tf.concat([tf.shape(inputs)[:-1], [kernel.shape[1]]], axis=0)
         outputs = tf.reshape(flat, shape)
@@ -265,13 +268,12 @@ class LayerNorm(tf.Module):
         """float32 [..., size] -> float32 [..., size]."""
         beta = self.hooks.parameter(self.beta, context)
         gamma = self.hooks.parameter(self.gamma, context)
+        x = tf.cast(x, tf.float32)
         mean = tf.reduce_mean(x, axis=-1, keepdims=True)
         centered = x - mean
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        return (
-            centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * (gamma)
-            + beta
-        )
+        normal = centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+        return tf.cast(normal * gamma + beta, context.dtype)
 
 
 class Embeddings(tf.Module):
@@ -370,7 +372,7 @@ class SelfAttention(tf.Module):
         query = project(self.query) * (1.0 / math.sqrt(config.head_size))
         scores = tf.matmul(query, key, transpose_b=True) + attention_bias
         probabilities = dropout(
-            tf.nn.softmax(scores),
+            tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), hidden.dtype),
             config.attention_probs_dropout_prob,
             self.scope,
             context,
@@ -504,10 +506,12 @@ class Bert(tf.Module):
         ]
         for layer in self.layers:
             outputs.append(layer(outputs[-1], attention_bias, context))
-        return BertOutput(outputs[0], outputs[1:], outputs[-1])
+        sequence_output = tf.cast(outputs[-1], tf.float32)
+        return BertOutput(outputs[0], outputs[1:], sequence_output)
 
     def pooled_output(
         self, sequence_output: tf.Tensor, context: Context
     ) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, D], from the first token."""
-        return tf.tanh(self.pooler(sequence_output[:, 0], context))
+        pooled = self.pooler(sequence_output[:, 0], context)
+        return tf.tanh(tf.cast(pooled, tf.float32))

@@ -5,6 +5,7 @@ bring the gradients, the step and, on several devices, their mean.
 """
 
 import dataclasses
+import functools
 import re
 from typing import Any, Callable, List, Sequence, Tuple
 
@@ -81,7 +82,13 @@ class AdamWeightDecay:
         """
         self.schedule = schedule
         self.variables = [variable for _, variable in variables]
-        self.decays = [not NO_DECAY.search(name) for name, _ in variables]
+        self.updates = [
+            functools.partial(
+                update_variable,
+                0.0 if NO_DECAY.search(name) else WEIGHT_DECAY,
+            )
+            for name, _ in variables
+        ]
         self.slots = [
             tuple(
                 create_slot(f"{name}/{slot}", tuple(variable.shape))
@@ -91,33 +98,55 @@ class AdamWeightDecay:
         ]
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], steps_done: tf.Tensor
+        self,
+        gradients: Sequence[tf.Tensor],
+        learning_rate: Any,
+        on_device: Callable = lambda update, variable, *args: update(
+            variable, *args
+        ),
     ) -> List[Any]:
-        """Clips the gradients and updates variables and slots by one step.
+        """Updates variables and slots by one step.
 
         Args:
             gradients: float32, one for each variable, the mean over the whole
-                batch; scaled down to a global norm of at most `CLIP_NORM`.
-            steps_done: integer [], the number of steps before this one.
+                batch, clipped (`clip`).
+            learning_rate: of this step.
+            on_device: calls an update where its variable lives; engines with
+                several devices bring their own.
 
         Returns:
             The assignments, for graphs to run.
         """
-        learning_rate = self.schedule(steps_done + 1)
-        gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
-        assignments = []
-        for variable, gradient, (m_slot, v_slot), decays in zip(
-            self.variables, gradients, self.slots, self.decays
-        ):
-            value = tf.convert_to_tensor(variable)
-            m = BETA_1 * m_slot + (1.0 - BETA_1) * gradient
-            v = BETA_2 * v_slot + (1.0 - BETA_2) * tf.square(gradient)
-            update = m / (tf.sqrt(v) + EPSILON)
-            if decays:
-                update += WEIGHT_DECAY * value
-            assignments += [
-                variable.assign(value - learning_rate * update),
-                m_slot.assign(m),
-                v_slot.assign(v),
-            ]
-        return assignments
+        return [
+            on_device(update, variable, m, v, gradient, learning_rate)
+            for variable, (m, v), gradient, update in zip(
+                self.variables, self.slots, gradients, self.updates
+            )
+        ]
+
+
+def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Scales gradients down to a global norm of at most `CLIP_NORM`."""
+    return tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
+
+
+def update_variable(
+    weight_decay: float,
+    variable: Any,
+    m_slot: Any,
+    v_slot: Any,
+    gradient: tf.Tensor,
+    learning_rate: Any,
+) -> tf.Operation:
+    """One step of Adam for one variable and its two slots."""
+    value = tf.convert_to_tensor(variable)
+    m = BETA_1 * m_slot + (1.0 - BETA_1) * gradient
+    v = BETA_2 * v_slot + (1.0 - BETA_2) * tf.square(gradient)
+    update = m / (tf.sqrt(v) + EPSILON)
+    if weight_decay:
+        update += weight_decay * value
+    return tf.group(
+        variable.assign(value - learning_rate * update),
+        m_slot.assign(m),
+        v_slot.assign(v),
+    )

@@ -39,6 +39,8 @@ class Training:
         warmup_proportion: share of the steps that warm up, 0 to 1.
         save_checkpoints_steps: distance of checkpoints, in steps.
         length_pool_batches: batches within which rows are grouped by length.
+        gradient_accumulation_steps: parts of a batch that are computed one
+            after the other.
         seed: of everything random.
     """
 
@@ -48,6 +50,7 @@ class Training:
     warmup_proportion: float
     save_checkpoints_steps: int
     length_pool_batches: int
+    gradient_accumulation_steps: int
     seed: int
 
 
@@ -67,6 +70,8 @@ class Experiment:
     training: Training
     hardware: Hardware
     engine: str
+    use_xla: bool
+    compute_dtype: str
     data_dir: str
     output_dir: str
     init_checkpoint: str
@@ -334,6 +339,7 @@ def record(
     # How often a run is saved may change while it goes on.
     del training["save_checkpoints_steps"]
     training["start"] = setup.start
+    training["compute_dtype"] = setup.experiment.compute_dtype
     if train_features is not None:
         training.update(
             steps=schedule.num_train_steps,

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List
 from absl import app, flags
 
 import adapter_modeling
-from engines import Hardware
+from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from preparation import Experiment, Training
@@ -26,6 +26,7 @@ POSITIVE = (
     "iterations_per_loop",
     "length_pool_batches",
     "num_tpu_cores",
+    "gradient_accumulation_steps",
 )
 
 
@@ -87,7 +88,33 @@ def define_flags() -> None:
         "none, which pads more and mixes more.",
     )
     integer("seed", 1, "Seed of everything random.")
-    string("engine", "auto", "What runs the training: auto or estimator.")
+    string(
+        "engine",
+        "auto",
+        f"What runs the training: auto or one of {', '.join(ENGINES)}.",
+    )
+    integer(
+        "num_devices",
+        0,
+        "GPUs to train on, 0 for all; without a GPU, logical CPU devices.",
+    )
+    integer(
+        "gradient_accumulation_steps",
+        1,
+        "Parts of a training batch that are computed one after the other, in "
+        "less memory, for the same update.",
+    )
+    boolean(
+        "use_xla",
+        False,
+        "Compile the model with XLA; pads every batch to --max_seq_length.",
+    )
+    flags.DEFINE_enum(
+        "compute_dtype",
+        "float32",
+        ("float32", "bfloat16"),
+        "Of products and activations; trained weights stay float32.",
+    )
     boolean(
         "describe",
         False,
@@ -164,6 +191,8 @@ def experiment_from_flags(
             f"--warmup_proportion is {FLAGS.warmup_proportion}, expected a "
             "number from 0 to 1"
         )
+    if FLAGS.num_devices < 0:
+        raise UserError(f"--num_devices is {FLAGS.num_devices}, expected >= 0")
     if not 0 <= FLAGS.seed < 2**31:
         raise UserError(f"--seed is {FLAGS.seed}, expected 0 to 2147483647")
     sizes = {
@@ -191,6 +220,7 @@ def experiment_from_flags(
             warmup_proportion=FLAGS.warmup_proportion,
             save_checkpoints_steps=FLAGS.save_checkpoints_steps,
             length_pool_batches=FLAGS.length_pool_batches,
+            gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
             seed=FLAGS.seed,
         ),
         hardware=Hardware(
@@ -201,8 +231,11 @@ def experiment_from_flags(
             master=FLAGS.master or "",
             num_tpu_cores=FLAGS.num_tpu_cores,
             iterations_per_loop=FLAGS.iterations_per_loop,
+            num_devices=FLAGS.num_devices,
         ),
         engine=FLAGS.engine,
+        use_xla=FLAGS.use_xla,
+        compute_dtype=FLAGS.compute_dtype,
         data_dir=data_dir,
         output_dir=FLAGS.output_dir or "",
         init_checkpoint=FLAGS.init_checkpoint or "",

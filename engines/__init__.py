@@ -6,7 +6,10 @@ same batches, model, optimizer and initial values, which a `Job` holds.
 
 import dataclasses
 import importlib
-from typing import Callable, Dict, Optional
+import os
+from typing import Callable, Dict, Optional, Tuple
+
+import tensorflow as tf
 
 from checkpoints import InitialValues
 from errors import UserError
@@ -14,7 +17,10 @@ from modeling import CreateVariable
 from task_model import ParameterTable, TaskModel
 
 # Engine name -> module and class.
-ENGINES: Dict[str, str] = {"estimator": "engines.estimator.EstimatorEngine"}
+ENGINES: Dict[str, str] = {
+    "estimator": "engines.estimator.EstimatorEngine",
+    "strategy": "engines.strategy.StrategyEngine",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Hardware:
         master: TensorFlow master's address, if not found by name.
         num_tpu_cores: cores of the TPU.
         iterations_per_loop: steps between returns from the TPU to the host.
+        num_devices: GPUs to train on, 0 for all there are; without a GPU, into
+            how many logical devices the CPU is divided.
     """
 
     use_tpu: bool = False
@@ -38,6 +46,7 @@ class Hardware:
     master: str = ""
     num_tpu_cores: int = 8
     iterations_per_loop: int = 1000
+    num_devices: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +61,10 @@ class Job:
         seed: of dropout.
         length: static number of tokens of every batch, or None to pad each
             batch to its longest row.
+        parts: into which each device's rows are divided, to be computed one
+            after the other in less memory.
+        use_xla: whether XLA compiles the model.
+        compute_dtype: of products and activations.
     """
 
     build_model: Callable[[CreateVariable], TaskModel]
@@ -60,20 +73,40 @@ class Job:
     output_dir: str
     seed: int
     length: Optional[int]
+    parts: int = 1
+    use_xla: bool = False
+    compute_dtype: str = "float32"
 
 
-def engine_class(name: str) -> type:
-    """The engine called `name`; `auto` takes the first that can run.
+def choose_engine(name: str) -> Tuple[type, str]:
+    """The engine called `name`, and why, if `auto` chose it.
+
+    TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is
+    chosen where it can run.
 
     Raises:
-        UserError: no engine has this name.
+        UserError: no engine has this name, or it cannot run here.
     """
-    if name == "auto":
-        name = next(iter(ENGINES))
-    if name not in ENGINES:
+    if name not in ("auto", *ENGINES):
         raise UserError(
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
-    module, _, attribute = ENGINES[name].rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    workers = bool(os.environ.get("TF_CONFIG"))
+    if workers:
+        found, why = "strategy", "TF_CONFIG names several workers"
+    elif hasattr(tf, "estimator"):
+        found, why = "estimator", f"TensorFlow {tf.__version__} has it"
+    else:
+        found, why = (
+            "strategy",
+            f"TensorFlow {tf.__version__} has no TPUEstimator",
+        )
+    if name == "estimator" and found != name:
+        raise UserError(
+            f"--engine=estimator cannot run here: {why}; use --engine=strategy"
+        )
+    if name != "auto":
+        found, why = name, "--engine names it"
+    module, _, attribute = ENGINES[found].rpartition(".")
+    return getattr(importlib.import_module(module), attribute), why

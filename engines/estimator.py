@@ -1,11 +1,11 @@
-"""Training and prediction with TPUEstimator: Cloud TPU, one GPU or the CPU.
+"""Training and prediction with TPUEstimator: Cloud TPU, GPUs or the CPU.
 
-The only file that names TPUEstimator, which TensorFlow has up to 2.15.
+The only file that names TPUEstimator, which TensorFlow has up to 2.15. Several
+GPUs run under a plain Estimator, with the same graph.
 Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 """
 
-import math
 import os
 from typing import Any, Dict, Optional
 
@@ -14,9 +14,8 @@ import tensorflow as tf
 
 import input_pipeline
 import optimization
-from engines import Hardware, Job
+from engines import Hardware, Job, devices, replicas, training_step
 from errors import UserError
-from hooks import Context
 from input_pipeline import Features, TrainPlan
 from progress import Progress, TrainingProgress
 
@@ -31,42 +30,24 @@ class EstimatorEngine:
         """Prepares TensorFlow for reproducible graphs."""
         self._hardware = hardware
         self._resolver: Optional[Any] = None
+        self._devices = ["CPU:0"]
+        self.is_chief = True
         tf.config.experimental.enable_op_determinism()
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:
-        """Looks for the TPU, if one was asked for.
+        """Looks for the TPU, if one was asked for, or for GPUs.
 
         Raises:
             UserError: no TPU was named, it cannot be reached, or it has
-                another number of cores.
+                another number of cores; or there are too few GPUs.
         """
         hardware = self._hardware
         if not hardware.use_tpu:
+            self._devices = devices.names(hardware)
             return
-        name = hardware.tpu_name or os.environ.get("TPU_NAME", "")
-        target = name or hardware.master
-        if not target:
-            raise UserError(
-                "--use_tpu=true needs --tpu_name or the environment variable "
-                "TPU_NAME (local on a TPU VM)"
-            )
-        try:
-            # The name is passed on even where the environment has it: the
-            # resolver itself does not know "local" from there.
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-                tpu=target,
-                zone=hardware.tpu_zone or None,
-                project=hardware.gcp_project or None,
-            )
-            master = resolver.master()
-        except Exception as error:
-            # Whatever the cloud's client libraries raise: all of it means
-            # that no TPU answers to this name.
-            first_line = (str(error) or repr(error)).splitlines()[0]
-            raise UserError(
-                f"no TPU answers to the name {target!r}: {first_line}"
-            ) from error
+        resolver = devices.resolve_tpu(hardware)
+        target, master = devices.tpu_name(hardware), resolver.master()
         if master not in ("", "local"):
             # Batches and initial values are made in this process.
             raise UserError(
@@ -112,23 +93,29 @@ class EstimatorEngine:
             progress: is told every step.
 
         Raises:
-            UserError: the loss is no number any more.
+            UserError: the batch cannot be divided among the devices, or the
+                loss is no number any more.
         """
-        shards = self._hardware.num_tpu_cores if self._hardware.use_tpu else 1
+        shards = self._shards
+        devices.check_batch_size(batch_size, shards, job.parts)
         steps = range(first_step, schedule.num_train_steps)
 
         def input_fn(params):
+            del params  # The batch is divided below.
             return input_pipeline.to_dataset(
                 lambda: input_pipeline.train_batches(
                     features, plan, steps, job.length, shards
                 ),
                 features,
                 job.length,
-                params["batch_size"],
+                batch_size // shards,
                 with_labels=True,
             )
 
-        estimator = self._estimator(job, batch_size, schedule)
+        mirrored = len(self._devices) > 1
+        estimator = (self._mirrored_estimator if mirrored else self._estimator)(
+            job, batch_size, schedule
+        )
         estimator.train(
             input_fn,
             max_steps=schedule.num_train_steps,
@@ -138,6 +125,13 @@ class EstimatorEngine:
                 _SaverHook(job.output_dir, save_checkpoints_steps),
             ],
         )
+
+    @property
+    def _shards(self) -> int:
+        """Devices that a batch is divided among."""
+        if self._hardware.use_tpu:
+            return self._hardware.num_tpu_cores
+        return len(self._devices)
 
     def predict(
         self, job: Job, features: Features, batch_size: int, what: str
@@ -205,59 +199,69 @@ class EstimatorEngine:
             ),
         )
         return tpu.TPUEstimator(
-            model_fn=self._model_fn(job, schedule),
+            model_fn=self._model_fn(job, schedule, batch_size),
             config=config,
             use_tpu=hardware.use_tpu,
             train_batch_size=batch_size,
             predict_batch_size=batch_size,
         )
 
-    def _model_fn(self, job: Job, schedule: Optional[optimization.Schedule]):
+    def _mirrored_estimator(self, job, batch_size, schedule):
+        """A plain Estimator: TPUEstimator cannot use several GPUs."""
+        config = tf.estimator.RunConfig(
+            model_dir=job.output_dir,
+            tf_random_seed=job.seed,
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            save_summary_steps=None,
+            log_step_count_steps=None,
+            train_distribute=tf.distribute.MirroredStrategy(self._devices),
+            session_config=v1.ConfigProto(
+                device_count={"CPU": len(self._devices)},
+                allow_soft_placement=True,
+            ),
+        )
+        model_fn = self._model_fn(job, schedule, batch_size)
+
+        def plain_model_fn(features, labels, mode, params):
+            spec = model_fn(features, labels, mode, params)
+            return spec.as_estimator_spec()
+
+        return v1.estimator.Estimator(
+            plain_model_fn, config=config, params={"batch_size": batch_size}
+        )
+
+    def _model_fn(
+        self,
+        job: Job,
+        schedule: Optional[optimization.Schedule],
+        batch_size: int,
+    ):
         def model_fn(features, labels, mode, params):
             del labels, params
-            training = mode == tf.estimator.ModeKeys.TRAIN
             variables: Dict[str, tf.Variable] = {}
             model = job.build_model(_graph_variables(job, variables))
-            step = v1.train.get_or_create_global_step()
-            context = Context(
-                features["input_mask"],
-                training=training,
-                # Each shard has its own first row, so its own dropout.
-                seed=tf.stack(
-                    [
-                        job.seed ^ features["row"][0],
-                        tf.cast(step, tf.int32),
-                    ]
-                ),
-            )
-            predictions = model(features, context)
-            if not training:
+            if mode != tf.estimator.ModeKeys.TRAIN:
+                predictions = training_step.predict(job, model, features)
                 return tpu.TPUEstimatorSpec(mode, predictions=predictions)
-            loss = tf.reduce_mean(model.head.loss(predictions, features))
-            train_op = self._train_op(job, schedule, variables, loss, step)
-            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+            trained = [(p.name, variables[p.name]) for p in job.table.trained]
+            step = v1.train.get_or_create_global_step()
+            loss, gradients = training_step.loss_and_gradients(
+                job, model, trained, features, step, batch_size
+            )
+            optimizer = optimization.AdamWeightDecay(
+                trained, schedule, _create_slot
+            )
+            if self._hardware.use_tpu:
+                loss, *gradients = map(
+                    v1.tpu.cross_replica_sum, [loss, *gradients]
+                )
+            loss, updates = replicas.train(optimizer, loss, gradients, step)
+            return tpu.TPUEstimatorSpec(
+                mode, loss=loss, train_op=tf.group(updates)
+            )
 
         return model_fn
-
-    def _train_op(self, job, schedule, variables, loss, step):
-        trained = [(p.name, variables[p.name]) for p in job.table.trained]
-        gradients = tf.gradients(loss, [variable for _, variable in trained])
-        for (name, _), gradient in zip(trained, gradients):
-            if gradient is None:
-                raise ValueError(f"the loss does not depend on {name}")
-        gradients = [tf.convert_to_tensor(g) for g in gradients]
-        if self._hardware.use_tpu:
-            # The mean over the whole batch comes first, then the clipping.
-            gradients = [
-                v1.tpu.cross_replica_sum(g) / self._hardware.num_tpu_cores
-                for g in gradients
-            ]
-        optimizer = optimization.AdamWeightDecay(
-            trained, schedule, _create_slot
-        )
-        updates = optimizer.apply(gradients, step)
-        with tf.control_dependencies(updates):
-            return step.assign_add(1).op
 
 
 def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
@@ -324,11 +328,7 @@ class _ProgressHook(v1.train.SessionRunHook):
         # increment, as it happens.
         step = int(run_context.session.run(self._step))
         loss = float(run_values.results)
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss of step {step} is {loss}; lower --learning_rate and "
-                "choose another --output_dir"
-            )
+        training_step.check_loss(step, loss)
         self._progress.update(step, loss)
 
 

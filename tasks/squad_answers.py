@@ -104,10 +104,15 @@ def predict_answers(
 
 
 def _predict_one(question, windows, rows, context_start, outputs, rules):
+    if rows.start == rows.stop:
+        # A context without tokens has no windows.
+        return Prediction(
+            "", CERTAINLY_NONE, Candidates(("",), np.zeros((1, 2)))
+        )
     pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
     null = _null_logits(outputs["null_logits"][rows].astype(np.float64))
     null_at = len(pairs)
-    if rules.version_2_with_negative and null is not None:
+    if rules.version_2_with_negative:
         logits = np.concatenate([logits, null[np.newaxis]])
     texts: List[str] = []
     kept: List[np.ndarray] = []
@@ -123,12 +128,12 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
         kept.append(logits[at])
     if not texts or rules.version_2_with_negative and "" not in texts:
         texts.append("")
-        kept.append(np.zeros(2) if null is None else null)
+        kept.append(null)
     candidates = Candidates(tuple(texts), np.array(kept))
     if not rules.version_2_with_negative:
         return Prediction(texts[0], 0.0, candidates)
     best = next((i for i, text in enumerate(texts) if text), None)
-    if best is None or null is None:
+    if best is None:
         return Prediction("", CERTAINLY_NONE, candidates)
     odds = float(null.sum() - kept[best][0] - kept[best][1])
     refused = odds > rules.null_score_diff_threshold
@@ -137,8 +142,6 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
 
 def _null_logits(of_windows):
     """float64 [n, 2] -> [2], those of the window where their sum is least."""
-    if not len(of_windows):
-        return None
     return of_windows[of_windows.sum(axis=1).argmin()]
 
 

@@ -217,4 +217,4 @@ def _target(
     for start in range(len(ids) - len(answer) + 1):
         if answer and ids[start : start + len(answer)] == answer:
             return first + start, first + start + len(answer) - 1
-    return int(first), int(last) - 1
+    return (int(first), int(last) - 1) if last > first else None

@@ -18,7 +18,7 @@ from engine_jobs import (
 
 import checkpoints
 import optimization
-from engines import Hardware, engine_class
+from engines import Hardware, choose_engine
 from engines import estimator as estimator_module
 from engines.estimator import EstimatorEngine
 from errors import UserError
@@ -164,7 +164,7 @@ def engine_step(job, rows, compile_step):
     """One step of the engine's own graph: the loss and what it trained."""
     batch = make_batch(rows, np.arange(8), LENGTH)
     schedule = optimization.Schedule(1e-3, 10, 0)
-    model_fn = EstimatorEngine(Hardware())._model_fn(job, schedule)
+    model_fn = EstimatorEngine(Hardware())._model_fn(job, schedule, 8)
 
     def step():
         features = {name: tf.constant(value) for name, value in batch.items()}
@@ -212,4 +212,4 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(UserError, match="expected auto or one of estimator"):
-        engine_class("keras")
+        choose_engine("keras")

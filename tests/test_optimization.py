@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from optimization import AdamWeightDecay, Schedule
+from optimization import AdamWeightDecay, Schedule, clip
 
 NAMES = (
     "bert/encoder/layer_0/output/dense/kernel",
@@ -92,7 +92,10 @@ def test_three_steps_agree_with_numpy(scale):
         gradients = [
             (scale * rng.normal(size=(3, 2))).astype(np.float32) for _ in NAMES
         ]
-        optimizer.apply([tf.constant(g) for g in gradients], tf.constant(step))
+        optimizer.apply(
+            clip([tf.constant(g) for g in gradients]),
+            schedule(tf.constant(step + 1)),
+        )
         reference.step(gradients, rate)
         for name, variable in variables:
             for computed, expected in (
@@ -109,7 +112,7 @@ def test_without_gradients_only_the_decayed_variables_shrink():
     schedule = Schedule(1.0, num_train_steps=2, num_warmup_steps=0)
     values = make_values()
     optimizer, variables, _ = make_optimizer(values, schedule)
-    optimizer.apply([tf.zeros((3, 2)) for _ in NAMES], tf.constant(0))
+    optimizer.apply([tf.zeros((3, 2)) for _ in NAMES], schedule(1))
     for name, variable in variables:
         # The first of two steps has half of the peak's rate.
         factor = 1 - 0.5 * 0.01 if name in DECAYED else 1.0
@@ -134,6 +137,10 @@ def test_a_step_is_the_same_inside_a_graph():
     results = []
     for wrap in (lambda f: f, tf.function):
         optimizer, variables, _ = make_optimizer(make_values(), schedule)
-        wrap(optimizer.apply)(gradients, tf.constant(1))
+
+        def step(optimizer=optimizer):
+            optimizer.apply(clip(gradients), schedule(2))
+
+        wrap(step)()
         results.append([variable.numpy() for _, variable in variables])
     np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)

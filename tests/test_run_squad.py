@@ -223,6 +223,8 @@ def test_an_empty_context_and_a_long_question_get_a_result(
             ("long", "the cat sat on the mat", "cat " * 500, "mat"),
         ],
     )
+    # A file in which no context has a token makes no windows at all.
+    nothing = squad_file(tmp_path / "no.json", [("empty", "", "is it ?", None)])
     for version_2 in (False, True):
         squad_flags.update(output_dir=tmp_path / str(version_2))
         squad_flags.update(version_2_with_negative=version_2)
@@ -230,6 +232,9 @@ def test_an_empty_context_and_a_long_question_get_a_result(
         predictions = read(tmp_path / str(version_2), "predictions.json")
         assert list(predictions) == ["empty", "blank", "long"]
         assert predictions["empty"] == predictions["blank"] == ""
+    squad_flags.update(do_train=False, predict_file=nothing)
+    answer(**squad_flags, do_predict=True, do_eval=True)
+    assert read(squad_flags["output_dir"], "predictions.json") == {"empty": ""}
 
 
 def test_questions_without_their_answer_are_left_out_of_training(

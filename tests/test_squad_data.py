@@ -397,6 +397,11 @@ def test_an_answer_beyond_the_end_is_not_found(start):
     assert found("the cat sat", "sat", start) is None
 
 
+@pytest.mark.parametrize("start", [-1, -3, -4])
+def test_a_negative_start_is_no_place_in_a_single_word(start):
+    assert found("cat", "cat", start) is None
+
+
 def test_an_empty_context_holds_no_answer():
     assert found("", "cat", 0) is None
 

@@ -1,0 +1,178 @@
+"""Which devices there are, as a tf.distribute strategy."""
+
+import json
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from engines import Hardware
+from errors import UserError
+
+
+def count(hardware: Hardware) -> int:
+    """How many GPUs of this machine to use; without a GPU, logical CPUs.
+
+    Raises:
+        UserError: there are fewer GPUs than were asked for.
+    """
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if gpus and hardware.num_devices > gpus:
+        raise UserError(
+            f"--num_devices is {hardware.num_devices}, but there are only "
+            f"{gpus} GPUs"
+        )
+    return hardware.num_devices or gpus or 1
+
+
+def names(hardware: Hardware) -> list:
+    """Names of the devices, as `GPU:0`.
+
+    Without a GPU the CPU is divided into as many logical devices, which shows
+    that a training on several devices works, not that it is faster.
+
+    Raises:
+        UserError: as `count`.
+    """
+    number = count(hardware)
+    if tf.config.list_physical_devices("GPU"):
+        return [f"GPU:{i}" for i in range(number)]
+    if number > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        logical = [tf.config.LogicalDeviceConfiguration()] * number
+        try:
+            tf.config.set_logical_device_configuration(cpu, logical)
+        except RuntimeError:
+            # Too late to divide: TensorFlow has run something.
+            if len(tf.config.list_logical_devices("CPU")) < number:
+                raise
+    return [f"CPU:{i}" for i in range(number)]
+
+
+def strategy(hardware: Hardware) -> tf.distribute.Strategy:
+    """The strategy for a training.
+
+    Raises:
+        UserError: a device is missing, or TF_CONFIG cannot be used.
+    """
+    if hardware.use_tpu:
+        return _tpu_strategy(hardware)
+    if os.environ.get("TF_CONFIG"):
+        return _worker_strategy()
+    devices = names(hardware)
+    if len(devices) == 1:
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def prediction_strategy(
+    training_strategy: tf.distribute.Strategy,
+) -> tf.distribute.Strategy:
+    """The strategy for a prediction, which the chief computes alone."""
+    if training_strategy.extended._in_multi_worker_mode():
+        return tf.distribute.get_strategy()
+    return training_strategy
+
+
+def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes the files."""
+    resolver = training_strategy.cluster_resolver
+    if not os.environ.get("TF_CONFIG") or resolver is None:
+        return True
+    if resolver.task_type == "worker":
+        cluster = resolver.cluster_spec().as_dict()
+        return "chief" not in cluster and resolver.task_id == 0
+    return resolver.task_type == "chief"
+
+
+def check_batch_size(batch_size: int, devices: int, parts: int) -> None:
+    """Checks that every device and part gets equally many rows.
+
+    Raises:
+        UserError: they do not.
+    """
+    if batch_size % (devices * parts):
+        raise UserError(
+            f"--train_batch_size {batch_size} cannot be divided evenly among "
+            f"{devices} devices and {parts} --gradient_accumulation_steps"
+        )
+
+
+def tpu_name(hardware: Hardware) -> str:
+    """The name of the TPU.
+
+    Raises:
+        UserError: neither a flag nor the environment names one.
+    """
+    # The resolver itself does not know "local" from the environment.
+    name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
+    if not name:
+        raise UserError(
+            "--use_tpu=true needs --tpu_name or the environment variable "
+            "TPU_NAME (local on a TPU VM)"
+        )
+    return name
+
+
+def resolve_tpu(hardware: Hardware) -> Any:
+    """The resolver of the TPU that the flags or the environment name.
+
+    Raises:
+        UserError: no TPU was named or answers.
+    """
+    name = tpu_name(hardware)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=name,
+            zone=hardware.tpu_zone or None,
+            project=hardware.gcp_project or None,
+        )
+        resolver.master()
+    except Exception as error:
+        # Whatever the cloud's client libraries raise: all of it means that
+        # no TPU answers to this name.
+        raise UserError(
+            f"no TPU answers to the name {name!r}: {_first_line(error)}"
+        ) from error
+    return resolver
+
+
+def _tpu_strategy(hardware: Hardware) -> tf.distribute.Strategy:
+    resolver = resolve_tpu(hardware)
+    try:
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        found = tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the TPU {tpu_name(hardware)!r} cannot be used: "
+            f"{_first_line(error)}"
+        ) from error
+    if found.num_replicas_in_sync != hardware.num_tpu_cores:
+        raise UserError(
+            f"the TPU {tpu_name(hardware)!r} has "
+            f"{found.num_replicas_in_sync} cores, but --num_tpu_cores is "
+            f"{hardware.num_tpu_cores}"
+        )
+    return found
+
+
+def _worker_strategy() -> tf.distribute.Strategy:
+    try:
+        config = json.loads(os.environ["TF_CONFIG"])
+        kind = config["task"]["type"]
+        config["cluster"][kind][config["task"]["index"]]
+        if set(config["cluster"]) - {"chief", "worker"}:
+            raise ValueError("only chief and worker tasks are supported")
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            "the environment variable TF_CONFIG cannot be used "
+            f"({_first_line(error)}); expected JSON as in "
+            '{"cluster": {"worker": ["host:port", ...]}, '
+            '"task": {"type": "worker", "index": 0}}'
+        ) from error
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]

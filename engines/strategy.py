@@ -1,0 +1,246 @@
+"""Training and prediction with tf.distribute: CPU, GPUs, workers, TPUs.
+
+Runs on TensorFlow 2.15 and every later one. Trained variables, their slots and
+the step are saved as the TPUEstimator engine saves them, under the same names,
+so each engine goes on with the other's run.
+"""
+
+from typing import Any, Callable, Dict, Iterator, List
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+import checkpoints
+import input_pipeline
+import optimization
+from engines import Hardware, Job, devices, replicas
+from engines.training_step import check_loss, loss_and_gradients, predict
+from input_pipeline import Batch, Features, TrainPlan
+from progress import Progress, TrainingProgress
+
+
+class StrategyEngine:
+    """Runs a `Job` with tf.distribute."""
+
+    def __init__(self, hardware: Hardware):
+        """Prepares TensorFlow for reproducible computation."""
+        self._hardware = hardware
+        self._strategy = tf.distribute.get_strategy()
+        self.is_chief = True
+        tf.config.experimental.enable_op_determinism()
+
+    def check_devices(self) -> None:
+        """Looks for the devices and, under TF_CONFIG, the other workers.
+
+        Raises:
+            UserError: a device is missing, or TF_CONFIG cannot be used.
+        """
+        self._strategy = devices.strategy(self._hardware)
+        self.is_chief = devices.is_chief(self._strategy)
+        logging.info(
+            "devices: %d (%s)",
+            self._strategy.num_replicas_in_sync,
+            type(self._strategy).__name__,
+        )
+
+    def train(
+        self,
+        job: Job,
+        features: Features,
+        plan: TrainPlan,
+        schedule: optimization.Schedule,
+        first_step: int,
+        batch_size: int,
+        save_checkpoints_steps: int,
+        progress: TrainingProgress,
+    ) -> None:
+        """Trains from `first_step` on; arguments as `EstimatorEngine.train`.
+
+        Raises:
+            UserError: the batch cannot be divided among the devices, or the
+                loss is no number any more.
+        """
+        strategy, last_step = self._strategy, schedule.num_train_steps
+        shards = strategy.num_replicas_in_sync
+        devices.check_batch_size(batch_size, shards, job.parts)
+        with strategy.scope():
+            state = _TrainingState(job, schedule, first_step)
+
+        def make_dataset(context: Any) -> tf.data.Dataset:
+            count = shards // context.num_input_pipelines
+            first = context.input_pipeline_id * count
+
+            def generate() -> Iterator[Batch]:
+                return input_pipeline.train_batches(
+                    features,
+                    plan,
+                    range(first_step, last_step),
+                    job.length,
+                    shards,
+                    range(first, first + count),
+                )
+
+            return input_pipeline.to_dataset(
+                generate,
+                features,
+                job.length,
+                batch_size // shards,
+                with_labels=True,
+            )
+
+        def on_device(batch: Dict[str, tf.Tensor]) -> tf.Tensor:
+            loss, gradients = loss_and_gradients(
+                job, state.model, state.trained, batch, state.step, batch_size
+            )
+            return replicas.train(state.optimizer, loss, gradients, state.step)[
+                0
+            ]
+
+        @tf.function
+        def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
+            loss = tf.constant(0.0)
+            for _ in tf.range(count):
+                losses = strategy.run(on_device, args=(next(batches),))
+                loss = strategy.experimental_local_results(losses)[0]
+            return loss
+
+        batches = iter(strategy.distribute_datasets_from_function(make_dataset))
+        # A TPU should not wait for its host after every step.
+        loop = (
+            self._hardware.iterations_per_loop if self._hardware.use_tpu else 1
+        )
+        step, save_at = first_step, first_step
+        while step < last_step:
+            if step == save_at:
+                save_at = min(step + save_checkpoints_steps, last_step)
+            count = min(loop, save_at - step)
+            loss = float(train_steps(batches, tf.constant(count)))
+            step += count
+            check_loss(step, loss)
+            progress.update(step, loss)
+            if step == save_at and self.is_chief:
+                checkpoints.save_training(job.output_dir, step, state.values())
+
+    def predict(
+        self, job: Job, features: Features, batch_size: int, what: str
+    ) -> Dict[str, np.ndarray]:
+        """Predicts every row; arguments as `EstimatorEngine.predict`."""
+        strategy = devices.prediction_strategy(self._strategy)
+        shards = strategy.num_replicas_in_sync
+        size = -(-batch_size // shards)
+        batches = input_pipeline.sorted_batches(features, size)
+        # Every device gets a whole batch each time; outputs of the rows that
+        # fill up are dropped.
+        filled = input_pipeline.fill(batches, size) if job.length else batches
+        filled = filled + filled[-1:] * (-len(filled) % shards)
+        with strategy.scope():
+            model = job.build_model(_creator(_latest_values(job), set(), {}))
+
+        def generate() -> Iterator[Batch]:
+            for rows in filled:
+                batch = input_pipeline.make_batch(features, rows, job.length)
+                for name in features.labels:
+                    del batch[name]
+                yield batch
+
+        @tf.function
+        def predict_batches(batches: Iterator) -> Dict[str, tf.Tensor]:
+            return strategy.run(
+                lambda batch: predict(job, model, batch), args=(next(batches),)
+            )
+
+        inputs = iter(
+            strategy.distribute_datasets_from_function(
+                lambda _: input_pipeline.to_dataset(
+                    generate,
+                    features,
+                    job.length,
+                    size if job.length else None,
+                    with_labels=False,
+                )
+            )
+        )
+        outputs: Dict[str, List[np.ndarray]] = {}
+        progress = Progress(what, len(features), "examples")
+        done = 0
+        while done < len(features):
+            rows = 0
+            for name, value in predict_batches(inputs).items():
+                parts = strategy.experimental_local_results(value)
+                outputs.setdefault(name, []).extend(p.numpy() for p in parts)
+                rows = sum(len(part) for part in parts)
+            progress.update(min(rows, len(features) - done))
+            done += rows
+        progress.close()
+        return {
+            name: input_pipeline.restore_order(
+                batches, [np.concatenate(values)[: len(features)]]
+            )
+            for name, values in outputs.items()
+        }
+
+
+class _TrainingState:
+    """The variables of a training: the model's, the optimizer's, the step."""
+
+    def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
+        """Makes them with the values of the folder's newest checkpoint.
+
+        Without one, trained variables get their initial values and slots zero.
+        """
+        checkpoint, _ = checkpoints.latest_step(job.output_dir)
+        saved = checkpoints.open_tensorflow(checkpoint) if checkpoint else None
+        names = {p.name for p in job.table.trained}
+        variables: Dict[str, tf.Variable] = {}
+        self.model = job.build_model(
+            _creator(_latest_values(job), names, variables)
+        )
+        self.trained = [(p.name, variables[p.name]) for p in job.table.trained]
+        self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
+        self._saved = dict(self.trained)
+
+        def create_slot(name: str, shape: Any) -> tf.Variable:
+            value = saved.read(name) if saved else np.zeros(shape, np.float32)
+            self._saved[name] = tf.Variable(value, trainable=False)
+            return self._saved[name]
+
+        self.optimizer = optimization.AdamWeightDecay(
+            self.trained, schedule, create_slot
+        )
+
+    def values(self) -> Dict[str, np.ndarray]:
+        """What a checkpoint holds, by name."""
+        values = {name: v.numpy() for name, v in self._saved.items()}
+        values["global_step"] = self.step.numpy()
+        return values
+
+
+def _latest_values(job: Job) -> Dict[str, Callable[[], np.ndarray]]:
+    """First values of every variable, the newest checkpoint's if it has one."""
+    values = dict(job.initial_values)
+    checkpoint, _ = checkpoints.latest_step(job.output_dir)
+    if checkpoint:
+        weights = checkpoints.open_tensorflow(checkpoint)
+        for p in job.table.trained:
+            values[p.name] = lambda name=p.name: weights.read(name)
+    return values
+
+
+def _creator(
+    values: Dict[str, Callable[[], np.ndarray]],
+    trained: set,
+    variables: Dict[str, tf.Variable],
+):
+    """A `create` that makes variables on the devices and notes them by name."""
+
+    def create(name, shape, initializer):
+        del shape, initializer  # The values have been chosen already.
+        if name in variables:
+            raise ValueError(f"the variable name {name} is taken twice")
+        variables[name] = tf.Variable(
+            values[name](), trainable=name in trained, dtype=tf.float32
+        )
+        return variables[name]
+
+    return create

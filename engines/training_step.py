@@ -1,0 +1,122 @@
+"""One training step, the same in every engine.
+
+The gradient is that of the mean over the whole batch, wherever its rows are
+computed: each device takes the sum over its own rows, divided by the rows of
+the whole batch; engines add these up over devices, and clip what results.
+"""
+
+import math
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import tensorflow as tf
+
+from engines import Job
+from errors import UserError
+from hooks import Context
+from task_model import TaskModel
+
+Gradients = List[tf.Tensor]
+
+
+def loss_and_gradients(
+    job: Job,
+    model: TaskModel,
+    variables: Sequence[Tuple[str, tf.Variable]],
+    features: Dict[str, tf.Tensor],
+    step: tf.Tensor,
+    batch_size: int,
+) -> Tuple[tf.Tensor, Gradients]:
+    """This device's share of the batch's loss and of its gradients.
+
+    Args:
+        job: with the number of parts that are computed one after the other.
+        model: to be trained.
+        variables: (name, variable) of what is trained.
+        features: this device's rows, a multiple of the number of parts.
+        step: integer [], steps done before.
+        batch_size: rows of the whole batch, over all devices.
+
+    Returns:
+        float32 [], and a gradient like each variable.
+    """
+
+    def compute(part: Dict[str, tf.Tensor]) -> Tuple[tf.Tensor, Gradients]:
+        context = Context(
+            part["input_mask"],
+            training=True,
+            # Each part of a batch has its own first row, so its own dropout.
+            seed=tf.stack([job.seed ^ part["row"][0], tf.cast(step, tf.int32)]),
+            dtype=tf.as_dtype(job.compute_dtype),
+        )
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable for _, variable in variables])
+            predictions = model(part, context)
+            losses = model.head.loss(predictions, part)
+            loss = tf.reduce_sum(losses) / batch_size
+        gradients = tape.gradient(loss, [v for _, v in variables])
+        for (name, _), gradient in zip(variables, gradients):
+            if gradient is None:
+                raise ValueError(f"the loss does not depend on {name}")
+        return loss, [tf.convert_to_tensor(g) for g in gradients]
+
+    if job.use_xla:
+        compute = tf.function(compute, jit_compile=True)
+    if job.parts == 1:
+        return compute(features)
+    return _sum_over_parts(compute, variables, features, job.parts)
+
+
+def _sum_over_parts(compute: Callable, variables, features, parts):
+    """Adds up what `compute` gives for each part of the rows, in order."""
+    divided = {}
+    for name, value in features.items():
+        shape = tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
+        divided[name] = tf.reshape(value, shape)
+        rows = value.shape[0] and value.shape[0] // parts
+        divided[name].set_shape([parts, rows, *value.shape[1:]])
+
+    def add(number, *sums):
+        loss, gradients = compute({k: v[number] for k, v in divided.items()})
+        return (
+            number + 1,
+            *(old + new for old, new in zip(sums, [loss, *gradients])),
+        )
+
+    zeros = [tf.zeros([]), *(tf.zeros(v.shape) for _, v in variables)]
+    _, loss, *gradients = tf.while_loop(
+        lambda number, *_: number < parts,
+        add,
+        [tf.constant(0), *zeros],
+        parallel_iterations=1,
+        maximum_iterations=parts,
+    )
+    return loss, gradients
+
+
+def predict(
+    job: Job, model: TaskModel, features: Dict[str, tf.Tensor]
+) -> Dict[str, tf.Tensor]:
+    """The head's outputs for a batch, without dropout."""
+    context = Context(
+        features["input_mask"], dtype=tf.as_dtype(job.compute_dtype)
+    )
+
+    def compute(features: Dict[str, Any]) -> Dict[str, tf.Tensor]:
+        return model(features, context)
+
+    if job.use_xla:
+        compute = tf.function(compute, jit_compile=True)
+    return compute(features)
+
+
+def check_loss(step: int, loss: float) -> None:
+    """Stops a training that has diverged.
+
+    Raises:
+        UserError: the loss is no number any more.
+    """
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss of step {step} is {loss}; lower --learning_rate and "
+            "choose another --output_dir"
+        )
