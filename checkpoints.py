@@ -432,18 +432,20 @@ def save_training(
             delete_old_dirs=True,
         )
         state = tf.train.get_checkpoint_state(output_dir)
-        older = [
+        kept = [
             path
             for path in (state.all_model_checkpoint_paths if state else ())
             if step_of(path) < step
+        ] + [prefix]
+        # Relative, so that the folder may be moved.
+        names = [os.path.basename(p) for p in kept[-KEPT_CHECKPOINTS:]]
+        lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
+            f'all_model_checkpoint_paths: "{name}"' for name in names
         ]
-        tf.compat.v1.train.update_checkpoint_state(
-            output_dir,
-            prefix,
-            [*older[1 - KEPT_CHECKPOINTS :], prefix],
-            save_relative_paths=True,
+        files.write_text(
+            os.path.join(output_dir, "checkpoint"), "\n".join(lines) + "\n"
         )
-        for path in older[: 1 - KEPT_CHECKPOINTS]:
+        for path in kept[:-KEPT_CHECKPOINTS]:
             for file in tf.io.gfile.glob(f"{path}.*"):
                 tf.io.gfile.remove(file)
     except (tf.errors.OpError, OSError) as error:

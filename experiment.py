@@ -103,8 +103,13 @@ def run(experiment: Experiment) -> Dict[str, float]:
                 f"pass another --output_dir to use {named}"
             )
     if experiment.do_train:
-        run_record.write(experiment.output_dir, record)
+        if engine.is_chief:
+            run_record.write(experiment.output_dir, record)
         _train(engine, setup, job, features["train"], schedule, step)
+    if not engine.is_chief:
+        logging.info("the chief evaluates and writes the results")
+        return {}
+    if experiment.do_train:
         _, step = checkpoints.latest_step(experiment.output_dir)
     step = step or setup.step
     results: Dict[str, float] = {}
@@ -181,7 +186,10 @@ def _train(
         began = time.monotonic()
         with contextlib.closing(
             TrainingProgress(
-                schedule, first_step, training.batch_size, job.output_dir
+                schedule,
+                first_step,
+                training.batch_size,
+                job.output_dir if engine.is_chief else None,
             )
         ) as progress:
             engine.train(
@@ -202,6 +210,17 @@ def _train(
         )
     else:
         logging.info("already trained to step %d", first_step)
+    if engine.is_chief:
+        _write_artifact(setup, job, features, schedule)
+
+
+def _write_artifact(
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+) -> None:
+    """Writes what was trained as an adapter artifact."""
     checkpoint, _ = checkpoints.latest_step(job.output_dir)
     weights = checkpoints.open_tensorflow(checkpoint)
     values = {p.name: weights.read(p.name) for p in job.table.trained}
@@ -209,7 +228,7 @@ def _train(
         if not np.isfinite(value).all():
             raise UserError(
                 f"{name} is no number any more after training; lower "
-                f"--learning_rate ({training.learning_rate}) and choose "
+                f"--learning_rate ({schedule.learning_rate}) and choose "
                 "another --output_dir"
             )
     folder = _artifact_folder(job.output_dir)

@@ -79,7 +79,7 @@ class TrainingProgress:
         schedule: Schedule,
         first_step: int,
         batch_size: int,
-        log_dir: str,
+        log_dir: Optional[str],
         every_steps: int = 10,
     ):
         """Opens the curves' file.
@@ -88,13 +88,13 @@ class TrainingProgress:
             schedule: tells the number of steps and the learning rates.
             first_step: steps that were done before.
             batch_size: examples of a step.
-            log_dir: folder of the curves.
+            log_dir: folder of the curves, or None for none.
             every_steps: distance of the curves' points, in steps.
         """
         self._schedule = schedule
         self._batch_size = batch_size
         self._every_steps = every_steps
-        self._writer = Writer(log_dir)
+        self._writer = Writer(log_dir) if log_dir else None
         self._progress = Progress(
             "train",
             schedule.num_train_steps * batch_size,
@@ -110,6 +110,8 @@ class TrainingProgress:
             (step - self._step) * self._batch_size, f"loss {loss:.4f}"
         )
         self._step = step
+        if self._writer is None:
+            return
         last = step == self._schedule.num_train_steps
         if not last and step - self._point_step < self._every_steps:
             return
@@ -128,4 +130,5 @@ class TrainingProgress:
     def close(self) -> None:
         """Ends the bar and the curves."""
         self._progress.close()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -257,6 +257,8 @@ class EstimatorEngine:
                     v1.tpu.cross_replica_sum, [loss, *gradients]
                 )
             loss, updates = replicas.train(optimizer, loss, gradients, step)
+            # The Estimator will add up what every device returns.
+            loss /= len(self._devices)
             return tpu.TPUEstimatorSpec(
                 mode, loss=loss, train_op=tf.group(updates)
             )
@@ -289,7 +291,8 @@ def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
                 ],
                 use_resource=True,
             )
-        if variables[name].op.name != name:
+        # Copies on other devices are called <name>/replica_<device>.
+        if variables[name].op.name.split("/replica_")[0] != name:
             raise ValueError(f"the variable name {name} is taken twice")
         return variables[name]
 

@@ -12,12 +12,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
 import modeling
 import run_classifier
 import run_squad
+from engines import ENGINES
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -192,10 +194,19 @@ def run_process(*arguments, check=True, program="run_classifier.py", **options):
     )
 
 
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    """The name of each engine in turn; of those that run here."""
+    if request.param == "estimator" and not hasattr(tf, "estimator"):
+        pytest.skip(f"TensorFlow {tf.__version__} has no TPUEstimator")
+    return request.param
+
+
 @pytest.fixture
-def tiny_flags(tiny_bert, tiny_data, tmp_path):
-    """Flags of a small training that ends in seconds."""
+def tiny_flags(tiny_bert, tiny_data, tmp_path, engine):
+    """Flags of a small training that ends in seconds, on each engine."""
     return {
+        "engine": engine,
         "task_name": "custom",
         "data_dir": tiny_data,
         "init_checkpoint": tiny_bert,
@@ -269,9 +280,10 @@ def tiny_squad(tmp_path_factory):
 
 
 @pytest.fixture
-def squad_flags(tiny_bert, tiny_squad, tmp_path):
-    """Flags of a small training of question answering."""
+def squad_flags(tiny_bert, tiny_squad, tmp_path, engine):
+    """Flags of a small training of question answering, on each engine."""
     return {
+        "engine": engine,
         "train_file": tiny_squad / "v1.json",
         "predict_file": tiny_squad / "v1.json",
         "init_checkpoint": tiny_bert,

@@ -1,5 +1,6 @@
 """Jobs for engines, small enough to train in a second."""
 
+import contextlib
 import functools
 import unittest.mock
 
@@ -74,17 +75,39 @@ def make_job(
     )
 
 
-def train(engine, job, rows, steps=3, save_steps=100, batch_size=8):
-    """Trains; returns (step, loss) of every step."""
+class Stopped(Exception):
+    """A training that was interrupted."""
+
+
+def train(
+    engine,
+    job,
+    rows,
+    steps=3,
+    save_steps=100,
+    batch_size=8,
+    stop_at=0,
+    learning_rate=1e-2,
+):
+    """Trains, perhaps up to a step only; returns (step, loss) of every step."""
     progress = unittest.mock.Mock()
-    engine.train(
-        job,
-        rows,
-        TrainPlan(rows.lengths, batch_size, steps, 1),
-        optimization.Schedule(1e-2, steps, 1),
-        checkpoints.latest_step(job.output_dir)[1],
-        batch_size,
-        save_steps,
-        progress,
-    )
-    return [call.args for call in progress.update.call_args_list]
+    seen = []
+
+    def update(step, loss):
+        if stop_at and step > stop_at:
+            raise Stopped
+        seen.append((step, loss))
+
+    progress.update.side_effect = update
+    with contextlib.suppress(Stopped):
+        engine.train(
+            job,
+            rows,
+            TrainPlan(rows.lengths, batch_size, steps, 1),
+            optimization.Schedule(learning_rate, steps, 1),
+            checkpoints.latest_step(job.output_dir)[1],
+            batch_size,
+            stop_at or save_steps,
+            progress,
+        )
+    return seen

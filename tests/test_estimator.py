@@ -19,10 +19,16 @@ from engine_jobs import (
 import checkpoints
 import optimization
 from engines import Hardware, choose_engine
-from engines import estimator as estimator_module
-from engines.estimator import EstimatorEngine
 from errors import UserError
 from input_pipeline import make_batch
+
+if not hasattr(tf, "estimator"):
+    pytest.skip(
+        f"TensorFlow {tf.__version__} has no TPUEstimator",
+        allow_module_level=True,
+    )
+from engines import estimator as estimator_module  # noqa: E402
+from engines.estimator import EstimatorEngine  # noqa: E402
 
 v1 = tf.compat.v1
 
@@ -91,26 +97,9 @@ def test_training_in_two_parts_equals_training_at_once(
     losses = train(EstimatorEngine(Hardware()), whole, rows, steps=6)
     parts = make_job(tiny_config, tmp_path / "parts")
 
-    class Stop(Exception):
-        pass
-
-    progress = unittest.mock.Mock()
-
-    def stop_after_four(step, loss):
-        if step == 4:
-            raise Stop
-
-    progress.update.side_effect = stop_after_four
-    with (
-        unittest.mock.patch.object(
-            unittest.mock, "Mock", return_value=progress
-        ),
-        pytest.raises(Stop),
-    ):
-        train(EstimatorEngine(Hardware()), parts, rows, steps=6, save_steps=2)
-    assert checkpoints.latest_step(parts.output_dir)[1] == 2
+    train(EstimatorEngine(Hardware()), parts, rows, steps=6, stop_at=4)
     resumed = train(EstimatorEngine(Hardware()), parts, rows, steps=6)
-    assert resumed == losses[2:]
+    assert resumed == losses[4:]
     for name in (p.name for p in whole.table.trained):
         read = [
             checkpoints.open_tensorflow(

@@ -68,6 +68,7 @@ def test_flags_have_berts_names_and_defaults(answer):
 def test_the_published_command_of_squad_1_works(
     tmp_path,
     tiny_squad,
+    engine,
     google_bert,  # noqa: F811
 ):
     out = tmp_path / "squad_base"
@@ -87,6 +88,7 @@ def test_the_published_command_of_squad_1_works(
         "--max_query_length=10",
         "--doc_stride=128",
         f"--output_dir={out}/",
+        f"--engine={engine}",
         "--tuning_method=houlsby",
         "--adapter_size=4",
         program="run_squad.py",

@@ -1,0 +1,526 @@
+"""The tf.distribute engine, and that both engines compute the same."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT, run_process
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    SQUAD,
+    TASKS,
+    make_job,
+    make_rows,
+    train,
+)
+
+import checkpoints
+import optimization
+from engines import Hardware, choose_engine, devices
+from engines.strategy import StrategyEngine
+from errors import UserError
+from hooks import Context
+
+ESTIMATOR = pytest.mark.skipif(
+    not hasattr(tf, "estimator"),
+    reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
+)
+
+
+def engine(name="strategy"):
+    return choose_engine(name)[0](Hardware())
+
+
+def trained_values(job, step=None):
+    """All that the newest, or a named, checkpoint holds."""
+    path = checkpoints.latest_step(job.output_dir)[0]
+    if step is not None:
+        path = os.path.join(job.output_dir, f"model.ckpt-{step}")
+    weights = checkpoints.open_tensorflow(path)
+    return {name: weights.read(name) for name in weights.shapes}
+
+
+def check_equal(values, expected, tolerance=0.0):
+    assert set(values) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            values[name], value, rtol=0, atol=tolerance, err_msg=name
+        )
+
+
+@pytest.fixture
+def folders(tmp_path):
+    def make(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    return make
+
+
+@ESTIMATOR
+@pytest.mark.parametrize("name", TASKS)
+def test_both_engines_agree_at_every_step(tiny_config, folders, name):
+    """Dropout on, 50 steps."""
+    rows = make_rows(TASKS[name])
+    jobs = {
+        engine_name: make_job(
+            tiny_config, folders(engine_name), task=TASKS[name]
+        )
+        for engine_name in ("estimator", "strategy")
+    }
+    losses = {
+        engine_name: train(
+            engine(engine_name), job, rows, steps=50, learning_rate=1e-3
+        )
+        for engine_name, job in jobs.items()
+    }
+    steps, values = np.array(losses["strategy"]).T
+    assert steps.tolist() == list(range(1, 51))
+    expected = np.array(losses["estimator"])[:, 1]
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-5)
+    assert len(set(values)) == 50
+    check_equal(
+        *(trained_values(jobs[n]) for n in ("strategy", "estimator")), 1e-4
+    )
+
+
+@ESTIMATOR
+@pytest.mark.parametrize(
+    "first, second", [("estimator", "strategy"), ("strategy", "estimator")]
+)
+def test_each_engine_goes_on_with_the_others_run(
+    tiny_config, folders, first, second
+):
+    rows = make_rows(CLASSIFICATION)
+    whole = make_job(tiny_config, folders("whole"))
+    train(engine(second), whole, rows, steps=8)
+    parts = make_job(tiny_config, folders("parts"))
+    progress = train(engine(first), parts, rows, steps=8, stop_at=4)
+    assert progress[-1][0] == 4
+    assert checkpoints.latest_step(parts.output_dir)[1] == 4
+    resumed = train(engine(second), parts, rows, steps=8)
+    assert [step for step, _ in resumed] == [5, 6, 7, 8]
+    check_equal(trained_values(parts), trained_values(whole), 1e-5)
+
+
+def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
+    rows = make_rows(CLASSIFICATION)
+    whole = make_job(tiny_config, folders("whole"))
+    losses = train(engine(), whole, rows, steps=6)
+    parts = make_job(tiny_config, folders("parts"))
+    train(engine(), parts, rows, steps=6, stop_at=4)
+    assert train(engine(), parts, rows, steps=6) == losses[4:]
+    check_equal(trained_values(parts), trained_values(whole))
+
+
+def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
+    tiny_config, folders
+):
+    job = make_job(tiny_config, folders("run"))
+    train(engine(), job, make_rows(CLASSIFICATION), steps=7, save_steps=1)
+    trained = [p.name for p in job.table.trained]
+    assert set(trained_values(job)) == {
+        *trained,
+        *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
+        "global_step",
+    }
+    names = {
+        name.split(".")[1]
+        for name in os.listdir(job.output_dir)
+        if name.startswith("model.")
+    }
+    assert names == {f"ckpt-{step}" for step in range(3, 8)}
+    state = tf.train.get_checkpoint_state(job.output_dir)
+    assert len(state.all_model_checkpoint_paths) == 5
+    text = (folders("other") / "..").resolve() / "run" / "checkpoint"
+    assert 'model_checkpoint_path: "model.ckpt-7"' in text.read_text()
+
+
+@pytest.mark.parametrize("method", ["houlsby(size=4)", "full", "head"])
+def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
+    job = make_job(tiny_config, folders("run"), method)
+    models = []
+
+    def build_model(create):
+        def create_and_note(name, shape, initializer):
+            models.append((name, create(name, shape, initializer)))
+            return models[-1][1]
+
+        return job.build_model(create_and_note)
+
+    train(
+        engine(),
+        dataclasses.replace(job, build_model=build_model),
+        make_rows(CLASSIFICATION),
+    )
+    trained = {p.name for p in job.table.trained}
+    assert len(models) == len(job.table.parameters)
+    for name, variable in models:
+        same = np.array_equal(variable.numpy(), job.initial_values[name]())
+        assert same == (name not in trained), name
+
+
+def test_predictions_come_in_row_order_for_every_batch_size(
+    tiny_config, folders
+):
+    rows = make_rows(SQUAD)
+    job = make_job(tiny_config, folders("run"), task=SQUAD)
+    fixed = dataclasses.replace(job, length=LENGTH)
+    outputs = [
+        engine().predict(chosen, rows, size, "eval")
+        for chosen, size in ((job, 64), (job, 7), (fixed, 7))
+    ]
+    assert outputs[0]["start_logits"].shape == (40, 5)
+    shown = outputs[0]["start_logits"] > -1e6
+    for other in outputs[1:]:
+        np.testing.assert_allclose(
+            other["start_logits"][shown],
+            outputs[0]["start_logits"][shown],
+            atol=1e-5,
+        )
+    assert len(np.unique(outputs[0]["start_logits"][:, 0])) == 40
+
+
+def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders):
+    job = make_job(tiny_config, folders("run"))
+    values = dict(job.initial_values)
+    values["output_bias"] = lambda: np.full(2, np.nan, np.float32)
+    job = dataclasses.replace(job, initial_values=values)
+    with pytest.raises(UserError, match="lower --learning_rate"):
+        train(engine(), job, make_rows(CLASSIFICATION))
+    assert not os.listdir(job.output_dir)
+
+
+# The gradient
+
+
+def gradient_by_hand(config, job, rows, chosen):
+    """Mean loss of some rows and its clipped gradient, without an engine."""
+    variables = {}
+
+    def create(name, shape, initializer):
+        variables[name] = tf.Variable(job.initial_values[name]())
+        return variables[name]
+
+    model = job.build_model(create)
+    trained = [p.name for p in job.table.trained]
+    losses, totals = [], [0.0] * len(trained)
+    for row in chosen:
+        tokens = rows.tokens[rows.starts[row] : rows.starts[row + 1]]
+        ones = tf.ones([1, len(tokens)], tf.int32)
+        features = {
+            "input_ids": tf.constant(tokens[np.newaxis]),
+            "segment_ids": 0 * ones,
+            "input_mask": ones,
+            "label_ids": tf.constant(rows.labels["label_ids"][[row]]),
+        }
+        with tf.GradientTape() as tape:
+            predictions = model(features, Context(ones, training=False))
+            loss = model.head.loss(predictions, features)[0]
+        losses.append(float(loss))
+        gradients = tape.gradient(loss, [variables[n] for n in trained])
+        totals = [t + g.numpy() for t, g in zip(totals, gradients)]
+    means = [t / len(chosen) for t in totals]
+    norm = np.sqrt(sum((m**2).sum() for m in means))
+    factor = min(1.0, optimization.CLIP_NORM / norm)
+    return np.mean(losses), dict(zip(trained, (factor * m for m in means)))
+
+
+@pytest.fixture
+def steady_config(tiny_config):
+    """The tiny BERT without dropout."""
+    return dataclasses.replace(
+        tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+
+
+@pytest.fixture
+def steady(monkeypatch):
+    """The head's own dropout is off as well."""
+    from tasks import text_classification
+
+    monkeypatch.setattr(text_classification, "dropout", lambda x, *arguments: x)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
+    steady_config, steady, folders, name, parts
+):
+    """After one step `adam_m` is a tenth of the gradient."""
+    rows = make_rows(CLASSIFICATION)
+    job = make_job(steady_config, folders("run"))
+    # A large head makes a gradient that has to be clipped.
+    values = dict(job.initial_values)
+    rng = np.random.default_rng(3)
+    values["output_weights"] = lambda: rng.normal(0, 30, (2, 16)).astype(
+        np.float32
+    )
+    values["output_weights"] = (lambda value: lambda: value)(
+        values["output_weights"]()
+    )
+    job = dataclasses.replace(job, initial_values=values, parts=parts)
+    losses = train(engine(name), job, rows, steps=1)
+    from input_pipeline import TrainPlan
+
+    chosen = TrainPlan(rows.lengths, 8, 1, 1).rows(0)
+    loss, gradients = gradient_by_hand(steady_config, job, rows, chosen)
+    assert abs(losses[0][1] - loss) < 1e-5 * loss
+    saved = trained_values(job)
+    total = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
+    for variable, gradient in gradients.items():
+        np.testing.assert_allclose(
+            saved[f"{variable}/adam_m"], 0.1 * gradient, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_accumulated_gradients_update_as_one_large_batch(
+    steady_config, steady, folders, name
+):
+    rows = make_rows(CLASSIFICATION)
+    jobs = [
+        dataclasses.replace(
+            make_job(steady_config, folders(f"parts{parts}")), parts=parts
+        )
+        for parts in (1, 2, 4)
+    ]
+    losses = [train(engine(name), job, rows, steps=5) for job in jobs]
+    for job, loss in zip(jobs[1:], losses[1:]):
+        np.testing.assert_allclose(loss, losses[0], rtol=0, atol=1e-5)
+        check_equal(trained_values(job), trained_values(jobs[0]), 1e-5)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(tiny_config, folders):
+    job = dataclasses.replace(make_job(tiny_config, folders("run")), parts=3)
+    with pytest.raises(UserError, match="8 cannot be divided.*1 .* and 3"):
+        train(engine(), job, make_rows(CLASSIFICATION))
+
+
+# XLA and bfloat16
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+@pytest.mark.parametrize(
+    "change, tolerance",
+    [
+        ({"use_xla": True, "length": LENGTH}, 1e-4),
+        ({"compute_dtype": "bfloat16"}, 3e-2),
+    ],
+    ids=["xla", "bfloat16"],
+)
+def test_other_ways_to_compute_are_close(
+    tiny_config, folders, name, change, tolerance
+):
+    """Dropout on; losses, what was trained, and predictions."""
+    rows = make_rows(CLASSIFICATION)
+    plain = make_job(tiny_config, folders("plain"), length=change.get("length"))
+    other = dataclasses.replace(
+        make_job(tiny_config, folders("other")), **change
+    )
+    losses = [train(engine(name), job, rows, steps=5) for job in (plain, other)]
+    np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
+    predictions = [
+        engine(name).predict(job, rows, 8, "eval")["logits"]
+        for job in (plain, other)
+    ]
+    assert predictions[1].dtype == np.float32
+    np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
+    assert (predictions[0] != predictions[1]).any()
+    for p in other.table.trained:
+        assert trained_values(other)[p.name].dtype == np.float32
+
+
+# Several devices
+
+
+DEVICES = """
+import sys
+sys.path[:0] = {paths!r}
+import dataclasses, json
+import numpy as np
+import modeling
+from engine_jobs import *
+from engines import Hardware, choose_engine
+from tasks import text_classification
+
+text_classification.dropout = lambda x, *arguments: x
+config = modeling.BertConfig(**json.loads({config!r}))
+engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
+engine.check_devices()
+job = dataclasses.replace(
+    make_job(config, {folder!r}), parts={parts}, length={length}
+)
+rows = make_rows(CLASSIFICATION)
+losses = train(engine, job, rows, steps=6)
+outputs = engine.predict(job, rows, 7, "eval")["logits"]
+print(json.dumps([losses, outputs.tolist()]))
+"""
+
+
+def run_on_devices(config, folder, name, devices, parts=1, length=None):
+    """Losses and predictions of a training on logical CPUs."""
+    code = DEVICES.format(
+        paths=[str(ROOT), str(ROOT / "tests")],
+        config=json.dumps(vars(config)),
+        name=name,
+        devices=devices,
+        folder=str(folder),
+        parts=parts,
+        length=length,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_two_devices_give_the_result_of_one(steady_config, folders, name):
+    runs = {}
+    for count, parts in ((1, 1), (2, 1), (2, 2)):
+        folder = folders(f"{count}x{parts}")
+        runs[folder] = run_on_devices(steady_config, folder, name, count, parts)
+    (first, (losses, outputs)), *others = runs.items()
+    assert len(losses) == 6 and len(outputs) == 40
+    job = make_job(steady_config, first)
+    for folder, (other_losses, other_outputs) in others:
+        np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(other_outputs, outputs, rtol=0, atol=1e-5)
+        check_equal(
+            trained_values(make_job(steady_config, folder)),
+            trained_values(job),
+            1e-5,
+        )
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def test_two_workers_give_the_result_of_one(tiny_flags, tmp_path, tiny_config):
+    """Two processes that know each other by TF_CONFIG, one folder."""
+    if tiny_flags["engine"] != "strategy":
+        pytest.skip("workers are for the strategy engine")
+    tiny_flags.update(do_eval=True, do_predict=True, num_train_epochs=2)
+
+    def command(folder):
+        values = {**tiny_flags, "output_dir": tmp_path / folder}
+        return [f"--{name}={value}" for name, value in values.items()]
+
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    workers = []
+    for index in (0, 1):
+        config = {
+            "cluster": cluster,
+            "task": {"type": "worker", "index": index},
+        }
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, "run_classifier.py", *command("two")],
+                cwd=ROOT,
+                env={**os.environ, "TF_CONFIG": json.dumps(config)},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for worker in workers:
+        _, log = worker.communicate(timeout=300)
+        assert worker.returncode == 0, log[-3000:]
+    two = json.loads((tmp_path / "two" / "eval_results.json").read_text())
+    assert two["global_step"] == 10
+    files = set(os.listdir(tmp_path / "two"))
+    run_process(*command("one"))
+    kinds = {name.split("events")[0] for name in files}
+    assert kinds == {
+        name.split("events")[0] for name in os.listdir(tmp_path / "one")
+    }
+    one = json.loads((tmp_path / "one" / "eval_results.json").read_text())
+    # Dropout differs: each device has its own.
+    assert abs(one["eval_loss"] - two["eval_loss"]) < 0.1
+
+
+WORKERS = '"cluster": {"worker": ["a:1"]}'
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{",
+        "[]",
+        f"{{{WORKERS}}}",
+        f'{{{WORKERS}, "task": {{"type": "worker", "index": 4}}}}',
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+    ],
+)
+def test_a_broken_tf_config_is_one_clear_line(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(UserError, match="TF_CONFIG cannot be used"):
+        StrategyEngine(Hardware()).check_devices()
+
+
+def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["one GPU"]
+    )
+    with pytest.raises(UserError, match="there are only 1 GPUs"):
+        devices.count(Hardware(num_devices=2))
+
+
+def test_no_tpu_is_one_clear_line(monkeypatch):
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    for hardware, words in (
+        (Hardware(use_tpu=True), "--tpu_name"),
+        (Hardware(use_tpu=True, tpu_name="local"), "'local'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            StrategyEngine(hardware).check_devices()
+
+
+# The choice
+
+
+def test_auto_takes_the_engine_that_can_run(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    chosen, why = choose_engine("auto")
+    if hasattr(tf, "estimator"):
+        assert chosen.__name__ == "EstimatorEngine" and "has it" in why
+    else:
+        assert chosen is StrategyEngine and "has no TPUEstimator" in why
+    assert choose_engine("strategy") == (StrategyEngine, "--engine names it")
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    chosen, why = choose_engine("auto")
+    assert chosen is StrategyEngine and "several workers" in why
+    with pytest.raises(UserError, match="several workers; use --engine=strat"):
+        choose_engine("estimator")
+
+
+def test_an_engine_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.delattr(tf, "estimator", raising=False)
+    with pytest.raises(UserError, match="has no TPUEstimator; use --engine=s"):
+        choose_engine("estimator")
+    with pytest.raises(UserError, match="expected auto or one of estimator"):
+        choose_engine("keras")
