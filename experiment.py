@@ -20,7 +20,7 @@ import input_pipeline
 import preparation
 import run_record
 import task_model
-from engines import Job, choose_engine
+from engines import Job, check_batch_size, choose_engine
 from errors import UserError
 from optimization import Schedule
 from preparation import Experiment, Setup
@@ -44,6 +44,12 @@ def run(experiment: Experiment) -> Dict[str, float]:
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
     engine.check_devices()
+    if experiment.do_train:
+        check_batch_size(
+            experiment.training.batch_size,
+            engine.shards,
+            experiment.training.gradient_accumulation_steps,
+        )
     setup = preparation.open_all(experiment)
     same = setup.task.test_is_dev and experiment.do_eval
     test_split = "dev" if same else "test"

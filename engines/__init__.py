@@ -1,7 +1,9 @@
 """How training and prediction run on devices.
 
-An engine is a class with `check_devices`, `train` and `predict`; all see the
-same batches, model, optimizer and initial values, which a `Job` holds.
+An engine is a class with `check_devices`, `train` and `predict`; with `shards`,
+the devices that a batch is divided among, and `is_chief`, whether this process
+writes the files, which hold after `check_devices`. All see the same batches,
+model, optimizer and initial values, which a `Job` holds.
 """
 
 import dataclasses
@@ -110,3 +112,16 @@ def choose_engine(name: str) -> Tuple[type, str]:
         found, why = name, "--engine names it"
     module, _, attribute = ENGINES[found].rpartition(".")
     return getattr(importlib.import_module(module), attribute), why
+
+
+def check_batch_size(batch_size: int, devices: int, parts: int) -> None:
+    """Checks that every device and part gets equally many rows.
+
+    Raises:
+        UserError: they do not.
+    """
+    if batch_size % (devices * parts):
+        raise UserError(
+            f"--train_batch_size {batch_size} cannot be divided evenly among "
+            f"{devices} devices and {parts} --gradient_accumulation_steps"
+        )

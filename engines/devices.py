@@ -85,19 +85,6 @@ def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "chief"
 
 
-def check_batch_size(batch_size: int, devices: int, parts: int) -> None:
-    """Checks that every device and part gets equally many rows.
-
-    Raises:
-        UserError: they do not.
-    """
-    if batch_size % (devices * parts):
-        raise UserError(
-            f"--train_batch_size {batch_size} cannot be divided evenly among "
-            f"{devices} devices and {parts} --gradient_accumulation_steps"
-        )
-
-
 def tpu_name(hardware: Hardware) -> str:
     """The name of the TPU.
 

@@ -93,11 +93,9 @@ class EstimatorEngine:
             progress: is told every step.
 
         Raises:
-            UserError: the batch cannot be divided among the devices, or the
-                loss is no number any more.
+            UserError: the loss is no number any more.
         """
-        shards = self._shards
-        devices.check_batch_size(batch_size, shards, job.parts)
+        shards = self.shards
         steps = range(first_step, schedule.num_train_steps)
 
         def input_fn(params):
@@ -127,7 +125,7 @@ class EstimatorEngine:
         )
 
     @property
-    def _shards(self) -> int:
+    def shards(self) -> int:
         """Devices that a batch is divided among."""
         if self._hardware.use_tpu:
             return self._hardware.num_tpu_cores

@@ -40,9 +40,14 @@ class StrategyEngine:
         self.is_chief = devices.is_chief(self._strategy)
         logging.info(
             "devices: %d (%s)",
-            self._strategy.num_replicas_in_sync,
+            self.shards,
             type(self._strategy).__name__,
         )
+
+    @property
+    def shards(self) -> int:
+        """Devices that a batch is divided among, those of all workers."""
+        return self._strategy.num_replicas_in_sync
 
     def train(
         self,
@@ -58,12 +63,10 @@ class StrategyEngine:
         """Trains from `first_step` on; arguments as `EstimatorEngine.train`.
 
         Raises:
-            UserError: the batch cannot be divided among the devices, or the
-                loss is no number any more.
+            UserError: the loss is no number any more.
         """
         strategy, last_step = self._strategy, schedule.num_train_steps
-        shards = strategy.num_replicas_in_sync
-        devices.check_batch_size(batch_size, shards, job.parts)
+        shards = self.shards
         with strategy.scope():
             state = _TrainingState(job, schedule, first_step)
 

@@ -23,7 +23,7 @@ from engine_jobs import (
 
 import checkpoints
 import optimization
-from engines import Hardware, choose_engine, devices
+from engines import Hardware, check_batch_size, choose_engine, devices
 from engines.strategy import StrategyEngine
 from errors import UserError
 from hooks import Context
@@ -118,6 +118,26 @@ def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
     train(engine(), parts, rows, steps=6, stop_at=4)
     assert train(engine(), parts, rows, steps=6) == losses[4:]
     check_equal(trained_values(parts), trained_values(whole))
+
+
+def test_several_steps_may_run_between_two_returns(tiny_config, folders):
+    """As on a TPU, here on the CPU; checkpoints come when they are due."""
+    rows = make_rows(CLASSIFICATION)
+    plain = make_job(tiny_config, folders("plain"))
+    losses = train(engine(), plain, rows, steps=8, save_steps=5)
+    looped = make_job(tiny_config, folders("looped"))
+    hardware = Hardware(use_tpu=True, iterations_per_loop=4)
+    seen = train(StrategyEngine(hardware), looped, rows, steps=8, save_steps=5)
+    assert [step for step, _ in seen] == [4, 5, 8]
+    np.testing.assert_allclose(
+        [loss for _, loss in seen],
+        [losses[step - 1][1] for step, _ in seen],
+        rtol=1e-6,
+    )
+    for step in (5, 8):
+        check_equal(
+            trained_values(looped, step), trained_values(plain, step), 1e-6
+        )
 
 
 def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
@@ -303,10 +323,10 @@ def test_accumulated_gradients_update_as_one_large_batch(
         check_equal(trained_values(job), trained_values(jobs[0]), 1e-5)
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(tiny_config, folders):
-    job = dataclasses.replace(make_job(tiny_config, folders("run")), parts=3)
+def test_a_batch_that_cannot_be_divided_is_refused():
+    check_batch_size(24, 2, 3)
     with pytest.raises(UserError, match="8 cannot be divided.*1 .* and 3"):
-        train(engine(), job, make_rows(CLASSIFICATION))
+        check_batch_size(8, 1, 3)
 
 
 # XLA and bfloat16
