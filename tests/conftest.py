@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -192,6 +193,15 @@ def run_process(*arguments, check=True, program="run_classifier.py", **options):
         check=check,
         **options,
     )
+
+
+def own_lines(text):
+    """Lines of a program's stderr, without TensorFlow's when it is loaded.
+
+    From 2.18 on no setting silences those (tensorflow issue 100442).
+    """
+    foreign = re.compile(r"[IWE]0000 |WARNING: All log messages before absl")
+    return [line for line in text.splitlines() if not foreign.match(line)]
 
 
 @pytest.fixture(params=ENGINES)

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from conftest import TINY_WORDS, run_process, spoil
+from conftest import TINY_WORDS, own_lines, run_process, spoil
 
 import files
 from errors import UserError
@@ -34,7 +34,10 @@ BAD_FLAGS = {
     "size of full": ({"tuning_method": "full"}, "has no size"),
     "file as output": ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
     "TPU without name": ({"use_tpu": True}, "--tpu_name"),
-    "TPU": ({"use_tpu": True, "tpu_name": "local"}, "no TPU|0 cores"),
+    "TPU": (
+        {"use_tpu": True, "tpu_name": "local"},
+        "no TPU|0 cores|cannot be used",
+    ),
     "no column": ({"label_column": "nope"}, "no column is named 'nope'"),
     "nothing to do": ({"do_train": False}, "nothing to do"),
     "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
@@ -138,7 +141,7 @@ def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
         (["stray"], "stray"),
     ):
         done = run_process(*arguments, check=False)
-        lines = done.stderr.strip().splitlines()
+        lines = own_lines(done.stderr)
         assert done.returncode == 1, done
         assert len(lines) == 1 and words in lines[0], lines
         assert lines[0].startswith("error: ")

@@ -314,7 +314,6 @@ def test_config_files_of_the_project_are_read():
             f"--flagfile={path}",
             "--describe",
             "--bert_config_file=configs/bert_base_uncased.json",
-            *([] if squad else ["--data_dir=data/customer_intents"]),
             program="run_squad.py" if squad else "run_classifier.py",
         )
         assert "Total Trainable Parameters" in done.stdout, path

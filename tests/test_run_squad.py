@@ -9,7 +9,7 @@ import time
 
 import pytest
 from absl import flags
-from conftest import ROOT, run_process, spoil, squad_file
+from conftest import ROOT, own_lines, run_process, spoil, squad_file
 from test_checkpoints import google_bert  # noqa: F401 (a fixture)
 
 import checkpoints
@@ -384,7 +384,7 @@ def test_errors_end_the_program_with_one_line_and_code_one():
         (["--no_such_flag=1"], "no_such_flag"),
     ):
         done = run_process(*arguments, check=False, program="run_squad.py")
-        lines = done.stderr.strip().splitlines()
+        lines = own_lines(done.stderr)
         assert done.returncode == 1, done
         assert len(lines) == 1 and words in lines[0], lines
         assert lines[0].startswith("error: ")
