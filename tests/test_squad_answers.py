@@ -387,7 +387,7 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
     assert [p.text for p in predictions] == ["", "cat", ""]
     for number in (0, 2):
         assert predictions[number].candidates.texts == ("",)
-        assert predictions[number].null_odds == CERTAINLY_NONE * negative
+        assert predictions[number].null_odds == CERTAINLY_NONE
     # And where there are no windows at all.
     predictions = predict_answers(
         questions[:1], make_windows([""], []), make_outputs(**NONE), rules
