@@ -445,9 +445,10 @@ def save_training(
         files.write_text(
             os.path.join(output_dir, "checkpoint"), "\n".join(lines) + "\n"
         )
-        for path in kept[:-KEPT_CHECKPOINTS]:
-            for file in tf.io.gfile.glob(f"{path}.*"):
-                tf.io.gfile.remove(file)
+        forgotten = {os.path.basename(p) for p in kept[:-KEPT_CHECKPOINTS]}
+        for name in tf.io.gfile.listdir(output_dir):
+            if ".".join(name.split(".")[:2]) in forgotten:
+                tf.io.gfile.remove(os.path.join(output_dir, name))
     except (tf.errors.OpError, OSError) as error:
         raise UserError(
             f"cannot write the checkpoint {prefix}: "

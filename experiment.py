@@ -53,31 +53,29 @@ def run(experiment: Experiment) -> Dict[str, float]:
     setup = preparation.open_all(experiment)
     same = setup.task.test_is_dev and experiment.do_eval
     test_split = "dev" if same else "test"
-    splits = {
-        split: None
+    examples = {
+        split: setup.task.examples(experiment.data_dir, split)
         for split, wanted in (
             ("train", experiment.do_train),
             ("dev", experiment.do_eval),
-            (test_split, experiment.do_predict),
+            ("test", experiment.do_predict and not same),
         )
         if wanted
     }
-    examples, features = {}, {}
-    for split in splits:
-        examples[split] = setup.task.examples(experiment.data_dir, split)
+    # Five checkpoints with two slots each, while a sixth is written.
+    needed = setup.table.trained_count * 4 * 3 * 6 if experiment.do_train else 0
+    if engine.is_chief:
+        files.prepare_folder(experiment.output_dir, needed + 2**20)
+    features = {}
+    for split, rows in examples.items():
+        logging.info("%s: %d examples", split, len(rows))
         features[split] = setup.task.featurize(
-            examples[split], setup.tokenizer, experiment.max_seq_length
+            rows, setup.tokenizer, experiment.max_seq_length
         )
-        logging.info("%s: %d examples", split, len(examples[split]))
     logging.info("%s", "\n" + setup.table.to_text())
     schedule = None
     if experiment.do_train:
         schedule = _schedule(setup, examples["train"], features["train"])
-    # Five checkpoints with two slots each, while a sixth is written.
-    needed = setup.table.trained_count * 4 * 3 * 6 if experiment.do_train else 0
-    files.prepare_folder(experiment.output_dir, needed + 2**20)
-    if experiment.do_train:
-        files.prepare_folder(_artifact_folder(experiment.output_dir), 0)
     job = Job(
         build_model=lambda create: task_model.TaskModel(
             setup.config, setup.method, setup.task.build_head, create
@@ -91,10 +89,11 @@ def run(experiment: Experiment) -> Dict[str, float]:
         if experiment.hardware.use_tpu or experiment.use_xla
         else None,
         parts=experiment.training.gradient_accumulation_steps,
-        use_xla=experiment.use_xla,
+        # A TPU's graph is compiled as it is.
+        use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,
     )
-    record = preparation.record(setup, features.get("train"), schedule)
+    record = preparation.record(setup, engine, features.get("train"), schedule)
     run_record.check(experiment.output_dir, record, experiment.do_train)
     checkpoint, step = checkpoints.latest_step(experiment.output_dir)
     if checkpoint:
@@ -110,6 +109,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
             )
     if experiment.do_train:
         if engine.is_chief:
+            files.prepare_folder(_artifact_folder(experiment.output_dir), 0)
             run_record.write(experiment.output_dir, record)
         _train(engine, setup, job, features["train"], schedule, step)
     if not engine.is_chief:
@@ -217,10 +217,11 @@ def _train(
     else:
         logging.info("already trained to step %d", first_step)
     if engine.is_chief:
-        _write_artifact(setup, job, features, schedule)
+        _write_artifact(engine, setup, job, features, schedule)
 
 
 def _write_artifact(
+    engine: Any,
     setup: Setup,
     job: Job,
     features: input_pipeline.Features,
@@ -240,7 +241,7 @@ def _write_artifact(
     folder = _artifact_folder(job.output_dir)
     config = {
         "checkpoint": os.path.basename(checkpoint),
-        **preparation.record(setup, features, schedule),
+        **preparation.record(setup, engine, features, schedule),
     }
     adapter_artifact.write(folder, config, values)
     logging.info("the trained adapter is in %s", folder)

@@ -8,6 +8,7 @@ import codecs
 import json
 import os
 import shutil
+import uuid
 from typing import Any, Iterable
 
 import tensorflow as tf
@@ -97,7 +98,8 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     Raises:
         UserError: the disk is full or the place cannot be written.
     """
-    temporary = f"{path}.tmp-{os.getpid()}"
+    # Several machines may write here, with equal process numbers.
+    temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             # Without any part, too, there is a file.
@@ -139,7 +141,7 @@ def prepare_folder(path: str, needed: int) -> None:
         raise UserError(
             f"cannot make the output folder {path}: {error.message}"
         ) from error
-    probe = os.path.join(path, f"write-test-{os.getpid()}")
+    probe = os.path.join(path, f"write-test-{uuid.uuid4().hex}")
     write_bytes(probe, b"")
     tf.io.gfile.remove(probe)
     if "://" in path:

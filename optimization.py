@@ -1,7 +1,7 @@
 """The optimizer: BERT's learning-rate schedule, clipping and Adam.
 
 One definition of the mathematics, over plain tensors and variables; engines
-bring the gradients, the step and, on several devices, their mean.
+bring the gradients, added up over devices.
 """
 
 import dataclasses
@@ -101,9 +101,7 @@ class AdamWeightDecay:
         self,
         gradients: Sequence[tf.Tensor],
         learning_rate: Any,
-        on_device: Callable = lambda update, variable, *args: update(
-            variable, *args
-        ),
+        on_device: Callable = lambda update, *args: update(*args),
     ) -> List[Any]:
         """Updates variables and slots by one step.
 
@@ -111,8 +109,8 @@ class AdamWeightDecay:
             gradients: float32, one for each variable, the mean over the whole
                 batch, clipped (`clip`).
             learning_rate: of this step.
-            on_device: calls an update where its variable lives; engines with
-                several devices bring their own.
+            on_device: called as (update, variable, *arguments), does the
+                update wherever the variable lives.
 
         Returns:
             The assignments, for graphs to run.

@@ -331,13 +331,16 @@ def _beside(
 
 def record(
     setup: Setup,
+    engine: Any,
     train_features: Optional[Features],
     schedule: Optional[Schedule],
 ) -> Dict[str, Any]:
     """What `run.json` says of this run; the last two are of its training."""
     training = dataclasses.asdict(setup.experiment.training)
-    # How often a run is saved may change while it goes on.
+    # How often a run is saved, and in how many parts a batch is computed, may
+    # change while it goes on.
     del training["save_checkpoints_steps"]
+    parts = training.pop("gradient_accumulation_steps")
     training["start"] = setup.start
     training["compute_dtype"] = setup.experiment.compute_dtype
     if train_features is not None:
@@ -358,5 +361,11 @@ def record(
             "total": setup.table.total_count,
             "trained": setup.table.trained_count,
         },
-        "versions": run_record.versions(),
+        "versions": {
+            **run_record.versions(),
+            "engine": type(engine).__name__,
+            "devices": engine.shards,
+            "gradient_accumulation_steps": parts,
+            "use_xla": setup.experiment.use_xla,
+        },
     }

@@ -76,6 +76,11 @@ def task_from_flags() -> Squad:
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
+    if FLAGS.n_best_size > FLAGS.max_seq_length:
+        raise UserError(
+            f"--n_best_size is {FLAGS.n_best_size}, expected at most "
+            f"--max_seq_length, {FLAGS.max_seq_length}"
+        )
     # [CLS], two [SEP], and one token of the context.
     least = FLAGS.max_query_length + 4
     if FLAGS.max_seq_length < least:

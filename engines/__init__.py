@@ -94,9 +94,8 @@ def choose_engine(name: str) -> Tuple[type, str]:
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
-    workers = bool(os.environ.get("TF_CONFIG"))
-    if workers:
-        found, why = "strategy", "TF_CONFIG names several workers"
+    if os.environ.get("TF_CONFIG"):
+        found, why = "strategy", "TF_CONFIG is set"
     elif hasattr(tf, "estimator"):
         found, why = "estimator", f"TensorFlow {tf.__version__} has it"
     else:
@@ -123,5 +122,6 @@ def check_batch_size(batch_size: int, devices: int, parts: int) -> None:
     if batch_size % (devices * parts):
         raise UserError(
             f"--train_batch_size {batch_size} cannot be divided evenly among "
-            f"{devices} devices and {parts} --gradient_accumulation_steps"
+            f"{devices} devices and {parts} --gradient_accumulation_steps; "
+            "change one of them, or --num_devices"
         )

@@ -2,9 +2,10 @@
 
 import json
 import os
-from typing import Any
+from typing import Any, List
 
 import tensorflow as tf
+from absl import logging
 
 from engines import Hardware
 from errors import UserError
@@ -25,7 +26,7 @@ def count(hardware: Hardware) -> int:
     return hardware.num_devices or gpus or 1
 
 
-def names(hardware: Hardware) -> list:
+def names(hardware: Hardware) -> List[str]:
     """Names of the devices, as `GPU:0`.
 
     Without a GPU the CPU is divided into as many logical devices, which shows
@@ -55,9 +56,16 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
     Raises:
         UserError: a device is missing, or TF_CONFIG cannot be used.
     """
+    workers = bool(os.environ.get("TF_CONFIG"))
+    if hardware.num_devices and (hardware.use_tpu or workers):
+        raise UserError(
+            f"--num_devices={hardware.num_devices} is for one machine without "
+            "a TPU; leave it out under TF_CONFIG (a worker takes all of its "
+            "GPUs) and with --use_tpu (--num_tpu_cores)"
+        )
     if hardware.use_tpu:
         return _tpu_strategy(hardware)
-    if os.environ.get("TF_CONFIG"):
+    if workers:
         return _worker_strategy()
     devices = names(hardware)
     if len(devices) == 1:
@@ -68,17 +76,22 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
 def prediction_strategy(
     training_strategy: tf.distribute.Strategy,
 ) -> tf.distribute.Strategy:
-    """The strategy for a prediction, which the chief computes alone."""
-    if training_strategy.extended._in_multi_worker_mode():
+    """The strategy for a prediction, which one worker computes alone."""
+    if is_multi_worker(training_strategy):
         return tf.distribute.get_strategy()
     return training_strategy
 
 
+def is_multi_worker(found: tf.distribute.Strategy) -> bool:
+    """Whether other processes take part."""
+    return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)
+
+
 def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes the files."""
-    resolver = training_strategy.cluster_resolver
-    if not os.environ.get("TF_CONFIG") or resolver is None:
+    if not is_multi_worker(training_strategy):
         return True
+    resolver = training_strategy.cluster_resolver
     if resolver.task_type == "worker":
         cluster = resolver.cluster_spec().as_dict()
         return "chief" not in cluster and resolver.task_id == 0
@@ -105,7 +118,7 @@ def resolve_tpu(hardware: Hardware) -> Any:
     """The resolver of the TPU that the flags or the environment name.
 
     Raises:
-        UserError: no TPU was named or answers.
+        UserError: no TPU was named or answers, or it is of another machine.
     """
     name = tpu_name(hardware)
     try:
@@ -114,13 +127,20 @@ def resolve_tpu(hardware: Hardware) -> Any:
             zone=hardware.tpu_zone or None,
             project=hardware.gcp_project or None,
         )
-        resolver.master()
+        master = resolver.master()
     except Exception as error:
         # Whatever the cloud's client libraries raise: all of it means that
         # no TPU answers to this name.
         raise UserError(
             f"no TPU answers to the name {name!r}: {_first_line(error)}"
         ) from error
+    if master not in ("", "local"):
+        # Batches and initial values are made in this process.
+        raise UserError(
+            f"the TPU {name!r} is on another machine ({master}); run on "
+            "the TPU VM itself with --tpu_name=local (TPU nodes, which "
+            "were reached over the network, were retired in 2025)"
+        )
     return resolver
 
 
@@ -135,6 +155,11 @@ def _tpu_strategy(hardware: Hardware) -> tf.distribute.Strategy:
             f"the TPU {tpu_name(hardware)!r} cannot be used: "
             f"{_first_line(error)}"
         ) from error
+    if found.extended.num_hosts > 1:
+        raise UserError(
+            f"the TPU {tpu_name(hardware)!r} has {found.extended.num_hosts} "
+            "hosts; only one is supported"
+        )
     if found.num_replicas_in_sync != hardware.num_tpu_cores:
         raise UserError(
             f"the TPU {tpu_name(hardware)!r} has "
@@ -158,7 +183,15 @@ def _worker_strategy() -> tf.distribute.Strategy:
             '{"cluster": {"worker": ["host:port", ...]}, '
             '"task": {"type": "worker", "index": 0}}'
         ) from error
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    logging.info(
+        "waiting for all %d workers", sum(map(len, config["cluster"].values()))
+    )
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the workers of TF_CONFIG cannot be used: {_first_line(error)}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

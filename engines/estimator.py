@@ -47,14 +47,7 @@ class EstimatorEngine:
             self._devices = devices.names(hardware)
             return
         resolver = devices.resolve_tpu(hardware)
-        target, master = devices.tpu_name(hardware), resolver.master()
-        if master not in ("", "local"):
-            # Batches and initial values are made in this process.
-            raise UserError(
-                f"the TPU {target!r} is on another machine ({master}); run on "
-                "the TPU VM itself with --tpu_name=local (TPU nodes, which "
-                "were reached over the network, were retired in 2025)"
-            )
+        target = devices.tpu_name(hardware)
         metadata = resolver.get_tpu_system_metadata()
         if metadata.num_hosts > 1:
             raise UserError(
@@ -144,7 +137,7 @@ class EstimatorEngine:
             what: name of the work, for its progress.
 
         Returns:
-            The head's outputs by name, float32 [rows, ...], in row order.
+            The head's outputs by name, [rows, ...], in row order.
         """
 
         def input_fn(params):
@@ -215,7 +208,7 @@ class EstimatorEngine:
             log_step_count_steps=None,
             train_distribute=tf.distribute.MirroredStrategy(self._devices),
             session_config=v1.ConfigProto(
-                device_count={"CPU": len(self._devices)},
+                device_count={"CPU": sum("CPU" in d for d in self._devices)},
                 allow_soft_placement=True,
             ),
         )
@@ -225,9 +218,7 @@ class EstimatorEngine:
             spec = model_fn(features, labels, mode, params)
             return spec.as_estimator_spec()
 
-        return v1.estimator.Estimator(
-            plain_model_fn, config=config, params={"batch_size": batch_size}
-        )
+        return v1.estimator.Estimator(plain_model_fn, config=config, params={})
 
     def _model_fn(
         self,
@@ -308,7 +299,7 @@ def _create_slot(name: str, shape) -> tf.Variable:
 
 
 class _ProgressHook(v1.train.SessionRunHook):
-    """Tells a `TrainingProgress` every step's loss; on a TPU, its first core's.
+    """Tells a `TrainingProgress` every step's loss.
 
     Raises `UserError` where the loss is no number any more.
     """

@@ -5,7 +5,8 @@ the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
 """
 
-from typing import Any, Callable, Dict, Iterator, List
+import functools
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +17,7 @@ import input_pipeline
 import optimization
 from engines import Hardware, Job, devices, replicas
 from engines.training_step import check_loss, loss_and_gradients, predict
+from errors import UserError
 from input_pipeline import Batch, Features, TrainPlan
 from progress import Progress, TrainingProgress
 
@@ -67,6 +69,7 @@ class StrategyEngine:
         """
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
+        self._check_agreement(first_step)
         with strategy.scope():
             state = _TrainingState(job, schedule, first_step)
 
@@ -118,12 +121,37 @@ class StrategyEngine:
             if step == save_at:
                 save_at = min(step + save_checkpoints_steps, last_step)
             count = min(loop, save_at - step)
-            loss = float(train_steps(batches, tf.constant(count)))
+            loss = _run(train_steps, batches, tf.constant(count))
             step += count
             check_loss(step, loss)
             progress.update(step, loss)
             if step == save_at and self.is_chief:
                 checkpoints.save_training(job.output_dir, step, state.values())
+
+    def _check_agreement(self, first_step: int) -> None:
+        """Compares the step that the workers begin at.
+
+        Raises:
+            UserError: they see different checkpoints.
+        """
+        if not devices.is_multi_worker(self._strategy):
+            return
+
+        @tf.function
+        def steps() -> tf.Tensor:
+            return self._strategy.run(
+                lambda: tf.distribute.get_replica_context().all_gather(
+                    tf.constant([first_step]), axis=0
+                )
+            )
+
+        found = self._strategy.experimental_local_results(steps())[0].numpy()
+        if len(set(found.tolist())) > 1:
+            raise UserError(
+                "the workers see different checkpoints in --output_dir (steps "
+                f"{sorted(set(found.tolist()))}); it must be one folder that "
+                "all of them share"
+            )
 
     def predict(
         self, job: Job, features: Features, batch_size: int, what: str
@@ -138,7 +166,8 @@ class StrategyEngine:
         filled = input_pipeline.fill(batches, size) if job.length else batches
         filled = filled + filled[-1:] * (-len(filled) % shards)
         with strategy.scope():
-            model = job.build_model(_creator(_latest_values(job), set(), {}))
+            values = _first_values(job, _newest_checkpoint(job))
+            model = job.build_model(_creator(values, set(), {}))
 
         def generate() -> Iterator[Batch]:
             for rows in filled:
@@ -184,6 +213,21 @@ class StrategyEngine:
         }
 
 
+def _run(train_steps: Callable, batches: Iterator, count: tf.Tensor) -> float:
+    """The loss of some training steps.
+
+    Raises:
+        UserError: another worker has stopped.
+    """
+    try:
+        return float(train_steps(batches, count))
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        raise UserError(
+            "another worker has stopped; see its log, then start all of them "
+            f"again ({str(error).splitlines()[0]})"
+        ) from error
+
+
 class _TrainingState:
     """The variables of a training: the model's, the optimizer's, the step."""
 
@@ -192,12 +236,11 @@ class _TrainingState:
 
         Without one, trained variables get their initial values and slots zero.
         """
-        checkpoint, _ = checkpoints.latest_step(job.output_dir)
-        saved = checkpoints.open_tensorflow(checkpoint) if checkpoint else None
+        saved = _newest_checkpoint(job)
         names = {p.name for p in job.table.trained}
         variables: Dict[str, tf.Variable] = {}
         self.model = job.build_model(
-            _creator(_latest_values(job), names, variables)
+            _creator(_first_values(job, saved), names, variables)
         )
         self.trained = [(p.name, variables[p.name]) for p in job.table.trained]
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
@@ -219,19 +262,24 @@ class _TrainingState:
         return values
 
 
-def _latest_values(job: Job) -> Dict[str, Callable[[], np.ndarray]]:
-    """First values of every variable, the newest checkpoint's if it has one."""
+def _newest_checkpoint(job: Job) -> Optional[checkpoints.Weights]:
+    path, _ = checkpoints.latest_step(job.output_dir)
+    return checkpoints.open_tensorflow(path) if path else None
+
+
+def _first_values(
+    job: Job, saved: Optional[checkpoints.Weights]
+) -> checkpoints.InitialValues:
+    """First values of every variable: of what is trained, those saved."""
     values = dict(job.initial_values)
-    checkpoint, _ = checkpoints.latest_step(job.output_dir)
-    if checkpoint:
-        weights = checkpoints.open_tensorflow(checkpoint)
+    if saved is not None:
         for p in job.table.trained:
-            values[p.name] = lambda name=p.name: weights.read(name)
+            values[p.name] = functools.partial(saved.read, p.name)
     return values
 
 
 def _creator(
-    values: Dict[str, Callable[[], np.ndarray]],
+    values: checkpoints.InitialValues,
     trained: set,
     variables: Dict[str, tf.Variable],
 ):

@@ -281,7 +281,8 @@ def _candidates(prediction: Prediction) -> List[Mapping[str, Any]]:
 
 def _json_object(items: Iterator[Tuple[str, Any]]) -> Iterator[bytes]:
     """An object as JSON, part by part: it may be larger than memory."""
-    separator = "{\n"
+    yield b"{"
+    separator = "\n"
     for key, value in items:
         text = json.dumps(value, indent=1)
         yield f"{separator}{json.dumps(key)}: {text}".encode()

@@ -191,15 +191,25 @@ def _has_most_context(places, context_first, length):
     Returns:
         bool [n, k].
     """
-    if len(places) < 2:
-        return np.ones(places.shape, bool)
-    tokens = (places + context_first)[:, :, np.newaxis]
-    left = tokens - context_first[:, 0]
-    right = length[:, 0] - 1 - left
-    least = np.minimum(left, right)
-    score = np.where(least >= 0, least + 0.01 * length[:, 0], -1.0)
-    own = np.arange(len(places))[:, np.newaxis]
-    return score.argmax(axis=2) == own
+    tokens = places + context_first
+    own = np.minimum(places, length - 1 - places) + 0.01 * length
+    most = np.ones(places.shape, bool)
+    # Windows lie in order, so those that share a token are neighbours.
+    for distance in range(1, len(places)):
+        near = False
+        for here, there, ties in (
+            (slice(distance, None), slice(None, -distance), False),
+            (slice(None, -distance), slice(distance, None), True),
+        ):
+            place = tokens[here] - context_first[there]
+            least = np.minimum(place, length[there] - 1 - place)
+            score = least + 0.01 * length[there]
+            less = (score < own[here]) | (ties & (score == own[here]))
+            most[here] &= less | (least < 0)
+            near |= (least >= 0).any()
+        if not near:
+            break
+    return most
 
 
 def _text(context, windows, context_start, pair):

@@ -141,16 +141,16 @@ def find_answer(question: Question) -> Optional[Tuple[int, int]]:
     Source: google-research/bert, `run_squad.py`, `read_squad_examples`.
     """
     answer = question.answers[0]
-    words = list(WORDS.finditer(answer.text))
+    # Here, unlike in the context, a no-break space separates words.
+    words = answer.text.split()
     if not words:
         return None
-    start = answer.start + words[0].start()
-    end = answer.start + words[-1].end()
+    start = answer.start + answer.text.index(words[0])
+    end = answer.start + len(answer.text.rstrip())
     if answer.start < 0 or end > len(question.context):
         return None
     start, end = widen(question.context, start, end)
-    wanted = " ".join(word.group() for word in words)
-    found = wanted in join_words(question.context[start:end])
+    found = " ".join(words) in join_words(question.context[start:end])
     return (start, end) if found else None
 
 

@@ -182,11 +182,11 @@ class TextClassification(Task[Example]):
 
     def restore(self, description, source):
         """This task, with the labels of a trained head."""
+        trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
         if not isinstance(labels, list) or len(labels) < 2:
-            raise UserError(f"{source}: its description names no labels")
+            raise UserError(f"{trained}, without labels; not on {self.name}")
         labels = tuple(map(str, labels))
-        trained = f"{source} was trained on the task {description['name']}"
         if self.labels not in (None, labels):
             raise UserError(
                 f"{trained} for the labels {', '.join(labels)[:200]}, but the "

@@ -14,6 +14,7 @@ from test_checkpoints import google_bert  # noqa: F401 (a fixture)
 
 import checkpoints
 from errors import UserError
+from tasks.squad import Squad
 
 FLAGS = flags.FLAGS
 
@@ -335,6 +336,7 @@ BAD_FLAGS = {
     "no stride": ({"doc_stride": 0}, "--doc_stride is 0, expected >= 1"),
     "no query": ({"max_query_length": 0}, "--max_query_length is 0"),
     "no candidates": ({"n_best_size": 0}, "--n_best_size is 0"),
+    "too many candidates": ({"n_best_size": 21}, "expected at most"),
     "no length": ({"max_answer_length": -1}, "--max_answer_length is -1"),
     "nothing to do": ({"do_train": False}, "nothing to do"),
     "untrained": (
@@ -350,6 +352,15 @@ def test_bad_flags_are_one_line_before_any_training(answer, squad_flags, case):
     with pytest.raises(UserError, match=words):
         answer(**{**squad_flags, **change})
     assert not os.path.exists(squad_flags["output_dir"])
+
+
+def test_files_are_read_before_any_is_tokenized(
+    answer, squad_flags, monkeypatch
+):
+    monkeypatch.setattr(Squad, "featurize", None)
+    squad_flags["predict_file"] = "/nowhere.json"
+    with pytest.raises(UserError, match="/nowhere.json"):
+        answer(**squad_flags, do_predict=True)
 
 
 def test_evaluation_of_unanswered_questions_is_refused_before_training(

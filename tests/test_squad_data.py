@@ -436,7 +436,8 @@ def test_joined_words_have_one_space_between_them(text):
 @hypothesis.given(TEXTS, st.integers(0, 30), st.integers(1, 30))
 def test_every_part_of_a_context_is_found_at_its_place(context, start, length):
     text = context[start : start + length]
-    hypothesis.assume(slow_words(text))
+    # An answer with a no-break space is not found, as in the published code.
+    hypothesis.assume(text.split() and text.split() == slow_words(text))
     question = Question("q", "", context, (Answer(text, start),))
     first, end = find_answer(question)
     assert " ".join(slow_words(text)) in " ".join(

@@ -321,9 +321,9 @@ def test_a_head_of_other_labels_is_refused(name):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"labels": []}, "names no labels"),
-        ({"labels": "01"}, "names no labels"),
-        ({"labels": None}, "names no labels"),
+        ({"labels": []}, "without labels"),
+        ({"labels": "01"}, "without labels"),
+        ({"labels": None}, "without labels"),
         ({"pairs": False}, "with pairs: False"),
         ({"name": "cola"}, "trained on the task cola, not on mrpc"),
     ],
