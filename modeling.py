@@ -12,6 +12,7 @@ Dimension letters of every docstring and comment:
     N attention heads       H head size (D / N)      V vocabulary
     P positions             S segment types          C classes
 
+"float32" of what layers compute and hand on stands for the context's `dtype`.
 Every variable comes from a `create(name, shape, initializer)` function that
 the caller hands in, so that the same code builds a model in a TensorFlow 1
 graph, in eager mode, from a checkpoint, or only lists its parameters.
@@ -452,7 +453,7 @@ class BertOutput(NamedTuple):
     Attributes:
         embedding_output: float32 [B, T, D], what the first layer reads.
         layer_outputs: L times float32 [B, T, D].
-        sequence_output: float32 [B, T, D], the last of them.
+        sequence_output: [B, T, D], the last of them, always float32.
     """
 
     embedding_output: tf.Tensor

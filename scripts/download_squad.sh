@@ -12,6 +12,10 @@ if [ $# -ne 1 ]; then
   echo 'usage: scripts/download_squad.sh FOLDER' >&2
   exit 1
 fi
+if ! command -v curl > /dev/null; then
+  echo 'error: curl is not installed, which fetches the files' >&2
+  exit 1
+fi
 url=${SQUAD_URL:-https://rajpurkar.github.io/SQuAD-explorer/dataset}
 folder=$1
 mkdir -p "$folder"

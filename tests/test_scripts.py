@@ -106,7 +106,7 @@ def test_a_wrong_file_is_refused_and_gets_no_name(download, tmp_path):
 
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
-    """The README's own command, with fewer epochs."""
+    """The quickstart's own flags, with fewer epochs."""
     done = subprocess.run(
         [
             sys.executable,
