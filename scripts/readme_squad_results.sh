@@ -5,10 +5,12 @@
 #   scripts/readme_squad_results.sh SQUAD_DIR PRETRAINED_BERT OUTPUT_DIR
 #
 # SQUAD_DIR holds train-v1.1-subset.json and train-v2.0-subset.json, ten articles
-# of SQuAD's training files, and xquad-en-v1.1.json, English XQuAD; of the second,
-# two articles are held out for evaluation. Safe to interrupt and start again: finished runs are only
-# evaluated, a run that was cut off goes on. The learning rate of each method is
-# chosen from those listed here, by F1 after one epoch of SQuAD 1.1.
+# of SQuAD's training files, and xquad-en-v1.1.json, English XQuAD. Of the 2.0
+# file two articles are held out for evaluation. The learning rate of each method
+# is chosen from those listed here, by F1 after one epoch of SQuAD 1.1.
+#
+# Safe to interrupt and start again: finished runs are only evaluated, a run that
+# was cut off goes on.
 set -euo pipefail
 squad=$(realpath "$1") bert=$(realpath "$2") out=$(realpath -m "$3")
 cd "$(dirname "$0")/.."
