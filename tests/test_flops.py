@@ -1,0 +1,80 @@
+"""The count of operations against the products of the graphs themselves."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_jobs import make_job
+
+from benchmarks import flops
+from engines.training_step import loss_and_gradients
+from hooks import Context
+
+ROWS, TOKENS = 3, 7
+
+
+def products(graph):
+    """Operations of all matrix products over tokens, from their shapes."""
+    total = 0
+    for op in graph.get_operations():
+        if op.type not in ("MatMul", "BatchMatMulV2"):
+            continue
+        a, b = (tuple(t.shape) for t in op.inputs)
+        names = ("transpose_a", "transpose_b")
+        if op.type != "MatMul":
+            names = ("adj_x", "adj_y")
+        inner = a[-2] if op.get_attr(names[0]) else a[-1]
+        outer = b[-2] if op.get_attr(names[1]) else b[-1]
+        size = 2 * int(np.prod(a)) * outer
+        assert None not in a + b and inner in b[-2:]
+        # Left out: the pooler and the head, which have a row for each example,
+        # and the product with one-hot segments, of which there are two.
+        if op.type == "MatMul" and {ROWS, 2} & {*a, *b}:
+            continue
+        total += size
+    return total
+
+
+def build(config, method, training):
+    """The graph of a step; shapes are static."""
+    job = make_job(config, "unused", method)
+    variables = {}
+
+    def create(name, shape, initializer):
+        variables[name] = tf.Variable(np.zeros(shape, np.float32))
+        return variables[name]
+
+    model = job.build_model(create)
+    trained = [(p.name, variables[p.name]) for p in job.table.trained]
+
+    def step(ids, label):
+        ones = tf.ones_like(ids)
+        features = {
+            "input_ids": ids,
+            "segment_ids": 0 * ones,
+            "input_mask": ones,
+            "row": tf.range(ROWS),
+            "label_ids": label,
+        }
+        if training:
+            return loss_and_gradients(
+                job, model, trained, features, tf.constant(0), ROWS
+            )
+        return model(features, Context(ones))
+
+    function = tf.function(step).get_concrete_function(
+        tf.TensorSpec([ROWS, TOKENS], tf.int32), tf.TensorSpec([ROWS], tf.int32)
+    )
+    return job.table, function.graph
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["houlsby(size=4)", "full", "top_layers(k=1)", "layernorm", "head"],
+)
+def test_the_count_is_that_of_the_graph(tiny_config, method):
+    table, graph = build(tiny_config, method, training=False)
+    expected = flops.forward(tiny_config, table, ROWS, TOKENS)
+    assert products(graph) == expected
+    table, graph = build(tiny_config, method, training=True)
+    counted = flops.training(tiny_config, table, ROWS, TOKENS)
+    assert products(graph) == counted
