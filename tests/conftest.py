@@ -1,6 +1,7 @@
 """What the tests share: a tiny BERT, its vocabulary, golden files."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -314,3 +315,22 @@ def spoil(folder, name, content):
     path = folder / name
     path.write_bytes(content)
     return path
+
+
+@pytest.fixture
+def steady_config(tiny_config):
+    """The tiny BERT without dropout."""
+    return dataclasses.replace(
+        tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Makes folders by name."""
+
+    def make(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    return make

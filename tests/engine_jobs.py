@@ -2,9 +2,12 @@
 
 import contextlib
 import functools
+import os
 import unittest.mock
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
 import checkpoints
 import modeling
@@ -16,6 +19,10 @@ from input_pipeline import Features, TrainPlan
 from tasks.squad import Squad
 from tasks.text_classification import Layout, TextClassification
 
+ESTIMATOR = pytest.mark.skipif(
+    not hasattr(tf, "estimator"),
+    reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
+)
 CLASSIFICATION = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
 SQUAD = Squad(
     "squad",
@@ -111,3 +118,20 @@ def train(
             progress,
         )
     return seen
+
+
+def trained_values(job, step=None):
+    """All that the newest, or a named, checkpoint holds."""
+    path = checkpoints.latest_step(job.output_dir)[0]
+    if step is not None:
+        path = os.path.join(job.output_dir, f"model.ckpt-{step}")
+    weights = checkpoints.open_tensorflow(path)
+    return {name: weights.read(name) for name in weights.shapes}
+
+
+def check_equal(values, expected, tolerance=0.0):
+    assert set(values) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            values[name], value, rtol=0, atol=tolerance, err_msg=name
+        )

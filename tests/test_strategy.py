@@ -1,68 +1,34 @@
 """The tf.distribute engine, and that both engines compute the same."""
 
 import dataclasses
-import json
 import os
-import socket
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, run_process
 from engine_jobs import (
     CLASSIFICATION,
+    ESTIMATOR,
     LENGTH,
     SQUAD,
     TASKS,
+    check_equal,
     make_job,
     make_rows,
     train,
+    trained_values,
 )
 
 import checkpoints
 import optimization
-from engines import Hardware, check_batch_size, choose_engine, devices
+from engines import Hardware, check_batch_size, choose_engine
 from engines.strategy import StrategyEngine
 from errors import UserError
 from hooks import Context
 
-ESTIMATOR = pytest.mark.skipif(
-    not hasattr(tf, "estimator"),
-    reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
-)
-
 
 def engine(name="strategy"):
     return choose_engine(name)[0](Hardware())
-
-
-def trained_values(job, step=None):
-    """All that the newest, or a named, checkpoint holds."""
-    path = checkpoints.latest_step(job.output_dir)[0]
-    if step is not None:
-        path = os.path.join(job.output_dir, f"model.ckpt-{step}")
-    weights = checkpoints.open_tensorflow(path)
-    return {name: weights.read(name) for name in weights.shapes}
-
-
-def check_equal(values, expected, tolerance=0.0):
-    assert set(values) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(
-            values[name], value, rtol=0, atol=tolerance, err_msg=name
-        )
-
-
-@pytest.fixture
-def folders(tmp_path):
-    def make(name):
-        (tmp_path / name).mkdir()
-        return tmp_path / name
-
-    return make
 
 
 @ESTIMATOR
@@ -255,14 +221,6 @@ def gradient_by_hand(config, job, rows, chosen):
 
 
 @pytest.fixture
-def steady_config(tiny_config):
-    """The tiny BERT without dropout."""
-    return dataclasses.replace(
-        tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-
-
-@pytest.fixture
 def steady(monkeypatch):
     """The head's own dropout is off as well."""
     from tasks import text_classification
@@ -364,234 +322,6 @@ def test_other_ways_to_compute_are_close(
     assert (predictions[0] != predictions[1]).any()
     for p in other.table.trained:
         assert trained_values(other)[p.name].dtype == np.float32
-
-
-# Several devices
-
-
-DEVICES = """
-import sys
-sys.path[:0] = {paths!r}
-import dataclasses, json
-import numpy as np
-import modeling
-from engine_jobs import *
-from engines import Hardware, choose_engine
-from tasks import text_classification
-
-text_classification.dropout = lambda x, *arguments: x
-config = modeling.BertConfig(**json.loads({config!r}))
-engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
-engine.check_devices()
-job = dataclasses.replace(
-    make_job(config, {folder!r}), parts={parts}, length={length}
-)
-rows = make_rows(CLASSIFICATION)
-losses = train(engine, job, rows, steps=6)
-outputs = engine.predict(job, rows, 7, "eval")["logits"]
-print(json.dumps([losses, outputs.tolist()]))
-"""
-
-
-def run_on_devices(config, folder, name, devices, parts=1, length=None):
-    """Losses and predictions of a training on logical CPUs."""
-    code = DEVICES.format(
-        paths=[str(ROOT), str(ROOT / "tests")],
-        config=json.dumps(vars(config)),
-        name=name,
-        devices=devices,
-        folder=str(folder),
-        parts=parts,
-        length=length,
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
-def test_two_devices_give_the_result_of_one(steady_config, folders, name):
-    runs = {}
-    for count, parts in ((1, 1), (2, 1), (2, 2)):
-        folder = folders(f"{count}x{parts}")
-        runs[folder] = run_on_devices(steady_config, folder, name, count, parts)
-    (first, (losses, outputs)), *others = runs.items()
-    assert len(losses) == 6 and len(outputs) == 40
-    job = make_job(steady_config, first)
-    for folder, (other_losses, other_outputs) in others:
-        np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(other_outputs, outputs, rtol=0, atol=1e-5)
-        check_equal(
-            trained_values(make_job(steady_config, folder)),
-            trained_values(job),
-            1e-5,
-        )
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
-def start_workers(command, folder):
-    """Two processes that know each other by TF_CONFIG."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    workers = []
-    for index in (0, 1):
-        task = {"type": "worker", "index": index}
-        config = json.dumps({"cluster": cluster, "task": task})
-        with open(folder / f"worker{index}.log", "w") as log:
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, "run_squad.py", *command],
-                    cwd=ROOT,
-                    env={**os.environ, "TF_CONFIG": config},
-                    stderr=log,
-                )
-            )
-    return workers
-
-
-def test_two_workers_give_the_result_of_one(
-    tiny_bert, tiny_squad, steady_config, tmp_path
-):
-    """One of them is killed on the way, and both are started again."""
-    config = tmp_path / "steady.json"
-    config.write_text(json.dumps(vars(steady_config)))
-
-    def command(folder):
-        return [
-            "--engine=strategy",
-            f"--train_file={tiny_squad}/v1.json",
-            f"--predict_file={tiny_squad}/v1.json",
-            f"--init_checkpoint={tiny_bert}",
-            f"--bert_config_file={config}",
-            f"--output_dir={tmp_path / folder}",
-            "--do_train",
-            "--do_predict",
-            "--max_seq_length=20",
-            "--max_query_length=8",
-            "--train_batch_size=8",
-            "--learning_rate=1e-3",
-            "--num_train_epochs=100",
-            "--save_checkpoints_steps=20",
-            "--adapter_size=4",
-        ]
-
-    workers = start_workers(command("two"), tmp_path)
-    try:
-        while not checkpoints.latest_step(str(tmp_path / "two"))[1]:
-            assert workers[0].poll() is None, "ended before it was killed"
-            time.sleep(0.01)
-        workers[1].kill()
-        assert workers[0].wait(300) != 0
-        step = checkpoints.latest_step(str(tmp_path / "two"))[1]
-        assert 0 < step < 200
-        workers = start_workers(command("two"), tmp_path)
-        for index, worker in enumerate(workers):
-            log = tmp_path / f"worker{index}.log"
-            assert worker.wait(300) == 0, log.read_text()[-3000:]
-            assert f"from step {step}" in log.read_text()
-    finally:
-        for worker in workers:
-            worker.kill()
-    run_process(*command("one"), program="run_squad.py")
-    files = [
-        {name.split("events")[0] for name in os.listdir(tmp_path / folder)}
-        for folder in ("one", "two")
-    ]
-    assert files[0] == files[1]
-    jobs = [
-        make_job(steady_config, tmp_path / folder, task=SQUAD)
-        for folder in ("one", "two")
-    ]
-    one, two = map(trained_values, jobs)
-    for values in (one, two):
-        # The softmax over tokens does not see a shift of all logits: their
-        # gradient is rounding noise, of which Adam makes whole steps.
-        del values["cls/squad/output_bias"]
-        del values["bert/encoder/layer_1/output/LayerNorm/beta"]
-    check_equal(two, one, 1e-4)
-
-
-def test_a_port_in_use_is_one_clear_line(monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code = (
-            "from engines import Hardware\n"
-            "from engines.strategy import StrategyEngine\n"
-            "from errors import UserError\n"
-            "try:\n"
-            "    StrategyEngine(Hardware()).check_devices()\n"
-            "except UserError as error:\n"
-            "    print('line:', error)\n"
-        )
-        config = {
-            "cluster": {"worker": [address]},
-            "task": {"type": "worker", "index": 0},
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "TF_CONFIG": json.dumps(config)},
-            capture_output=True,
-            text=True,
-        )
-    assert "line: the workers of TF_CONFIG cannot be used" in done.stdout, done
-
-
-def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "{}")
-    with pytest.raises(UserError, match="leave it out under TF_CONFIG"):
-        StrategyEngine(Hardware(num_devices=2)).check_devices()
-
-
-WORKERS = '"cluster": {"worker": ["a:1"]}'
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        "{",
-        "[]",
-        f"{{{WORKERS}}}",
-        f'{{{WORKERS}, "task": {{"type": "worker", "index": 4}}}}',
-        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
-    ],
-)
-def test_a_broken_tf_config_is_one_clear_line(monkeypatch, config):
-    monkeypatch.setenv("TF_CONFIG", config)
-    with pytest.raises(UserError, match="TF_CONFIG cannot be used"):
-        StrategyEngine(Hardware()).check_devices()
-
-
-def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind: ["one GPU"]
-    )
-    with pytest.raises(UserError, match="there are only 1 GPUs"):
-        devices.count(Hardware(num_devices=2))
-
-
-def test_no_tpu_is_one_clear_line(monkeypatch):
-    monkeypatch.delenv("TPU_NAME", raising=False)
-    for hardware, words in (
-        (Hardware(use_tpu=True), "--tpu_name"),
-        (Hardware(use_tpu=True, tpu_name="local"), "'local'"),
-    ):
-        with pytest.raises(UserError, match=words):
-            StrategyEngine(hardware).check_devices()
 
 
 # The choice
