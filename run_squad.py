@@ -76,10 +76,12 @@ def task_from_flags() -> Squad:
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
-    if FLAGS.n_best_size > FLAGS.max_seq_length:
+    # More than there are tokens are no candidates, but take memory; the
+    # default serves short windows too.
+    most = max(FLAGS.max_seq_length, FLAGS["n_best_size"].default)
+    if FLAGS.n_best_size > most:
         raise UserError(
-            f"--n_best_size is {FLAGS.n_best_size}, expected at most "
-            f"--max_seq_length, {FLAGS.max_seq_length}"
+            f"--n_best_size is {FLAGS.n_best_size}, expected at most {most}"
         )
     # [CLS], two [SEP], and one token of the context.
     least = FLAGS.max_query_length + 4
