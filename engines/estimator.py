@@ -208,7 +208,10 @@ class EstimatorEngine:
             log_step_count_steps=None,
             train_distribute=tf.distribute.MirroredStrategy(self._devices),
             session_config=v1.ConfigProto(
-                device_count={"CPU": sum("CPU" in d for d in self._devices)},
+                # One for the host, beside GPUs.
+                device_count={
+                    "CPU": max(1, sum("CPU" in d for d in self._devices))
+                },
                 allow_soft_placement=True,
             ),
         )

@@ -65,7 +65,8 @@ class StrategyEngine:
         """Trains from `first_step` on; arguments as `EstimatorEngine.train`.
 
         Raises:
-            UserError: the loss is no number any more.
+            UserError: the loss is no number any more, or the workers see
+                different checkpoints, or one of them has stopped.
         """
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
