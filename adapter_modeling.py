@@ -14,6 +14,7 @@ from typing import Any, Dict, Optional, Tuple, Type
 import tensorflow as tf
 
 import modeling
+import operations
 from errors import UserError
 from hooks import Hooks
 
@@ -86,7 +87,7 @@ class Adapter(tf.Module):
             for variable in (self.down, self.down_bias, self.up, self.up_bias)
         )
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        inner = modeling.gelu(tf.matmul(flat, down) + down_bias)
+        inner = operations.gelu(tf.matmul(flat, down) + down_bias)
         outputs = flat + tf.matmul(inner, up) + up_bias
         outputs = tf.reshape(outputs, tf.shape(hidden))
         outputs.set_shape(hidden.shape)

@@ -89,6 +89,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         if experiment.hardware.use_tpu or experiment.use_xla
         else None,
         parts=experiment.training.gradient_accumulation_steps,
+        lanes=engine.lanes,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,

@@ -11,6 +11,8 @@ from typing import Callable, Optional, Tuple
 
 import tensorflow as tf
 
+import operations
+
 
 @dataclasses.dataclass(frozen=True)
 class Context:
@@ -38,9 +40,17 @@ def dropout(
     The bits depend on the context's seed, the name of the site and the shape
     only, so a step that is done again after a restart computes the same.
     """
+    keep = keep_mask(tf.shape(x), rate, site, context)
+    return x if keep is None else operations.drop(x, keep, rate)
+
+
+def keep_mask(
+    shape: tf.Tensor, rate: float, site: str, context: Context
+) -> Optional[tf.Tensor]:
+    """What dropout keeps at a site: bool of `shape`, or None for all."""
     if not context.training or rate == 0.0:
-        return x
-    site_seed = tf.stack(
+        return None
+    seed = tf.stack(
         [
             tf.bitwise.bitwise_xor(
                 context.seed[0], zlib.crc32(site.encode()) & 0x7FFFFFFF
@@ -48,19 +58,7 @@ def dropout(
             context.seed[1],
         ]
     )
-    bits = tf.random.stateless_uniform(
-        tf.shape(x),
-        site_seed,
-        minval=None,
-        maxval=None,
-        dtype=tf.int32,
-        # Named, so that every device and compiler draws the same bits.
-        alg="philox",
-    )
-    # A product with the mask is faster than a selection, and so is its
-    # gradient.
-    keep = tf.cast(bits >= int(rate * 2**32) - 2**31, x.dtype)
-    return x * (keep * (1.0 / (1.0 - rate)))
+    return operations.keep_mask(shape, rate, seed)
 
 
 class Hooks:

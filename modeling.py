@@ -19,7 +19,6 @@ graph, in eager mode, from a checkpoint, or only lists its parameters.
 """
 
 import dataclasses
-import math
 import zlib
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
@@ -27,8 +26,9 @@ import numpy as np
 import tensorflow as tf
 
 import files
+import operations
 from errors import UserError
-from hooks import Context, Hooks, dropout
+from hooks import Context, Hooks, dropout, keep_mask
 
 Shape = Tuple[int, ...]
 Initializer = Callable[[np.random.Generator, Shape], np.ndarray]
@@ -38,8 +38,6 @@ CreateVariable = Callable[[str, Shape, Initializer], Any]
 # Source: google-research/bert, `modeling.py`, `create_attention_mask...`: the
 # score added to positions that must not be attended to.
 MASKED_SCORE = -10000.0
-# Source: `tf.contrib.layers.layer_norm`, which google-research/bert calls.
-LAYER_NORM_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +128,7 @@ class BertConfig:
         expected = {
             "model_type": "bert",
             "position_embedding_type": "absolute",
-            "layer_norm_eps": LAYER_NORM_EPSILON,
+            "layer_norm_eps": operations.LAYER_NORM_EPSILON,
         }
         for key, value in expected.items():
             if values.get(key, value) != value:
@@ -185,28 +183,10 @@ def initial_values(
     return initializer(rng, shape)
 
 
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian error linear unit in its tanh approximation, any shape.
-
-    Source: Hendrycks and Gimpel 2016; google-research/bert and adapter-bert
-    compute this form.
-    """
-    return tf.nn.gelu(x, approximate=True)
-
-
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian error linear unit with the error function, any shape.
-
-    Hugging Face's configs call this form `gelu`, and the approximation
-    `gelu_new`.
-    """
-    return tf.nn.gelu(x, approximate=False)
-
-
 ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "gelu": gelu,
-    "gelu_new": gelu,
-    "gelu_erf": gelu_erf,
+    "gelu": operations.gelu,
+    "gelu_new": operations.gelu,
+    "gelu_erf": operations.gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,
@@ -269,12 +249,8 @@ class LayerNorm(tf.Module):
         """float32 [..., size] -> float32 [..., size]."""
         beta = self.hooks.parameter(self.beta, context)
         gamma = self.hooks.parameter(self.gamma, context)
-        x = tf.cast(x, tf.float32)
-        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
-        centered = x - mean
-        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        normal = centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
-        return tf.cast(normal * gamma + beta, context.dtype)
+        outputs = operations.layer_norm(x, gamma, beta)
+        return tf.cast(outputs, context.dtype)
 
 
 class Embeddings(tf.Module):
@@ -370,15 +346,18 @@ class SelfAttention(tf.Module):
             attention_bias,
             context,
         )
-        query = project(self.query) * (1.0 / math.sqrt(config.head_size))
-        scores = tf.matmul(query, key, transpose_b=True) + attention_bias
-        probabilities = dropout(
-            tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), hidden.dtype),
-            config.attention_probs_dropout_prob,
+        query = project(self.query)
+        rate = config.attention_probs_dropout_prob
+        keep = keep_mask(
+            tf.concat([tf.shape(query)[:3], tf.shape(key)[2:3]], axis=0),
+            rate,
             self.scope,
             context,
         )
-        attended = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        attended = operations.attend(
+            query, key, value, attention_bias, keep, rate
+        )
+        attended = tf.transpose(attended, [0, 2, 1, 3])
         outputs = tf.reshape(attended, shape)  # [B, T, N, H] -> [B, T, D]
         outputs.set_shape(hidden.shape)
         return outputs

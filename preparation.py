@@ -365,6 +365,7 @@ def record(
             **run_record.versions(),
             "engine": type(engine).__name__,
             "devices": engine.shards,
+            "cpu_lanes": engine.lanes,
             "gradient_accumulation_steps": parts,
             "use_xla": setup.experiment.use_xla,
         },

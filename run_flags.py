@@ -99,6 +99,12 @@ def define_flags() -> None:
         "GPUs to train on, 0 for all; without a GPU, logical CPU devices.",
     )
     integer(
+        "cpu_lanes",
+        0,
+        "Groups of a batch's rows that the CPU's cores compute at the same "
+        "time; 0 for one on each core.",
+    )
+    integer(
         "gradient_accumulation_steps",
         1,
         "Parts of a training batch that are computed one after the other, in "
@@ -191,8 +197,9 @@ def experiment_from_flags(
             f"--warmup_proportion is {FLAGS.warmup_proportion}, expected a "
             "number from 0 to 1"
         )
-    if FLAGS.num_devices < 0:
-        raise UserError(f"--num_devices is {FLAGS.num_devices}, expected >= 0")
+    for name in ("num_devices", "cpu_lanes"):
+        if FLAGS[name].value < 0:
+            raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 0")
     if not 0 <= FLAGS.seed < 2**31:
         raise UserError(f"--seed is {FLAGS.seed}, expected 0 to 2147483647")
     sizes = {
@@ -232,6 +239,7 @@ def experiment_from_flags(
             num_tpu_cores=FLAGS.num_tpu_cores,
             iterations_per_loop=FLAGS.iterations_per_loop,
             num_devices=FLAGS.num_devices,
+            cpu_lanes=FLAGS.cpu_lanes,
         ),
         engine=FLAGS.engine,
         use_xla=FLAGS.use_xla,

@@ -1,7 +1,8 @@
 """How training and prediction run on devices.
 
 An engine is a class with `check_devices`, `train` and `predict`; with `shards`,
-the devices that a batch is divided among, and `is_chief`, whether this process
+the devices that a batch is divided among, `lanes`, the groups of rows that
+each of them computes at the same time, and `is_chief`, whether this process
 writes the files, which hold after `check_devices`. All see the same batches,
 model, optimizer and initial values, which a `Job` holds.
 """
@@ -39,6 +40,8 @@ class Hardware:
         iterations_per_loop: steps between returns from the TPU to the host.
         num_devices: GPUs to train on, 0 for all there are; without a GPU, into
             how many logical devices the CPU is divided.
+        cpu_lanes: groups of a batch's rows that the CPU's cores compute at the
+            same time, 0 for one on each core.
     """
 
     use_tpu: bool = False
@@ -49,6 +52,7 @@ class Hardware:
     num_tpu_cores: int = 8
     iterations_per_loop: int = 1000
     num_devices: int = 0
+    cpu_lanes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,8 @@ class Job:
             batch to its longest row.
         parts: into which each device's rows are divided, to be computed one
             after the other in less memory.
+        lanes: into which each part is divided, to be computed at the same
+            time.
         use_xla: whether XLA compiles the model.
         compute_dtype: of products and activations.
     """
@@ -76,6 +82,7 @@ class Job:
     seed: int
     length: Optional[int]
     parts: int = 1
+    lanes: int = 1
     use_xla: bool = False
     compute_dtype: str = "float32"
 

@@ -10,6 +10,9 @@ from absl import logging
 from engines import Hardware
 from errors import UserError
 
+# Every lane adds about two seconds to the building of the graph.
+MAX_LANES = 8
+
 
 def count(hardware: Hardware) -> int:
     """How many GPUs of this machine to use; without a GPU, logical CPUs.
@@ -24,6 +27,42 @@ def count(hardware: Hardware) -> int:
             f"{gpus} GPUs"
         )
     return hardware.num_devices or gpus or 1
+
+
+def use_lanes(hardware: Hardware) -> int:
+    """Chooses the number of lanes and sets TensorFlow's threads for them.
+
+    Several cores that share each operation wait for one another at its end;
+    lanes that compute whole groups of rows, one core each, do not.
+
+    Raises:
+        UserError: several lanes were asked for beside other devices.
+    """
+    others = hardware.use_tpu or hardware.num_devices > 1
+    if others or tf.config.list_physical_devices("GPU"):
+        if hardware.cpu_lanes > 1:
+            raise UserError(
+                f"--cpu_lanes={hardware.cpu_lanes} is for training on one "
+                "CPU device; leave it out on a GPU or TPU and with "
+                "--num_devices"
+            )
+        return 1
+    cores = _cores()
+    lanes = hardware.cpu_lanes or min(cores, MAX_LANES)
+    if lanes >= cores > 1:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        except RuntimeError:
+            # Too late: TensorFlow has run something.
+            logging.info("each operation keeps all cores, beside the lanes")
+    return lanes
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def names(hardware: Hardware) -> List[str]:

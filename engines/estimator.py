@@ -32,6 +32,7 @@ class EstimatorEngine:
         self._resolver: Optional[Any] = None
         self._devices = ["CPU:0"]
         self.is_chief = True
+        self.lanes = 1
         tf.config.experimental.enable_op_determinism()
         v1.logging.set_verbosity(v1.logging.ERROR)
 
@@ -43,6 +44,7 @@ class EstimatorEngine:
                 another number of cores; or there are too few GPUs.
         """
         hardware = self._hardware
+        self.lanes = devices.use_lanes(hardware)
         if not hardware.use_tpu:
             self._devices = devices.names(hardware)
             return
@@ -181,6 +183,13 @@ class EstimatorEngine:
             save_checkpoints_secs=None,
             save_summary_steps=None,
             log_step_count_steps=None,
+            session_config=v1.ConfigProto(
+                # As `devices.use_lanes` chose for functions.
+                intra_op_parallelism_threads=(
+                    tf.config.threading.get_intra_op_parallelism_threads()
+                ),
+                allow_soft_placement=True,
+            ),
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=hardware.iterations_per_loop,
                 num_shards=hardware.num_tpu_cores,

@@ -30,6 +30,7 @@ class StrategyEngine:
         self._hardware = hardware
         self._strategy = tf.distribute.get_strategy()
         self.is_chief = True
+        self.lanes = 1
         tf.config.experimental.enable_op_determinism()
 
     def check_devices(self) -> None:
@@ -38,6 +39,7 @@ class StrategyEngine:
         Raises:
             UserError: a device is missing, or TF_CONFIG cannot be used.
         """
+        self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.is_chief = devices.is_chief(self._strategy)
         logging.info(

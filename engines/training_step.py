@@ -29,7 +29,8 @@ def loss_and_gradients(
     """This device's share of the batch's loss and of its gradients.
 
     Args:
-        job: with the number of parts that are computed one after the other.
+        job: with the number of parts that are computed one after the other,
+            and of the lanes of each that are computed at the same time.
         model: to be trained.
         variables: (name, variable) of what is trained.
         features: this device's rows, a multiple of the number of parts.
@@ -44,7 +45,7 @@ def loss_and_gradients(
         context = Context(
             part["input_mask"],
             training=True,
-            # Each part of a batch has its own first row, so its own dropout.
+            # Each lane has its own first row, so its own dropout.
             seed=tf.stack([job.seed ^ part["row"][0], tf.cast(step, tf.int32)]),
             dtype=tf.as_dtype(job.compute_dtype),
         )
@@ -59,11 +60,41 @@ def loss_and_gradients(
                 raise ValueError(f"the loss does not depend on {name}")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
-    if job.use_xla:
-        compute = tf.function(compute, jit_compile=True)
+    compute = _once(job, compute)
+
+    def compute_in_lanes(part: Dict[str, tf.Tensor]):
+        results = [compute(lane) for lane in _divide(part, job.lanes)]
+        losses, gradients = zip(*results)
+        return tf.add_n(losses), [tf.add_n(g) for g in zip(*gradients)]
+
     if job.parts == 1:
-        return compute(features)
-    return _sum_over_parts(compute, variables, features, job.parts)
+        return compute_in_lanes(features)
+    return _sum_over_parts(compute_in_lanes, variables, features, job.parts)
+
+
+def _once(job: Job, compute: Callable) -> Callable:
+    """The same function, built once for all lanes, and compiled if asked."""
+    if job.lanes == 1 and not job.use_xla:
+        return compute
+    return tf.function(
+        compute, autograph=False, jit_compile=job.use_xla or None
+    )
+
+
+def _divide(
+    features: Dict[str, tf.Tensor], lanes: int
+) -> List[Dict[str, tf.Tensor]]:
+    """Divides rows into as many nearly equal groups, in order."""
+    rows = features["input_ids"].shape[0]
+    if rows is None:
+        rows = tf.shape(features["input_ids"])[0]
+    else:
+        lanes = min(lanes, rows)
+    edges = [rows * lane // lanes for lane in range(lanes + 1)]
+    return [
+        {name: value[first:last] for name, value in features.items()}
+        for first, last in zip(edges, edges[1:])
+    ]
 
 
 def _sum_over_parts(compute: Callable, variables, features, parts):
@@ -96,17 +127,20 @@ def _sum_over_parts(compute: Callable, variables, features, parts):
 def predict(
     job: Job, model: TaskModel, features: Dict[str, tf.Tensor]
 ) -> Dict[str, tf.Tensor]:
-    """The head's outputs for a batch, without dropout."""
-    context = Context(
-        features["input_mask"], dtype=tf.as_dtype(job.compute_dtype)
-    )
+    """The head's outputs for a batch, without dropout, in lanes."""
 
-    def compute(features: Dict[str, Any]) -> Dict[str, tf.Tensor]:
-        return model(features, context)
+    def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
+        context = Context(
+            lane["input_mask"], dtype=tf.as_dtype(job.compute_dtype)
+        )
+        return model(lane, context)
 
-    if job.use_xla:
-        compute = tf.function(compute, jit_compile=True)
-    return compute(features)
+    compute = _once(job, compute)
+    results = [compute(lane) for lane in _divide(features, job.lanes)]
+    return {
+        name: tf.concat([lane[name] for lane in results], axis=0)
+        for name in results[0]
+    }
 
 
 def check_loss(step: int, loss: float) -> None:

@@ -59,7 +59,8 @@ class Reference:
             gradient = gradient / max(norm, 1.0)
             m, v, value = self.m[name], self.v[name], self.values[name]
             m += 0.1 * (gradient - m)
-            v += 0.001 * (gradient**2 - v)
+            # The kernel's beta is the float32 next to 0.999.
+            v += (1 - float(np.float32(0.999))) * (gradient**2 - v)
             decay = 0.01 * value if name in DECAYED else 0.0
             value -= learning_rate * (m / (np.sqrt(v) + 1e-6) + decay)
 

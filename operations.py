@@ -1,0 +1,230 @@
+"""Operations between matrix products, with gradients of their own.
+
+Written out as TensorFlow's operations, gelu, LayerNorm, dropout and attention
+make many passes over memory and keep many intermediate tensors for the
+backward pass. The gradients here are worked out by hand: they keep little,
+recompute what is cheap, and compute the same function up to rounding.
+The dimension letters are those of `modeling.py`; R stands for rows of any
+number of leading dimensions.
+"""
+
+import math
+from typing import Optional
+
+import tensorflow as tf
+
+# Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
+# google-research/bert calls.
+LAYER_NORM_EPSILON = 1e-12
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit in its tanh approximation, any shape.
+
+    Source: Hendrycks and Gimpel 2016; google-research/bert and adapter-bert
+    compute this form. Computed as `x sigmoid(2 u)`, which equals
+    `x (1 + tanh(u)) / 2`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+    """
+    linear = 2.0 * math.sqrt(2.0 / math.pi)
+    cubic = 0.044715 * linear
+
+    @tf.custom_gradient
+    def compute(x):
+        def gate(x):
+            return tf.sigmoid(x * (linear + cubic * tf.square(x)))
+
+        def gradient(upstream):
+            wide = tf.cast(x, tf.float32)
+            open_share = gate(wide)
+            slope = wide * (linear + 3.0 * cubic * tf.square(wide))
+            slope *= open_share * (1.0 - open_share)
+            upstream = tf.cast(upstream, tf.float32)
+            return tf.cast(upstream * (open_share + slope), x.dtype)
+
+        wide = tf.cast(x, tf.float32)
+        return tf.cast(wide * gate(wide), x.dtype), gradient
+
+    return compute(x)
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit with the error function, any shape.
+
+    Hugging Face's configs call this form `gelu`, and the approximation
+    `gelu_new`. With the normal distribution function `Phi` it is `x Phi(x)`.
+    """
+
+    @tf.custom_gradient
+    def compute(x):
+        def distribution(x):
+            return 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+
+        def gradient(upstream):
+            wide = tf.cast(x, tf.float32)
+            density = tf.exp(-0.5 * tf.square(wide))
+            slope = wide * (1.0 / math.sqrt(2.0 * math.pi)) * density
+            upstream = tf.cast(upstream, tf.float32)
+            return tf.cast(upstream * (distribution(wide) + slope), x.dtype)
+
+        wide = tf.cast(x, tf.float32)
+        return tf.cast(wide * distribution(wide), x.dtype), gradient
+
+    return compute(x)
+
+
+def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    """Layer normalization over the last axis, computed in float32.
+
+    Args:
+        x: float32 or bfloat16 [..., D].
+        gamma: float32 [D].
+        beta: float32 [D].
+
+    Returns:
+        `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
+
+    Source: Ba et al. 2016.
+    """
+
+    @tf.custom_gradient
+    def compute(x, gamma, beta):
+        size = x.shape[-1]
+        wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
+        centered = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        inverse = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)  # [R, 1]
+        normal = centered * inverse
+        outputs = tf.cast(normal * gamma + beta, x.dtype)
+
+        def gradient(upstream):
+            upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
+            product = upstream * normal
+            # Sums over an axis as products with a vector: one pass each.
+            mean_weights = gamma[:, tf.newaxis] * (1.0 / size)  # [D, 1]
+            shift = tf.matmul(upstream, mean_weights)  # [R, 1]
+            stretch = tf.matmul(product, mean_weights)
+            x_gradient = inverse * (
+                upstream * gamma - (normal * stretch + shift)
+            )
+            return (
+                tf.reshape(tf.cast(x_gradient, x.dtype), tf.shape(x)),
+                tf.reduce_sum(product, axis=0),
+                tf.reduce_sum(upstream, axis=0),
+            )
+
+        return tf.reshape(outputs, tf.shape(x)), gradient
+
+    outputs = compute(x, gamma, beta)
+    outputs.set_shape(x.shape)
+    return outputs
+
+
+def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Draws what dropout keeps.
+
+    Eight random bits decide over an element. Since `rate` is no multiple of
+    1/256, they are compared with one of its two neighbours, which each call
+    draws so that an element is dropped with probability `rate` exactly.
+
+    Args:
+        shape: int32 [n].
+        rate: the share to drop, in [0, 255/256].
+        seed: int32 [2].
+
+    Returns:
+        bool of that shape, true where an element is kept.
+    """
+    size = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform(
+        [(size + 3) // 4 + 1],
+        seed,
+        minval=None,
+        maxval=None,
+        dtype=tf.int32,
+        # Named, so that every device and compiler draws the same bits.
+        alg="philox",
+    )
+    lower = int(rate * 256)
+    is_upper = words[-1] < int((rate * 256 - lower) * 2**32) - 2**31
+    threshold = lower + tf.cast(is_upper, tf.int32)
+    bits = tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:size]
+    return tf.reshape(bits, shape) >= tf.cast(threshold, tf.uint8)
+
+
+def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
+    """Zeroes what is not kept and scales up the rest.
+
+    Args:
+        x: float32 or bfloat16 [...].
+        keep: bool like `x`, of `keep_mask`.
+        rate: the share that was dropped.
+    """
+
+    @tf.custom_gradient
+    def compute(x):
+        def masked(x):
+            # A product with the mask is faster than a selection.
+            return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
+
+        return masked(x), masked
+
+    return compute(x)
+
+
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    attention_bias: tf.Tensor,
+    keep: Optional[tf.Tensor],
+    rate: float,
+) -> tf.Tensor:
+    """Scaled dot-product attention with dropout of the probabilities.
+
+    Args:
+        query: float32 or bfloat16 [B, N, T, H].
+        key: like it [B, N, S, H], S positions to attend to.
+        value: like `key`.
+        attention_bias: like it [B, 1, 1, S], added to the scores; gets no
+            gradient.
+        keep: bool [B, N, T, S] of `keep_mask`, or None for no dropout.
+        rate: the share that `keep` drops.
+
+    Returns:
+        [B, N, T, H].
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1])
+
+    @tf.custom_gradient
+    def compute(query, key, value):
+        scores = tf.matmul(query * scale, key, transpose_b=True)
+        scores = tf.cast(scores + attention_bias, tf.float32)
+        probabilities = tf.cast(tf.nn.softmax(scores), query.dtype)
+
+        def dropped(x):
+            return x if keep is None else drop(x, keep, rate)
+
+        outputs = tf.matmul(dropped(probabilities), value)
+
+        def gradient(upstream):
+            value_gradient = tf.matmul(
+                dropped(probabilities), upstream, transpose_a=True
+            )
+            # Row sums of gradient times probability, which the softmax's
+            # gradient needs, are those of gradient times output.
+            sums = tf.reduce_sum(
+                tf.cast(upstream * outputs, tf.float32), -1, keepdims=True
+            )
+            slope = dropped(tf.matmul(upstream, value, transpose_b=True))
+            slope = probabilities * (slope - tf.cast(sums, slope.dtype))
+            return (
+                tf.matmul(slope, key) * scale,
+                tf.matmul(slope, query, transpose_a=True) * scale,
+                value_gradient,
+            )
+
+        return outputs, gradient
+
+    return compute(query, key, value)
