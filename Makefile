@@ -1,6 +1,7 @@
 # make setup       a virtual environment with everything, in .venv
 # make quickstart  setup, then three small tasks on one frozen BERT
 # make test        setup, then all tests
+# make benchmark   setup, then speed and memory beside AdapterHub's adapters
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
 # .venv stays what it is. Python 3.9 to 3.11 get TensorFlow 2.15, the last with
@@ -20,8 +21,10 @@ KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
+# AdapterHub's adapters, for the benchmarks.
+PEER := .venv-peer
 
-.PHONY: setup quickstart test lint lock clean
+.PHONY: setup quickstart test benchmark lint lock clean
 
 setup: $(INSTALLED)
 
@@ -44,6 +47,16 @@ quickstart: setup
 test: setup
 	$(IN_VENV) -m pytest
 
+# About 20 minutes. The machine should do nothing else meanwhile.
+benchmark: setup $(PEER)/installed
+	$(IN_VENV) -m benchmarks.compare --peer_python=$(PEER)/bin/python
+
+# The locked versions are for Python 3.11.
+$(PEER)/installed: benchmarks/peers/requirements.txt
+	python3.11 -m venv --clear $(PEER)
+	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	touch $@
+
 lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -62,4 +75,4 @@ lock:
 	done
 
 clean:
-	rm -rf $(VENV) .venv-tf221 out
+	rm -rf $(VENV) .venv-tf221 $(PEER) out

@@ -9,7 +9,8 @@ rules become a table of parameters (`task_model.py`).
 
 import ast
 import dataclasses
-from typing import Any, Dict, Optional, Tuple, Type
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import tensorflow as tf
 
@@ -26,6 +27,11 @@ MAX_TEXT = 1000
 
 FROZEN_BERT = (r"bert/.*", False)
 LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
+
+# What `layers` says of all of them.
+ALL_LAYERS = "all"
+# A layer, or the first and the last of some; a BERT has at most 1000.
+LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +56,15 @@ class TuningMethod:
         return Hooks()
 
     def __str__(self) -> str:
-        """The text that `parse` turns into an equal method."""
+        """The text that `parse` turns into an equal method.
+
+        Runs are compared by it. So it leaves out a value that a field's
+        metadata calls `unsaid`: that of an argument which came later.
+        """
         arguments = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.metadata.get("unsaid")
         )
         name = next(k for k, v in METHODS.items() if v is type(self))
         return f"{name}({arguments})" if arguments else name
@@ -95,14 +106,52 @@ class Adapter(tf.Module):
 
 
 class HoulsbyHooks(Hooks):
-    """An adapter after both sublayers, before the residual sum."""
+    """An adapter after both sublayers of some layers, before the residual."""
 
     def __init__(self, adapters: Dict[Tuple[int, str], Adapter]):
         self.adapters = adapters
 
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        """`LN(x + A(dropout(dense(...))))`; shapes as in `Hooks`."""
-        return layer_norm(inputs + self.adapters[layer, site](outputs))
+        """`LN(x + A(dropout(dense(...))))`; shapes as in `Hooks`.
+
+        In a layer without adapters `A` is the identity.
+        """
+        if (layer, site) in self.adapters:
+            outputs = self.adapters[layer, site](outputs)
+        return layer_norm(inputs + outputs)
+
+
+def layer_numbers(text: str) -> List[int]:
+    """Reads numbers and inclusive ranges of layers, as `0,2,6-11`.
+
+    Args:
+        text: numbers and ranges, in any order, with commas between them.
+
+    Returns:
+        The layers, counted from 0, in rising order.
+
+    Raises:
+        UserError: a part is neither, or a layer is named twice.
+    """
+    numbers: List[int] = []
+    for part in text.split(","):
+        match = LAYER_RANGE.fullmatch(part)
+        if match:
+            first, last = int(match[1]), int(match[2] or match[1])
+        if not match or first > last:
+            raise UserError(
+                f"adapter layers are {text!r}, where {part!r} is neither a "
+                f"layer nor a range of layers; expected {ALL_LAYERS!r}, or "
+                "numbers and ranges from 0 on, as '0,2,6-11'"
+            )
+        for number in range(first, last + 1):
+            if number in numbers:
+                raise UserError(
+                    f"adapter layers are {text!r}, where layer {number} is "
+                    "named twice; expected each layer once"
+                )
+            numbers.append(number)
+    return sorted(numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,23 +159,33 @@ class Houlsby(TuningMethod):
     """Two adapters in every layer; they, every LayerNorm and the head train.
 
     BERT-base: 24 (2 M 768 + 768 + M) adapter parameters, 2,379,264 at M = 64,
-    and 25 x 2 x 768 = 38,400 of LayerNorm.
+    and 25 x 2 x 768 = 38,400 of LayerNorm. If `layers` names k of them, only
+    these have adapters, 2k (2 M 768 + 768 + M), and only their LayerNorms
+    train, 2k x 2 x 768: nothing below the lowest adapter is differentiated.
 
     Attributes:
         size: bottleneck size M.
         init_scale: standard deviation of both matrices' initial values, a
             normal truncated at two of them. The paper's section 3.6 has 1e-2;
             google-research/adapter-bert's code has 1e-3.
+        layers: which layers have adapters: `all`, or numbers and inclusive
+            ranges, counted from 0, as `0,2,6-11`. All 12 of BERT-base named
+            differ from `all` in the embeddings' LayerNorm, which is frozen.
 
     Raises:
-        UserError: a size below 1 or a scale that is not positive.
+        UserError: a size below 1, a scale that is not positive, layers that
+            cannot be read or that the model does not have.
 
     Source: Houlsby et al. 2019, section 2.1. The pooler stays frozen, as in
-    google-research/adapter-bert.
+    google-research/adapter-bert. Rueckle et al. 2021 (AdapterDrop), section 3,
+    leave out the adapters of the lowest layers.
     """
 
     size: int = 64
     init_scale: float = 1e-2
+    layers: str = dataclasses.field(
+        default=ALL_LAYERS, metadata={"unsaid": ALL_LAYERS}
+    )
 
     def __post_init__(self):
         if self.size < 1:
@@ -136,13 +195,34 @@ class Houlsby(TuningMethod):
                 f"adapter init_scale is {self.init_scale}, expected a "
                 "positive number"
             )
+        if self.layers != ALL_LAYERS:
+            layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        top = config.num_hidden_layers - 1
+        if self._layers(config)[-1] > top:
+            raise UserError(
+                f"adapter layers are {self.layers!r}, but the model has only "
+                f"the layers 0 to {top}"
+            )
+
+    def _layers(self, config: modeling.BertConfig) -> Sequence[int]:
+        """The layers that have adapters, in rising order."""
+        if self.layers == ALL_LAYERS:
+            return range(config.num_hidden_layers)
+        return layer_numbers(self.layers)
 
     def rules(self, config):
-        """Adapters and LayerNorms."""
-        return ((r".*/adapters/.*", True), LAYER_NORMS, FROZEN_BERT)
+        """Adapters, and all LayerNorms or those of the layers named."""
+        norms = LAYER_NORMS
+        if self.layers != ALL_LAYERS:
+            layers = "|".join(str(layer) for layer in self._layers(config))
+            norms = (rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*", True)
+        return ((r".*/adapters/.*", True), norms, FROZEN_BERT)
 
     def build(self, config, create):
-        """Creates 2 L adapters."""
+        """Creates two adapters in each of the layers."""
         sites = {"attention": "attention/output", "ffn": "output"}
         return HoulsbyHooks(
             {
@@ -153,7 +233,7 @@ class Houlsby(TuningMethod):
                     self.init_scale,
                     create,
                 )
-                for layer in range(config.num_hidden_layers)
+                for layer in self._layers(config)
                 for site, scope in sites.items()
             }
         )

@@ -46,8 +46,8 @@ class BertConfig:
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
-            the number of heads does not divide, a dropout outside [0, 1), or
-            an unknown activation.
+            the number of heads does not divide, a dropout outside [0, 0.99],
+            or an unknown activation.
     """
 
     vocab_size: int
@@ -75,10 +75,10 @@ class BertConfig:
                 )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value < 1:
+            if type(value) not in (int, float) or not 0 <= value <= 0.99:
                 raise UserError(
                     f"BERT config: {name} is {value!r}, expected a number "
-                    "from 0 to below 1"
+                    "from 0 to 0.99"
                 )
         if (
             type(self.initializer_range) not in (int, float)
@@ -193,8 +193,23 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
-def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+# TensorFlow fuses its own forms of these into the matrix product before them,
+# where no gradient needs what lies between.
+PREDICTION_ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
+}
+
+
+def activation(
+    name: str, training: bool = True
+) -> Callable[[tf.Tensor], tf.Tensor]:
     """The activation function called `name`.
+
+    Args:
+        name: one of `ACTIVATIONS`.
+        training: whether its gradient will be needed.
 
     Raises:
         UserError: no activation has this name.
@@ -203,6 +218,8 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
         raise UserError(
             f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
         )
+    if not training and name in PREDICTION_ACTIVATIONS:
+        return PREDICTION_ACTIVATIONS[name]
     return ACTIVATIONS[name]
 
 
@@ -403,7 +420,8 @@ class Layer(tf.Module):
         inner = self.hooks.project(
             self.intermediate.scope, hidden, inner, context
         )
-        inner = activation(self.config.hidden_act)(inner)
+        act = activation(self.config.hidden_act, context.training)
+        inner = act(inner)
         return self._sublayer(
             "ffn", hidden, inner, self.output, self.output_norm, context
         )

@@ -22,6 +22,7 @@ import modeling
 import run_classifier
 import run_squad
 from engines import ENGINES
+from tasks import text_classification
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -323,6 +324,12 @@ def steady_config(tiny_config):
     return dataclasses.replace(
         tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
+
+
+@pytest.fixture
+def steady(monkeypatch):
+    """The head's own dropout is off as well."""
+    monkeypatch.setattr(text_classification, "dropout", lambda x, *arguments: x)
 
 
 @pytest.fixture

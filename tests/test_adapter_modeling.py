@@ -23,13 +23,23 @@ TRAINED_IN_BERT_BASE = {
     "houlsby(size=8)": 313_536 + 38_400,
     "houlsby(size=64)": 2_379_264 + 38_400,
     "houlsby(size=256)": 9_461_760 + 38_400,
+    "houlsby(size=64, layers='6-11')": 1_189_632 + 18_432,
+    "houlsby(size=64, layers='0,2,11')": 594_816 + 9_216,
+    "houlsby(size=64, layers='0-11')": 2_379_264 + 36_864,
     "full": 109_482_240,
     "top_layers(k=1)": 7_678_464,
     "top_layers(k=12)": 12 * 7_087_872 + 590_592,
     "layernorm": 38_400,
     "head": 0,
 }
-METHOD_TEXTS = ["houlsby(size=4)", "full", "top_layers(1)", "layernorm", "head"]
+METHOD_TEXTS = [
+    "houlsby(size=4)",
+    "houlsby(size=4, layers='1')",
+    "full",
+    "top_layers(1)",
+    "layernorm",
+    "head",
+]
 
 
 class TinyModel:
@@ -174,7 +184,19 @@ def test_defaults_fill_arguments_that_the_text_leaves_out():
         ("houlsby(size=True)", "expected a value of type int"),
         ("houlsby(init_scale=-1.0)", "expected a positive number"),
         ("houlsby(depth=2)", "it takes: size, init_scale"),
-        ("houlsby(1, 2.0, 3)", "3 arguments"),
+        ("houlsby(layers=1)", "expected a value of type str"),
+        ("houlsby(layers='')", "'' is neither a layer nor a range"),
+        ("houlsby(layers='a')", "expected 'all', or numbers and ranges"),
+        ("houlsby(layers='3-1')", "'3-1' is neither a layer nor a range"),
+        ("houlsby(layers='-1')", "'-1' is neither a layer nor a range"),
+        ("houlsby(layers='1-')", "'1-' is neither a layer nor a range"),
+        ("houlsby(layers='1-2-3')", "'1-2-3' is neither a layer nor a range"),
+        ("houlsby(layers='0,,2')", "'' is neither a layer nor a range"),
+        ("houlsby(layers='0,all')", "'all' is neither a layer nor a range"),
+        ("houlsby(layers='0-99999999')", "is neither a layer nor a range"),
+        ("houlsby(layers='2,2')", "layer 2 is named twice"),
+        ("houlsby(layers='0-3,2-5')", "layer 2 is named twice"),
+        ("houlsby(1, 2.0, '3', 4)", "4 arguments"),
         ("houlsby(**{'size': 3})", "no argument None"),
         ("houlsby(3, size=4)", "size twice"),
         ("full(1)", "it takes: none"),
@@ -192,3 +214,128 @@ def test_top_layers_beyond_the_model_are_refused(tiny_config):
         task_model.list_parameters(
             tiny_config, parse("top_layers(3)"), TASK.build_head
         )
+
+
+@pytest.mark.parametrize(
+    "text,numbers",
+    [
+        ("0", [0]),
+        ("6-11", [6, 7, 8, 9, 10, 11]),
+        ("0,2,6-8", [0, 2, 6, 7, 8]),
+        ("6-7,10,0", [0, 6, 7, 10]),
+        ("3-3", [3]),
+    ],
+)
+def test_layers_are_numbers_and_inclusive_ranges(text, numbers):
+    assert adapter_modeling.layer_numbers(text) == numbers
+
+
+@pytest.mark.parametrize("layers", ["2", "0,9", "1-2", "999"])
+def test_adapters_beyond_the_model_are_refused(tiny_config, layers):
+    with pytest.raises(UserError, match=f"'{layers}'.* only the layers 0 to 1"):
+        task_model.list_parameters(
+            tiny_config, parse(f"houlsby(layers={layers!r})"), TASK.build_head
+        )
+
+
+def test_all_layers_go_without_saying():
+    """Texts of runs and adapters from before `layers` name the same method."""
+    text = "houlsby(size=64, init_scale=0.01)"
+    assert parse(text) == parse("houlsby(layers='all')")
+    assert str(parse("houlsby(layers='all')")) == text
+    assert str(parse("houlsby(layers='0,2')")) == (
+        "houlsby(size=64, init_scale=0.01, layers='0,2')"
+    )
+
+
+def names_outside_head(parameters):
+    return {p.name for p in parameters if p.group != "head"}
+
+
+def test_all_layers_train_every_adapter_and_every_layer_norm(tiny_config):
+    table = TinyModel(tiny_config, parse("houlsby(size=4, layers='all')")).table
+    scopes = [
+        f"bert/encoder/layer_{layer}/{place}"
+        for layer in (0, 1)
+        for place in ("attention/output", "output")
+    ]
+    assert names_outside_head(table.trained) == {
+        f"{scope}/adapters/{name}"
+        for scope in scopes
+        for name in ("weights1", "biases1", "weights2", "biases2")
+    } | {
+        f"{scope}/LayerNorm/{name}"
+        for scope in ["bert/embeddings", *scopes]
+        for name in ("beta", "gamma")
+    }
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_named_layer_alone_has_adapters_and_is_trained(tiny_config, layer):
+    every = TinyModel(tiny_config, parse("houlsby(size=4)"))
+    some = TinyModel(tiny_config, parse(f"houlsby(size=4, layers='{layer}')"))
+    scope = f"bert/encoder/layer_{layer}/"
+    assert names_outside_head(some.table.trained) == {
+        name
+        for name in names_outside_head(every.table.trained)
+        if name.startswith(scope)
+    }
+    assert set(some.variables) == {
+        name
+        for name in every.variables
+        if "/adapters/" not in name or name.startswith(scope)
+    }
+    for name, variable in some.variables.items():
+        assert np.array_equal(variable, every.variables[name]), name
+
+
+def test_all_layers_named_leave_only_the_embeddings_layer_norm(tiny_config):
+    every = TinyModel(tiny_config, parse("houlsby(size=4)"))
+    named = TinyModel(tiny_config, parse("houlsby(size=4, layers='0-1')"))
+    assert [p.name for p in every.table.parameters] == [
+        p.name for p in named.table.parameters
+    ]
+    assert names_outside_head(every.table.trained) - names_outside_head(
+        named.table.trained
+    ) == {f"bert/embeddings/LayerNorm/{name}" for name in ("beta", "gamma")}
+    assert not names_outside_head(named.table.trained) - names_outside_head(
+        every.table.trained
+    )
+    assert np.array_equal(every.logits(), named.logits())
+
+
+def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
+    tiny = TinyModel(tiny_config, parse("houlsby(layers='1')"))
+    plain = modeling.Bert(
+        tiny_config, lambda name, *_: tiny.variables[name], Hooks()
+    )
+    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
+    expected = plain(ids, segments, tiny.context()).layer_outputs
+    actual = tiny.model.bert(ids, segments, tiny.context()).layer_outputs
+    assert np.array_equal(actual[0], expected[0])
+    assert not np.array_equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    "layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)]
+)
+def test_the_gradient_ends_at_the_lowest_adapter(tiny_config, layers, lowest):
+    """Of the outputs of embeddings and layers, it reaches those from there."""
+    tiny = TinyModel(tiny_config, parse(f"houlsby(size=4, layers='{layers}')"))
+    trained = [tiny.variables[p.name] for p in tiny.table.trained]
+    context = tiny.context(training=True)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(trained)
+        output = tiny.model.bert(
+            tiny.features["input_ids"], tiny.features["segment_ids"], context
+        )
+        predictions = tiny.model.head(
+            tiny.model.bert, output.sequence_output, context
+        )
+        loss = tf.reduce_mean(tiny.model.head.loss(predictions, tiny.features))
+    outputs = [output.embedding_output, *output.layer_outputs]
+    of_trained, of_outputs = tape.gradient(loss, [trained, outputs])
+    for parameter, gradient in zip(tiny.table.trained, of_trained):
+        assert np.any(gradient), parameter.name
+    reached = [gradient is not None for gradient in of_outputs]
+    assert reached == [place >= lowest for place in range(3)]

@@ -28,9 +28,18 @@ BAD_FLAGS = {
     "parts": ({"gradient_accumulation_steps": 3}, "divided evenly among 1"),
     "no parts": ({"gradient_accumulation_steps": 0}, "expected >= 1"),
     "devices": ({"num_devices": -1}, "expected >= 0"),
+    "lanes": ({"cpu_lanes": -1}, "--cpu_lanes is -1, expected >= 0"),
+    "lanes of devices": (
+        {"cpu_lanes": 2, "num_devices": 2},
+        "leave it out on a GPU",
+    ),
     "seed": ({"seed": -1}, "expected 0 to"),
     "no size": ({"adapter_size": 0}, "expected at least 1"),
     "two sizes": ({"tuning_method": "houlsby(size=8)"}, "does not fit"),
+    "no such layer": (
+        {"tuning_method": 'houlsby(layers="9")'},
+        "only the layers 0 to 1",
+    ),
     "size of full": ({"tuning_method": "full"}, "has no size"),
     "file as output": ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
     "TPU without name": ({"use_tpu": True}, "--tpu_name"),

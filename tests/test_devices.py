@@ -20,7 +20,7 @@ from engine_jobs import (
 )
 
 import checkpoints
-from engines import Hardware, devices
+from engines import Hardware, choose_engine, devices
 from engines.strategy import StrategyEngine
 from errors import UserError
 
@@ -247,3 +247,93 @@ def test_no_tpu_is_one_clear_line(monkeypatch):
     ):
         with pytest.raises(UserError, match=words):
             StrategyEngine(hardware).check_devices()
+
+
+# Lanes
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """A machine without a GPU; collects what operations are allowed."""
+    allowed = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(
+        tf.config.threading,
+        "set_intra_op_parallelism_threads",
+        allowed.append,
+    )
+    return allowed
+
+
+@pytest.mark.parametrize(
+    "cores, asked, lanes, one_thread",
+    [
+        (1, 0, 1, False),
+        (2, 0, 2, True),
+        (8, 0, 8, True),
+        (64, 0, devices.MAX_LANES, False),
+        (2, 1, 1, False),
+        (4, 3, 3, False),
+        (4, 4, 4, True),
+        (2, 12, 12, True),
+    ],
+)
+def test_lanes_are_those_asked_for_or_one_on_each_core(
+    monkeypatch, threads, cores, asked, lanes, one_thread
+):
+    """Where there is one on each, an operation takes no other core."""
+    monkeypatch.setattr(devices, "_cores", lambda: cores)
+    assert devices.use_lanes(Hardware(cpu_lanes=asked)) == lanes
+    assert threads == [1] * one_thread
+
+
+def test_cores_are_those_that_the_process_may_use():
+    code = "from engines import devices; print(devices._cores())"
+    core = min(os.sched_getaffinity(0))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    assert done.stdout == "1\n", done
+
+
+def test_lanes_are_taken_though_threads_cannot_be_set_any_more(
+    monkeypatch, threads
+):
+    def refuse(number):
+        raise RuntimeError("Intra op parallelism cannot be modified")
+
+    monkeypatch.setattr(devices, "_cores", lambda: 2)
+    monkeypatch.setattr(
+        tf.config.threading, "set_intra_op_parallelism_threads", refuse
+    )
+    assert devices.use_lanes(Hardware()) == 2
+
+
+OTHERS = [{"use_tpu": True}, {"num_devices": 2}]
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_there_is_one_lane_beside_other_devices(threads, others):
+    for asked in (0, 1):
+        assert devices.use_lanes(Hardware(cpu_lanes=asked, **others)) == 1
+    assert not threads
+
+
+def test_there_is_one_lane_on_a_gpu(monkeypatch, threads):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["x"])
+    assert devices.use_lanes(Hardware()) == 1
+    with pytest.raises(UserError, match="--cpu_lanes=2 .* leave it out"):
+        devices.use_lanes(Hardware(cpu_lanes=2))
+    assert not threads
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_lanes_beside_other_devices_are_one_clear_line(engine, threads, others):
+    """Of either engine, before it looks for those devices."""
+    hardware = Hardware(cpu_lanes=2, **others)
+    with pytest.raises(UserError, match="--cpu_lanes=2 .* leave it out"):
+        choose_engine(engine)[0](hardware).check_devices()

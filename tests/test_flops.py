@@ -70,7 +70,14 @@ def build(config, method, training):
 
 @pytest.mark.parametrize(
     "method",
-    ["houlsby(size=4)", "full", "top_layers(k=1)", "layernorm", "head"],
+    [
+        "houlsby(size=4)",
+        'houlsby(size=4, layers="1")',
+        "full",
+        "top_layers(k=1)",
+        "layernorm",
+        "head",
+    ],
 )
 def test_the_count_is_that_of_the_graph(tiny_config, method):
     table, graph = build(tiny_config, method, training=False)

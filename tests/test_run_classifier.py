@@ -84,7 +84,7 @@ def test_the_published_commands_work_unchanged(
 
 
 def test_a_run_writes_all_its_files(classify, tiny_flags):
-    classify(**tiny_flags, do_eval=True, do_predict=True)
+    classify(**tiny_flags, cpu_lanes=3, do_eval=True, do_predict=True)
     out = tiny_flags["output_dir"]
     for name in (
         "run.json",
@@ -107,10 +107,24 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
         ("bad", "good")[row.argmax()] for row in rows
     ]
     # The table of parameters counts what the artifact holds.
-    parameters = json.loads((out / "run.json").read_text())["parameters"]
+    run = json.loads((out / "run.json").read_text())
     artifact = adapter_artifact.read(str(out / "adapter"))
     count = sum(np.prod(s) for s in artifact.weights.shapes.values())
-    assert count == parameters["trained"]
+    assert count == run["parameters"]["trained"]
+    # What the bits depend on, and may change while a run goes on.
+    versions = run["versions"]
+    assert set(versions) == {
+        "python",
+        "tensorflow",
+        "numpy",
+        "engine",
+        "devices",
+        "cpu_lanes",
+        "gradient_accumulation_steps",
+        "use_xla",
+    }
+    assert versions["devices"] == 1
+    assert versions["cpu_lanes"] == 3
 
 
 def test_training_learns_the_tiny_task(classify, tiny_flags):

@@ -220,14 +220,6 @@ def gradient_by_hand(config, job, rows, chosen):
     return np.mean(losses), dict(zip(trained, (factor * m for m in means)))
 
 
-@pytest.fixture
-def steady(monkeypatch):
-    """The head's own dropout is off as well."""
-    from tasks import text_classification
-
-    monkeypatch.setattr(text_classification, "dropout", lambda x, *arguments: x)
-
-
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]

@@ -1,0 +1,289 @@
+"""The benchmarks' arithmetic and protocol; nothing here is about speed."""
+
+import dataclasses
+import os
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import modeling
+import task_model
+from adapter_modeling import parse
+from benchmarks import compare, flops, growth, processes, storage, worker
+from errors import UserError
+from input_pipeline import Features, TrainPlan, sorted_batches
+
+
+def measurement(examples, seconds, **values):
+    return {"examples": examples, "seconds": seconds, "tokens": 0, **values}
+
+
+@pytest.fixture
+def measured():
+    """Three rounds: ours at 10, 20, 40 examples/s, the peer at 5, 5, 80."""
+    return {
+        "products": [measurement(0, s, flops=8e9) for s in (0.5, 1.0, 0.25)],
+        "ours": [
+            measurement(20, s, flops=8e9, tokens=100, peak_bytes=peak)
+            for s, peak in ((2.0, 2**28), (1.0, 2**29), (0.5, 2**30))
+        ],
+        "dynamic": [
+            measurement(10, s, flops=0, tokens=80, peak_bytes=2**31)
+            for s in (2.0, 2.0, 0.125)
+        ],
+    }
+
+
+def test_a_summary_has_medians_and_ratios_of_neighbours(measured):
+    summary = compare.summarize(measured)
+    assert summary["examples_per_second"] == {
+        "ours": {"median": 20, "lowest": 10, "highest": 40},
+        "dynamic": {"median": 5, "lowest": 5, "highest": 80},
+    }
+    # 10/5, 20/5, 40/80: not the ratio of the medians, which is 4.
+    assert summary["ratio"] == {
+        "dynamic": {"median": 2, "lowest": 0.5, "highest": 4}
+    }
+    assert summary["peak_gflops"] == 16
+    # 4 of 16, 8 of 8, 16 of 32 GFLOP/s.
+    assert summary["share_of_peak"] == 0.5
+    assert summary["memory_bytes"] == {"ours": 2**30, "dynamic": 2**31}
+    assert summary["tokens_per_example"] == {"ours": 5, "dynamic": 8}
+
+
+def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
+    table = compare.to_markdown(
+        {
+            **compare.environment(),
+            "rounds": 3,
+            "rows": "some",
+            "comparisons": {"train-x": compare.summarize(measured)},
+        }
+    )
+    row = table.splitlines()[-1]
+    assert row == (
+        "| train x | 20.0 (10.0 to 40.0) | padded to the longest of a batch "
+        "| 5.0 (5.0 to 80.0) | **2.00** (0.50 to 4.00) "
+        "| 1.00 / 2.00 GiB = 0.50 | 50% of 16 GFLOP/s |"
+    )
+    widths = {line.count("|") for line in table.splitlines()[2:]}
+    assert len(widths) == 1
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{compare.BEGIN}old\n{compare.END}after\n")
+    monkeypatch.setattr(compare, "PAGE", page)
+    for _ in range(2):
+        compare.write_table(table)
+        assert page.read_text() == (
+            f"before\n{compare.BEGIN}\n{table}\n{compare.END}after\n"
+        )
+
+
+def test_the_page_has_the_marks_once():
+    page = compare.PAGE.read_text()
+    assert page.count(compare.BEGIN) == page.count(compare.END) == 1
+    assert page.index(compare.BEGIN) < page.index(compare.END)
+
+
+def test_names_of_comparisons_differ():
+    names = [comparison.name for comparison in compare.comparisons()]
+    assert len(names) == len(set(names)) > 0
+
+
+class FakeWorker:
+    """Writes down what is asked of it; its answers are numbered."""
+
+    def __init__(self, name, log, fails_at=None):
+        self.name, self.log, self.fails_at = name, log, fails_at
+        self.count = -1
+
+    def measure(self):
+        self.log.append(self.name)
+        self.count += 1
+        if self.count == self.fails_at:
+            raise UserError("died")
+        return {"round": self.count}
+
+    def stop(self):
+        self.log.append(f"stop {self.name}")
+
+
+def test_workers_take_turns_and_the_first_round_is_dropped():
+    log = []
+    workers = {name: FakeWorker(name, log) for name in "AB"}
+    found = processes.measure_in_turn(workers, 2)
+    assert log == [*"ABABAB", "stop A", "stop B"]
+    assert found == {name: [{"round": 1}, {"round": 2}] for name in "AB"}
+
+
+def test_all_workers_are_stopped_when_one_fails():
+    log = []
+    workers = {"A": FakeWorker("A", log), "B": FakeWorker("B", log, 1)}
+    with pytest.raises(UserError, match="died"):
+        processes.measure_in_turn(workers, 2)
+    assert log == [*"ABAB", "stop A", "stop B"]
+
+
+ECHO = (
+    "import sys, tempfile\n"
+    "open(tempfile.mkstemp()[1], 'w').close()\n"
+    "for line in sys.stdin: print(line, flush=True, end='')\n"
+)
+
+
+def test_a_dead_process_is_the_user_s_to_look_at():
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    workers = {
+        "alive": processes.Worker([sys.executable, "-c", ECHO], {}, steps=5),
+        "dead": processes.Worker(command, {}),
+    }
+    # Whether it dies before the request is written or after.
+    workers["dead"]._process.wait()
+    with pytest.raises(UserError, match="exit code 3"):
+        processes.measure_in_turn(workers, 1)
+    for each in workers.values():
+        assert each._process.returncode is not None
+
+
+def test_a_worker_is_asked_for_its_steps_and_leaves_no_files():
+    echo = processes.Worker([sys.executable, "-c", ECHO], {}, steps=5)
+    assert echo.measure() == {"steps": 5}
+    scratch = echo._scratch.name
+    assert os.listdir(scratch)
+    echo.stop()
+    assert not os.path.exists(scratch)
+
+
+@pytest.mark.parametrize("axis", growth.AXES)
+def test_growth_varies_each_axis_alone(axis):
+    base, found = growth.Point(), growth.points(axis)
+    assert base in found and len(set(found)) == len(found)
+    for point in found:
+        changed = {axis: getattr(base, axis)}
+        assert dataclasses.replace(point, **changed) == base
+        assert point.length <= point.config.max_position_embeddings
+        assert point.count_steps() >= growth.FEWEST_STEPS
+        task_model.list_parameters(
+            point.config, parse(point.method), worker.TASK.build_head
+        )
+
+
+def test_the_axes_are_those_of_a_point():
+    fields = [field.name for field in dataclasses.fields(growth.Point)]
+    assert [*growth.AXES] == [*growth.LABELS] == fields
+
+
+def test_higher_lowest_layers_are_less_work():
+    work = [point.count_flops() for point in growth.points("lowest")]
+    assert work == sorted(work, reverse=True) and len(set(work)) == len(work)
+    assert growth.Point(lowest=2).method == 'houlsby(size=64, layers="2-5")'
+
+
+def test_rows_of_growth_fill_a_batch_and_are_all_as_long():
+    rows = growth.make_rows(growth.Point(length=16, batch_size=4))
+    assert len(rows) >= 4 and set(rows.lengths) == {16}
+
+
+def test_growth_is_drawn(tmp_path):
+    axes = {
+        axis: [
+            {
+                **dataclasses.asdict(point),
+                "examples_per_second": {"median": 2, "lowest": 1, "highest": 3},
+                "memory_bytes": 2**30,
+                "flops_per_example": point.count_flops() / point.batch_size,
+            }
+            for point in growth.points(axis)
+        ]
+        for axis in growth.AXES
+    }
+    growth.draw(axes, str(tmp_path / "growth.png"))
+    assert 0 < (tmp_path / "growth.png").stat().st_size < 300_000
+
+
+def test_an_artifact_takes_as_many_bytes_for_any_values(tmp_path):
+    config = modeling.BertConfig(100, 16, 2, 2, 32)
+    first, second = (
+        storage.write_artifact(
+            tmp_path / str(task), config, "houlsby(size=4)", task
+        )
+        for task in (1, 22)
+    )
+    assert first == second
+    assert storage.count_bytes(tmp_path) == first + second
+    weights = [
+        (tmp_path / task / "adapter.safetensors").read_bytes()
+        for task in ("1", "22")
+    ]
+    assert weights[0] != weights[1]
+
+
+def small_rows():
+    """20 rows of 3 to 12 tokens."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(1, 100, n), [0] * n) for n in rng.integers(3, 13, 20)]
+    return Features.from_rows(rows, {})
+
+
+CONFIG = modeling.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
+METHOD = "houlsby(size=4)"
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """The second of each kind of worker; they get ready together."""
+    rows = str(tmp_path_factory.mktemp("rows") / "rows.npz")
+    processes.write_rows(rows, small_rows())
+    options = {
+        "rows": rows,
+        "batch_size": 4,
+        "dtype": "float32",
+        "method": METHOD,
+        "model": None,
+        "config": dataclasses.asdict(CONFIG),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        workers = {
+            kind: processes.Worker(
+                processes.OURS, {**options, "kind": kind}, steps=3
+            )
+            for kind in ("train", "predict")
+        }
+    return processes.measure_in_turn(workers, 1)
+
+
+def train_batches(rows):
+    plan = TrainPlan(rows.lengths, 4, worker.MANY_STEPS, 1)
+    # The first step of each measurement is not measured, and the first
+    # measurement of all, of steps 1 to 3, is dropped.
+    return [plan.rows(step) for step in range(5, 8)]
+
+
+@pytest.mark.parametrize(
+    "kind,count,batches",
+    [
+        ("train", flops.training, train_batches),
+        (
+            "predict",
+            flops.forward,
+            # The first batch builds the graph.
+            lambda rows: sorted_batches(rows, 4)[1:],
+        ),
+    ],
+)
+def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
+    rows = small_rows()
+    table = task_model.list_parameters(
+        CONFIG, parse(METHOD), worker.TASK.build_head
+    )
+    [found] = answers[kind]
+    lengths = [int(rows.lengths[batch].max()) for batch in batches(rows)]
+    seconds, peak = found.pop("seconds"), found.pop("peak_bytes")
+    assert seconds > 0 and peak > 2**24
+    assert found == {
+        "examples": 4 * len(lengths),
+        "tokens": 4 * sum(lengths),
+        "flops": sum(count(CONFIG, table, 4, n) for n in lengths),
+    }

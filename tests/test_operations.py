@@ -1,0 +1,451 @@
+"""The operations with gradients of their own compute the plain formulas."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import operations
+
+v1 = tf.compat.v1
+RATE = 0.3
+
+
+# The formulas, in numpy and for TensorFlow to differentiate.
+
+
+def gelu_in_numpy(x):
+    return x * (1 + np.tanh(math.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def gelu_erf_in_numpy(x):
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+def layer_norm_in_numpy(x, gamma, beta):
+    deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-12)
+    return gamma * (x - x.mean(axis=-1, keepdims=True)) / deviation + beta
+
+
+def plain_layer_norm(x, gamma, beta):
+    mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(x - mean), axis=-1, keepdims=True)
+    return gamma * (x - mean) / tf.sqrt(variance + 1e-12) + beta
+
+
+def drop_in_numpy(x, keep):
+    return np.where(keep, x, 0) / (1 - RATE)
+
+
+def plain_drop(x, keep):
+    return x * tf.cast(keep, x.dtype) / (1 - RATE)
+
+
+def attend_in_numpy(query, key, value, bias, keep=None):
+    scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1])
+    scores = scores + bias
+    odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares = odds / odds.sum(axis=-1, keepdims=True)
+    return (shares if keep is None else drop_in_numpy(shares, keep)) @ value
+
+
+def plain_attend(query, key, value, bias, keep=None):
+    scores = tf.einsum("bnth,bnsh->bnts", query, key)
+    shares = tf.nn.softmax(scores / math.sqrt(query.shape[-1]) + bias)
+    shares = shares if keep is None else plain_drop(shares, keep)
+    return tf.einsum("bnts,bnsh->bnth", shares, value)
+
+
+def drop(x, keep):
+    return operations.drop(x, keep, RATE)
+
+
+def attend(query, key, value, bias, keep=None):
+    return operations.attend(query, key, value, bias, keep, RATE)
+
+
+IN_NUMPY = {
+    operations.gelu: gelu_in_numpy,
+    operations.gelu_erf: gelu_erf_in_numpy,
+    operations.layer_norm: layer_norm_in_numpy,
+    drop: drop_in_numpy,
+    attend: attend_in_numpy,
+}
+PLAIN = {
+    operations.gelu: functools.partial(tf.nn.gelu, approximate=True),
+    operations.gelu_erf: functools.partial(tf.nn.gelu, approximate=False),
+    operations.layer_norm: plain_layer_norm,
+    drop: plain_drop,
+    attend: plain_attend,
+}
+# How many of the arguments have gradients; they come first.
+DIFFERENTIABLE = {
+    operations.gelu: 1,
+    operations.gelu_erf: 1,
+    operations.layer_norm: 3,
+    drop: 1,
+    attend: 3,
+}
+
+
+def normal(*shape, seed=0, mean=0.0, deviation=1.0):
+    rng = np.random.default_rng([seed, *shape])
+    return rng.normal(mean, deviation, shape).astype(np.float32)
+
+
+def kept(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).random(shape) >= RATE
+
+
+def norm_arguments(*shape):
+    """Rows of another mean and deviation, and weights."""
+    size = shape[-1]
+    return (
+        normal(*shape, mean=3.0, deviation=7.0),
+        normal(size, seed=1, mean=1.0, deviation=0.5),
+        normal(size, seed=2),
+    )
+
+
+def attend_arguments(b, n, t, s, h, dropped):
+    """The last key of every row but the first is masked."""
+    bias = np.zeros((b, 1, 1, s), np.float32)
+    if s > 1:
+        bias[1:, ..., -1] = -10000.0
+    arguments = [
+        normal(b, n, t, h, seed=1, deviation=2.0),
+        normal(b, n, s, h, seed=2, deviation=2.0),
+        normal(b, n, s, h, seed=3),
+        bias,
+    ]
+    return (*arguments, kept(b, n, t, s)) if dropped else tuple(arguments)
+
+
+CASES = {
+    "gelu": (operations.gelu, (normal(4, 3, 50, deviation=3.0),)),
+    "gelu_erf": (operations.gelu_erf, (normal(4, 3, 50, deviation=3.0),)),
+    "LayerNorm of a matrix": (operations.layer_norm, norm_arguments(5, 24)),
+    "LayerNorm": (operations.layer_norm, norm_arguments(3, 5, 24)),
+    "drop": (drop, (normal(3, 5, 7), kept(3, 5, 7))),
+    "attend": (attend, attend_arguments(2, 3, 5, 5, 4, False)),
+    "attend to more": (attend, attend_arguments(2, 3, 4, 7, 4, False)),
+    "attend, dropout": (attend, attend_arguments(2, 3, 5, 5, 4, True)),
+    "attend to more, dropout": (attend, attend_arguments(2, 3, 4, 7, 4, True)),
+}
+
+
+def differentiate(function, count, upstream, *arguments):
+    """The function's value, and its gradients to `count` arguments."""
+    with tf.GradientTape() as tape:
+        tape.watch(arguments[:count])
+        value = function(*arguments)
+    gradients = tape.gradient(
+        value, arguments[:count], tf.cast(upstream, value.dtype)
+    )
+    return [value, *gradients]
+
+
+def widened(arguments):
+    return [
+        tf.constant(a if a.dtype == bool else a.astype(np.float64))
+        for a in arguments
+    ]
+
+
+def in_graph(work, arguments):
+    """Computes in a session of TensorFlow 1."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        return session.run(work(*map(tf.constant, arguments)))
+
+
+def with_unknown_dimensions(work, arguments):
+    """As for batches of every length: only sizes of the model are known."""
+    signature = [
+        tf.TensorSpec([None] * (a.ndim - 1) + [a.shape[-1]], a.dtype)
+        for a in arguments
+    ]
+    return tf.function(work, input_signature=signature)(*arguments)
+
+
+WAYS = {
+    "eager": lambda work, arguments: work(*map(tf.constant, arguments)),
+    "function": lambda work, arguments: tf.function(work)(
+        *map(tf.constant, arguments)
+    ),
+    "unknown dimensions": with_unknown_dimensions,
+    "XLA": lambda work, arguments: tf.function(work, jit_compile=True)(
+        *map(tf.constant, arguments)
+    ),
+    "TensorFlow 1": in_graph,
+}
+
+
+def check_close(actual, expected, tolerance):
+    """Compares with a tolerance that is relative to the largest number.
+
+    Of small numbers only, which are differences of larger ones, to 0.1.
+    """
+    actual, expected = np.array(actual), np.array(expected)
+    assert actual.shape == expected.shape
+    largest = np.abs(expected).max(initial=0.1)
+    np.testing.assert_allclose(
+        actual.astype(np.float64), expected, rtol=0, atol=tolerance * largest
+    )
+
+
+def check_operation(operation, arguments, way="eager", tolerance=1e-5):
+    """Compares value and gradients with those of the formula in float64."""
+    count = DIFFERENTIABLE[operation]
+    upstream = normal(*operation(*arguments).shape, seed=9)
+    expected = differentiate(
+        PLAIN[operation], count, upstream, *widened(arguments)
+    )
+    actual = WAYS[way](
+        functools.partial(differentiate, operation, count, upstream), arguments
+    )
+    for ours, plain in zip(actual, expected):
+        assert ours.dtype == np.float32
+        check_close(ours, plain, tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_the_formula_in_numpy(case):
+    operation, arguments = CASES[case]
+    wide = [a.numpy() for a in widened(arguments)]
+    check_close(operation(*arguments), IN_NUMPY[operation](*wide), 1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_formula(case, way):
+    check_operation(*CASES[case], way)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(shape=st.lists(st.integers(0, 5), max_size=4))
+def test_gelu_takes_every_shape(shape):
+    for operation in (operations.gelu, operations.gelu_erf):
+        check_operation(operation, (normal(*shape, deviation=3.0),))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=0, max_size=3),
+    # Of two numbers the one's place tells the other's.
+    size=st.integers(3, 70),
+)
+def test_layer_norm_takes_every_shape(shape, size):
+    check_operation(
+        operations.layer_norm, norm_arguments(*shape, size), tolerance=1e-4
+    )
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    sizes=st.tuples(*[st.integers(1, 6)] * 5),
+    dropped=st.booleans(),
+)
+def test_attention_takes_every_shape(sizes, dropped):
+    # With a single key gradients are zero, as differences of equal numbers.
+    check_operation(attend, attend_arguments(*sizes, dropped), tolerance=1e-4)
+
+
+def test_no_rows_are_no_defect():
+    """A lane has none where a batch has fewer rows than there are lanes."""
+    shape = [0, 5, 24]
+    x = tf.zeros(shape)
+    assert operations.gelu(x).shape == shape
+    assert operations.layer_norm(x, tf.ones([24]), tf.ones([24])).shape == shape
+    arguments = [tf.zeros([0, 3, 5, 4])] * 3 + [tf.zeros([0, 1, 1, 5])]
+    assert attend(*arguments).shape == [0, 3, 5, 4]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
+    """Inputs that bfloat16 holds exactly; 2% in the root mean square."""
+    operation, arguments = CASES[case]
+    count = DIFFERENTIABLE[operation]
+    arguments = [tf.constant(a) for a in arguments]
+    # The weights of LayerNorm are variables, which stay float32.
+    places = range(len(arguments))
+    places = [0] if operation is operations.layer_norm else places
+    narrow, wide = list(arguments), list(arguments)
+    for place in places:
+        if arguments[place].dtype == tf.float32:
+            narrow[place] = tf.cast(arguments[place], tf.bfloat16)
+            wide[place] = tf.cast(narrow[place], tf.float32)
+    shape = operation(*arguments).shape
+    upstream = tf.cast(normal(*shape, seed=9), tf.bfloat16)
+    actual, expected = (
+        differentiate(operation, count, upstream, *inputs)
+        for inputs in (narrow, wide)
+    )
+    assert actual[0].dtype == tf.bfloat16
+    for gradient, argument in zip(actual[1:], narrow):
+        assert gradient.dtype == argument.dtype
+    for ours, plain in zip(actual, expected):
+        error = np.square(
+            tf.cast(ours, tf.float64) - tf.cast(plain, tf.float64)
+        )
+        assert error.mean() < 0.02**2 * np.square(plain).mean()
+
+
+def test_the_attention_bias_gets_no_gradient():
+    arguments = [tf.constant(a) for a in CASES["attend"][1]]
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        outputs = attend(*arguments)
+    gradients = tape.gradient(outputs, arguments)
+    assert [g is None for g in gradients] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("operation", [operations.gelu, operations.gelu_erf])
+def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
+    x = tf.constant([20.0, 1e4, 1e12, -20.0, -1e4, -1e12], dtype)
+    value, gradient = differentiate(operation, 1, tf.ones([6]), x)
+    np.testing.assert_array_equal(value, tf.nn.relu(x))
+    np.testing.assert_array_equal(
+        gradient, tf.constant([1, 1, 1, 0, 0, 0], dtype)
+    )
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_layer_norm_of_constant_rows_is_finite(dtype):
+    x = tf.constant([[0.0] * 8, [1.0] * 8, [-1e4] * 8], dtype)
+    gamma, beta = tf.fill([8], 2.0), tf.range(8.0)
+    upstream = normal(3, 8)
+    value, *gradients = differentiate(
+        operations.layer_norm, 3, upstream, x, gamma, beta
+    )
+    np.testing.assert_array_equal(value, tf.cast([beta] * 3, dtype))
+    for gradient in gradients:
+        assert np.isfinite(tf.cast(gradient, tf.float32)).all()
+
+
+# What dropout keeps
+
+
+def draw(shape, rate, seed=(1, 2)):
+    return operations.keep_mask(
+        tf.constant(shape, tf.int32), rate, tf.constant(seed)
+    ).numpy()
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        0.0,
+        0.001,
+        0.003,
+        1 / 256,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+        0.5,
+        0.9,
+        0.99,
+        255 / 256,
+    ],
+)
+def test_the_share_that_is_dropped_is_the_rate(rate):
+    """Within five standard deviations of the mean over many calls."""
+    calls, size = 2000, 2001
+
+    @tf.function
+    def shares():
+        seeds = tf.stack([tf.range(calls), tf.range(calls) // 7], axis=1)
+        return tf.map_fn(
+            lambda seed: (
+                1.0
+                - tf.reduce_mean(
+                    tf.cast(
+                        operations.keep_mask([size], rate, seed), tf.float64
+                    )
+                )
+            ),
+            seeds,
+            fn_output_signature=tf.float64,
+        )
+
+    found = shares().numpy()
+    # A call drops elements with one of the two multiples of 1/256 beside the
+    # rate, which it draws: its share varies by both.
+    lower, upper = math.floor(rate * 256) / 256, math.ceil(rate * 256) / 256
+    chance = (rate - lower) * 256
+    variance = chance * (1 - chance) / 256**2
+    variance += (
+        (1 - chance) * lower * (1 - lower) + chance * upper * (1 - upper)
+    ) / size
+    assert abs(found.mean() - rate) <= 5 * math.sqrt(variance / calls)
+    spread = 5 * math.sqrt(1 / (4 * size))
+    assert found.min() >= lower - spread and found.max() <= upper + spread
+
+
+@pytest.mark.parametrize("rate", [-0.1, 0.997, 1.0, float("nan")])
+def test_a_rate_that_no_byte_decides_is_a_defect(rate):
+    with pytest.raises(ValueError, match="not in"):
+        draw([4], rate)
+
+
+def test_bits_are_a_function_of_the_seed():
+    base = draw([100], 0.5)
+    np.testing.assert_array_equal(draw([100], 0.5), base)
+    for seed in ((2, 2), (1, 3), (2, 1), (-1, 2)):
+        other = draw([100], 0.5, seed)
+        assert 20 < (other != base).sum() < 80
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    shape=st.lists(st.integers(0, 9), max_size=4),
+    rate=st.floats(0, 0.99),
+    seed=st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 2),
+)
+def test_a_mask_has_every_shape_and_its_bits_lie_in_order(shape, rate, seed):
+    """Also shapes whose size is no multiple of four, and of one element."""
+    mask = draw(shape, rate, seed)
+    assert mask.dtype == bool and mask.shape == tuple(shape)
+    flat = draw([math.prod(shape)], rate, seed)
+    np.testing.assert_array_equal(mask.ravel(), flat)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_compute_draws_the_same_bits(way):
+    shape, rate, seed = [7, 13, 3], 0.1, np.int32([3, -4])
+    expected = draw(shape, rate, seed)
+    if way == "unknown dimensions":
+        mask = tf.function(
+            lambda shape, seed: operations.keep_mask(shape, rate, seed),
+            input_signature=[
+                tf.TensorSpec([3], tf.int32),
+                tf.TensorSpec([2], tf.int32),
+            ],
+        )(tf.constant(shape), seed)
+    else:
+        mask = WAYS[way](
+            lambda seed: operations.keep_mask(tf.constant(shape), rate, seed),
+            [seed],
+        )
+    np.testing.assert_array_equal(mask, expected)
+    assert 0 < expected.mean() < 1
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_neighbours_do_not_depend_on_each_other(rate):
+    """Elements nearby, and those of the next step and of another site."""
+    size = 2**20
+    bits = draw([size], rate).astype(np.float64)
+    pairs = [(bits[:-lag], bits[lag:]) for lag in (1, 2, 3, 4, 5, 8, 16, 1024)]
+    pairs += [
+        (bits, draw([size], rate, seed).astype(np.float64))
+        for seed in ((1, 3), (2, 2), (1 ^ 16, 2), (-2, 2))
+    ]
+    for one, other in pairs:
+        correlation = np.corrcoef(one, other)[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(size)

@@ -1,0 +1,221 @@
+"""Lanes: rows that are computed at the same time give what one group gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    SQUAD,
+    TASKS,
+    check_equal,
+    make_job,
+    make_rows,
+    train,
+    trained_values,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import checkpoints
+import hooks
+from engines import Hardware, Job, choose_engine, training_step
+
+
+@pytest.fixture
+def make_engine(engine):
+    """Makes each engine in turn."""
+    return lambda: choose_engine(engine)[0](Hardware())
+
+
+def in_lanes(lanes, config, folder, task=CLASSIFICATION, **changes):
+    """A job with as many lanes, of a BERT that is soon built."""
+    config = dataclasses.replace(config, num_hidden_layers=1)
+    return dataclasses.replace(
+        make_job(config, folder, task=task), lanes=lanes, **changes
+    )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_lanes_train_what_one_trains(
+    steady_config, steady, folders, make_engine, name
+):
+    """Of eight rows; three lanes have two or three each."""
+    rows = make_rows(TASKS[name])
+    runs = {}
+    for lanes in (1, 2, 3):
+        job = in_lanes(lanes, steady_config, folders(str(lanes)), TASKS[name])
+        # The loss of questions does not depend on the head's bias, whose
+        # update is what rounding left of its gradient.
+        losses = train(make_engine(), job, rows, learning_rate=1e-3)
+        runs[lanes] = losses, trained_values(job)
+    losses, values = runs.pop(1)
+    assert len(losses) == 3
+    for other_losses, other_values in runs.values():
+        np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
+        check_equal(other_values, values, 1e-5)
+
+
+@pytest.mark.parametrize("parts, lanes", [(2, 3), (4, 3)])
+def test_lanes_of_parts_train_what_one_trains(
+    steady_config, steady, folders, make_engine, parts, lanes
+):
+    """Parts of four rows, and of two, which fill two lanes of the three."""
+    rows = make_rows(CLASSIFICATION)
+    whole = in_lanes(1, steady_config, folders("whole"))
+    divided = in_lanes(lanes, steady_config, folders("divided"), parts=parts)
+    losses = [train(make_engine(), job, rows) for job in (whole, divided)]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+    check_equal(trained_values(divided), trained_values(whole), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, tolerance",
+    [
+        ({"compute_dtype": "bfloat16"}, 3e-2),
+        ({"use_xla": True, "length": LENGTH}, 1e-4),
+    ],
+    ids=["bfloat16", "xla"],
+)
+def test_lanes_of_other_ways_to_compute_are_close(
+    steady_config, steady, folders, make_engine, changes, tolerance
+):
+    rows = make_rows(CLASSIFICATION)
+    plain = in_lanes(1, steady_config, folders("plain"))
+    other = in_lanes(3, steady_config, folders("other"), **changes)
+    jobs = (plain, other)
+    losses = [train(make_engine(), job, rows) for job in jobs]
+    np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
+    # The last of these batches has one row.
+    predictions = [
+        make_engine().predict(job, rows, 13, "eval")["logits"] for job in jobs
+    ]
+    assert predictions[1].dtype == np.float32
+    np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("length", [None, LENGTH])
+def test_lanes_predict_what_one_predicts_in_row_order(
+    tiny_config, folders, make_engine, name, length
+):
+    """The last batch has one row, so that two of the lanes have none."""
+    rows = make_rows(TASKS[name])
+    folder = folders("run")
+    expected = make_engine().predict(
+        in_lanes(1, tiny_config, folder, TASKS[name]), rows, 40, "eval"
+    )
+    job = in_lanes(3, tiny_config, folder, TASKS[name], length=length)
+    outputs = make_engine().predict(job, rows, 13, "eval")
+    assert set(outputs) == set(expected)
+    for key, values in expected.items():
+        assert len(values) == 40
+        shown = np.full(values.shape, True)
+        if TASKS[name] is SQUAD and values.shape[1] == 5:
+            # Not what fills up the five best of a shorter row.
+            shown = expected[f"{key.split('_')[0]}_logits"] > -1e6
+        np.testing.assert_allclose(
+            outputs[key][shown], values[shown], atol=1e-5, err_msg=key
+        )
+
+
+def test_dropout_in_lanes_is_reproducible_and_resumed(
+    tiny_config, folders, make_engine
+):
+    """Every bit, of a run that is done again and interrupted."""
+    rows = make_rows(CLASSIFICATION)
+    whole, parts = (
+        in_lanes(2, tiny_config, folders(name)) for name in ("whole", "parts")
+    )
+    losses = train(make_engine(), whole, rows, steps=6)
+    first = train(make_engine(), parts, rows, steps=6, stop_at=4)
+    assert first == losses[:4]
+    assert checkpoints.latest_step(parts.output_dir)[1] == 4
+    assert train(make_engine(), parts, rows, steps=6) == losses[4:]
+    check_equal(trained_values(parts), trained_values(whole))
+
+
+class Rows:
+    """A model whose gradient shows what dropout kept of each row."""
+
+    def __init__(self, rows):
+        self.head = self
+        self.weights = tf.Variable(tf.ones([rows, 200]))
+
+    def __call__(self, features, context):
+        weights = tf.gather(self.weights, features["row"])
+        return hooks.dropout(weights, 0.5, "site", context)
+
+    def loss(self, predictions, features):
+        return tf.reduce_sum(predictions, axis=1)
+
+
+def kept(lanes, parts, step=0, rows=12):
+    """Bool [rows, 200], what dropout kept."""
+    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
+    model = Rows(rows)
+    ones = tf.ones([rows, 4], tf.int32)
+    features = {
+        "input_ids": ones,
+        "input_mask": ones,
+        "row": tf.range(rows),
+    }
+
+    @tf.function
+    def compute():
+        return training_step.loss_and_gradients(
+            job,
+            model,
+            [("weights", model.weights)],
+            features,
+            tf.constant(step, tf.int64),
+            rows,
+        )
+
+    loss, (gradient,) = compute()
+    assert abs(loss - 200) < 20
+    np.testing.assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
+    return gradient.numpy() > 0
+
+
+@pytest.mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
+def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
+    """About half of two rows' bits differ, and of a row's in two steps."""
+    bits = [*kept(lanes, parts), *kept(lanes, parts, step=1)]
+    for number, one in enumerate(bits):
+        for other in bits[:number]:
+            assert 60 < (one != other).sum() < 140
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(rows=st.integers(1, 20), lanes=st.integers(1, 9))
+def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
+    features = {
+        "input_ids": tf.reshape(tf.range(rows * 4), [rows, 4]),
+        "row": tf.range(rows),
+    }
+    groups = training_step._divide(features, lanes)
+    sizes = [len(group["row"]) for group in groups]
+    assert len(groups) == min(rows, lanes)
+    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+    for name, value in features.items():
+        together = tf.concat([group[name] for group in groups], axis=0)
+        np.testing.assert_array_equal(together, value)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
+def test_unknown_numbers_of_rows_are_divided_too(rows):
+    """Some groups are empty where there are fewer rows than lanes."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])
+    def divide(ids):
+        groups = training_step._divide({"input_ids": ids}, 3)
+        return [group["input_ids"] for group in groups]
+
+    ids = tf.reshape(tf.range(rows * 4), [rows, 4])
+    groups = divide(ids)
+    sizes = [len(group) for group in groups]
+    assert len(groups) == 3 and max(sizes) - min(sizes) <= 1
+    np.testing.assert_array_equal(tf.concat(groups, axis=0), ids)
