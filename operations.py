@@ -99,13 +99,10 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         def gradient(upstream):
             upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
             product = upstream * normal
-            # Sums over an axis as products with a vector: one pass each.
-            mean_weights = gamma[:, tf.newaxis] * (1.0 / size)  # [D, 1]
-            shift = tf.matmul(upstream, mean_weights)  # [R, 1]
-            stretch = tf.matmul(product, mean_weights)
-            x_gradient = inverse * (
-                upstream * gamma - (normal * stretch + shift)
-            )
+            scaled = upstream * gamma
+            shift = tf.reduce_mean(scaled, axis=-1, keepdims=True)  # [R, 1]
+            stretch = tf.reduce_mean(product * gamma, axis=-1, keepdims=True)
+            x_gradient = inverse * (scaled - (normal * stretch + shift))
             return (
                 tf.reshape(tf.cast(x_gradient, x.dtype), tf.shape(x)),
                 tf.reduce_sum(product, axis=0),

@@ -145,8 +145,11 @@ def update_variable(
     rate = tf.cast(learning_rate, tf.float32)
     decayed = []
     if weight_decay:
-        value = tf.convert_to_tensor(variable)
-        decayed = [variable.assign(value * (1.0 - weight_decay * rate))]
+        # In TensorFlow 1 graphs nothing else keeps the forward pass from
+        # reading what has decayed already.
+        with tf.control_dependencies([gradient]):
+            value = tf.convert_to_tensor(variable)
+            decayed = [variable.assign(value * (1.0 - weight_decay * rate))]
     with tf.control_dependencies(decayed):
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,

@@ -27,9 +27,8 @@ def products(graph):
         size = 2 * int(np.prod(a)) * outer
         assert None not in a + b and inner in b[-2:]
         # Left out: the pooler and the head, which have a row for each example,
-        # the product with one-hot segments, of which there are two, and sums
-        # over an axis, which are written as products with a vector.
-        if op.type == "MatMul" and {ROWS, 2, 1} & {*a, *b}:
+        # and the product with one-hot segments, of which there are two.
+        if op.type == "MatMul" and {ROWS, 2} & {*a, *b}:
             continue
         total += size
     return total

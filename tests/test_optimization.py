@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from optimization import AdamWeightDecay, Schedule, clip
+from optimization import AdamWeightDecay, Schedule, clip, update_variable
 
 NAMES = (
     "bert/encoder/layer_0/output/dense/kernel",
@@ -145,3 +145,27 @@ def test_a_step_is_the_same_inside_a_graph():
         wrap(step)()
         results.append([variable.numpy() for _, variable in variables])
     np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
+
+
+def test_weights_decay_after_all_that_the_gradient_read():
+    """Nothing but a dependency orders operations of a TensorFlow 1 graph."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        variable, m, v = (
+            v1.Variable(tf.ones([3]), use_resource=True, name=name)
+            for name in ("variable", "m", "v")
+        )
+        gradient = tf.square(variable)
+        before = set(graph.get_operations())
+        update_variable(0.01, variable, m, v, gradient, 0.1)
+        (decay,) = (
+            op
+            for op in set(graph.get_operations()) - before
+            if op.type == "AssignVariableOp"
+        )
+        found, ahead = set(), [decay]
+        while ahead:
+            op = ahead.pop()
+            found.add(op)
+            ahead += [i.op for i in op.inputs] + op.control_inputs
+        assert gradient.op in found

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import flags
 from conftest import ROOT, TINY_WORDS, run_process, spoil, write_table
 from test_checkpoints import google_bert  # noqa: F401 (a fixture)
@@ -84,7 +85,8 @@ def test_the_published_commands_work_unchanged(
 
 
 def test_a_run_writes_all_its_files(classify, tiny_flags):
-    classify(**tiny_flags, cpu_lanes=3, do_eval=True, do_predict=True)
+    lanes = 1 if tf.config.list_physical_devices("GPU") else 3
+    classify(**tiny_flags, cpu_lanes=lanes, do_eval=True, do_predict=True)
     out = tiny_flags["output_dir"]
     for name in (
         "run.json",
@@ -123,8 +125,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
         "gradient_accumulation_steps",
         "use_xla",
     }
-    assert versions["devices"] == 1
-    assert versions["cpu_lanes"] == 3
+    assert versions["cpu_lanes"] == lanes
 
 
 def test_training_learns_the_tiny_task(classify, tiny_flags):
