@@ -193,23 +193,8 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
-# TensorFlow fuses its own forms of these into the matrix product before them,
-# where no gradient needs what lies between.
-PREDICTION_ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "gelu": lambda x: tf.nn.gelu(x, approximate=True),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
-    "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
-}
-
-
-def activation(
-    name: str, training: bool = True
-) -> Callable[[tf.Tensor], tf.Tensor]:
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """The activation function called `name`.
-
-    Args:
-        name: one of `ACTIVATIONS`.
-        training: whether its gradient will be needed.
 
     Raises:
         UserError: no activation has this name.
@@ -218,8 +203,6 @@ def activation(
         raise UserError(
             f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
         )
-    if not training and name in PREDICTION_ACTIVATIONS:
-        return PREDICTION_ACTIVATIONS[name]
     return ACTIVATIONS[name]
 
 
@@ -420,8 +403,7 @@ class Layer(tf.Module):
         inner = self.hooks.project(
             self.intermediate.scope, hidden, inner, context
         )
-        act = activation(self.config.hidden_act, context.training)
-        inner = act(inner)
+        inner = activation(self.config.hidden_act)(inner)
         return self._sublayer(
             "ffn", hidden, inner, self.output, self.output_norm, context
         )

@@ -128,7 +128,7 @@ def compare(
     """Runs one comparison.
 
     Returns:
-        `measurements` by process, and the `peak` of the machine, a list.
+        The measurements of `products`, `ours` and each of the peer's paddings.
     """
     options = {
         "kind": comparison.kind,

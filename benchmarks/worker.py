@@ -87,10 +87,7 @@ class Meter:
         self._lengths = lengths
         config = modeling.BertConfig(**options["config"])
         self._flops = functools.partial(
-            flops.training if options["kind"] == "train" else flops.forward,
-            config,
-            job.table,
-            self._batch_size,
+            flops.training, config, job.table, self._batch_size
         )
         self._first = None
         self._began = 0.0
