@@ -165,8 +165,12 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
     @tf.custom_gradient
     def compute(x):
         def masked(x):
-            # A product with the mask is faster than a selection.
-            return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
+            # A product with the mask is faster than a selection. The mask is
+            # cast when `x` is there, forward and again backward: four bytes an
+            # element would otherwise be kept between, and from the start.
+            with tf.control_dependencies([x]):
+                share = tf.cast(keep, x.dtype)
+            return x * share * (1.0 / (1.0 - rate))
 
         return masked(x), masked
 
@@ -211,9 +215,10 @@ def attend(
         outputs = tf.matmul(dropped(probabilities), value)
 
         def gradient(upstream):
-            value_gradient = tf.matmul(
-                dropped(probabilities), upstream, transpose_a=True
-            )
+            # Computed again now, not kept since the forward pass.
+            with tf.control_dependencies([upstream]):
+                again = dropped(probabilities)
+            value_gradient = tf.matmul(again, upstream, transpose_a=True)
             # Row sums of gradient times probability, which the softmax's
             # gradient needs, are those of gradient times output.
             sums = tf.reduce_sum(

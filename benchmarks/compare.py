@@ -16,6 +16,7 @@ import os
 import pathlib
 import platform
 import statistics
+import sys
 import tempfile
 from typing import Any, Dict, List
 
@@ -218,7 +219,8 @@ def to_markdown(results: Dict[str, Any]) -> str:
         f"{results['rounds']} rounds; {results['rows']}.",
         "",
         "| | ours, examples/s | peer's padding | peer, examples/s | ratio "
-        "(lowest to highest) | memory, ours / peer | of the products' peak |",
+        "(lowest to highest) | memory, ours / peer | of the products' best of "
+        "5 |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, summary in results["comparisons"].items():
@@ -261,7 +263,24 @@ def write_table(table: str) -> None:
 
 
 def main() -> None:
-    """Runs the comparisons that the arguments name."""
+    """Runs the comparisons that the arguments name.
+
+    Raises:
+        SystemExit: something is missing or has died; one line says what.
+    """
+    try:
+        run(parse_arguments())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line.
+
+    Raises:
+        UserError: there is no such peer, no comparison of that name, or
+            nothing to measure.
+    """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--peer_python", default=str(ROOT / ".venv-peer" / "bin" / "python")
@@ -271,6 +290,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = parser.parse_args()
+    if not os.access(arguments.peer_python, os.X_OK):
+        raise UserError(
+            f"the peer's Python {arguments.peer_python} cannot be run; "
+            "`make benchmark` installs it"
+        )
+    if arguments.rounds < 1:
+        raise UserError(
+            f"--rounds={arguments.rounds} measures nothing; expected at least 1"
+        )
+    names = [comparison.name for comparison in comparisons()]
+    if not any(arguments.only in name for name in names):
+        raise UserError(
+            f"no comparison's name holds --only={arguments.only}; they are "
+            f"{', '.join(names)}"
+        )
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the comparisons.
+
+    Raises:
+        UserError: a model or its rows cannot be read, or a process has died.
+    """
     shared = ROOT.parent / "shared" / "data" / "glue"
     glue_dir = arguments.glue_dir or (str(shared) if shared.is_dir() else "")
     folder = arguments.model or _minilm()

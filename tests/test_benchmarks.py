@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
+import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, own_lines
 
 import modeling
 import task_model
@@ -287,3 +288,24 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
         "tokens": 4 * sum(lengths),
         "flops": sum(count(CONFIG, table, 4, n) for n in lengths),
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--peer_python", "/nowhere"], "cannot be run"),
+        (["--only", "nothing"], "train-pairs-minilm-float32"),
+        (["--rounds", "0"], "at least 1"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(arguments, problem):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare"]
+        + ["--peer_python", sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    lines = own_lines(done.stderr)
+    assert len(lines) == 1 and problem in lines[0], lines
