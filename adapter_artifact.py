@@ -1,14 +1,17 @@
 """The adapter artifact: a trained task as a folder of a few megabytes.
 
 `adapter_config.json` says what was trained upon which base;
-`adapter.safetensors` holds every trained variable, under its name in
-checkpoints, and nothing else.
+`adapter.safetensors` holds what the method keeps of its trained variables, by
+default all, under their names in checkpoints, and nothing else. Of a method
+that changes few entries of BERT's own variables, it holds those entries:
+`<variable>/indices`, int32 into the flattened variable, and
+`<variable>/values`, what is there now.
 """
 
 import dataclasses
 import hashlib
 import os
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 import safetensors
@@ -21,6 +24,9 @@ from errors import UserError
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter.safetensors"
+
+BERT = "bert/"
+INDICES, VALUES = "/indices", "/values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +41,81 @@ class Artifact:
 
     config: Dict[str, Any]
     weights: checkpoints.Weights
+
+
+def changes(
+    values: Dict[str, np.ndarray], base: Callable[[str], np.ndarray]
+) -> Dict[str, np.ndarray]:
+    """BERT's own variables as the entries that differ from the base's.
+
+    Args:
+        values: trained variables by name.
+        base: reads one of BERT's own as it was pretrained.
+
+    Returns:
+        `<variable>/indices` and `<variable>/values` of those that differ
+        anywhere; what BERT itself does not have as it is.
+    """
+    found: Dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        if not name.startswith(BERT):
+            found[name] = value
+            continue
+        # Not equal as bits, so that nothing is lost, not even a sign of zero.
+        flat = np.ascontiguousarray(value, np.float32).ravel()
+        before = np.ascontiguousarray(base(name), np.float32).ravel()
+        indices = np.flatnonzero(flat.view(np.int32) != before.view(np.int32))
+        if indices.size:
+            found[name + INDICES] = indices.astype(np.int32)
+            found[name + VALUES] = flat[indices]
+    return found
+
+
+def _apply(
+    stored: Dict[str, np.ndarray], base: checkpoints.Weights, path: str
+) -> checkpoints.Weights:
+    """The variables whose changes are stored.
+
+    Raises:
+        UserError: a change is of a variable or place that the base lacks.
+    """
+    shapes = {
+        name: shape
+        for name, shape in base.shapes.items()
+        if name.startswith(BERT)
+    }
+    for name, value in stored.items():
+        if not name.endswith((INDICES, VALUES)):
+            shapes[name] = value.shape
+        elif name.endswith(INDICES):
+            _check_changes(name[: -len(INDICES)], value, stored, base, path)
+
+    def read(name: str) -> np.ndarray:
+        if name in stored:
+            return stored[name]
+        value = np.array(base.read(name), np.float32)
+        if name + INDICES in stored:
+            value.ravel()[stored[name + INDICES]] = stored[name + VALUES]
+        return value
+
+    return checkpoints.Weights(path, shapes, read)
+
+
+def _check_changes(variable, indices, stored, base, path) -> None:
+    """Compares the places of changes with the base's variable."""
+    size = int(np.prod(base.shapes.get(variable, (0,))))
+    values = stored.get(variable + VALUES)
+    if (
+        values is None
+        or indices.ndim != 1
+        or indices.shape != values.shape
+        or (indices.size and not 0 <= indices.min() <= indices.max() < size)
+    ):
+        raise UserError(
+            f"{path}: the changes of {variable} do not fit {base.source}, "
+            f"which has {size} numbers there; pass the BERT that it was "
+            "trained upon"
+        )
 
 
 def write(
@@ -53,8 +134,13 @@ def write(
     files.write_json(os.path.join(folder, CONFIG_FILE), config)
 
 
-def read(folder: str) -> Artifact:
+def read(folder: str, base: Optional[checkpoints.Weights] = None) -> Artifact:
     """Reads an adapter artifact.
+
+    Args:
+        folder: of the two files.
+        base: the pretrained model, to which stored changes are applied;
+            without one there are only its other variables.
 
     Raises:
         UserError: a file is missing or damaged, or the two do not belong
@@ -73,11 +159,15 @@ def read(folder: str) -> Artifact:
         )
     try:
         values = {
-            name: np.asarray(value, np.float32)
+            name: value
+            if name.endswith(INDICES)
+            else np.asarray(value, np.float32)
             for name, value in safetensors.numpy.load(content).items()
         }
     except (safetensors.SafetensorError, TypeError, KeyError) as error:
         raise UserError(f"{path} is no safetensors file: {error}") from error
+    if base is not None and any(name.endswith(INDICES) for name in values):
+        return Artifact(config, _apply(values, base, path))
     shapes = {name: value.shape for name, value in values.items()}
     return Artifact(
         config, checkpoints.Weights(path, shapes, values.__getitem__)

@@ -402,6 +402,28 @@ def check_training_checkpoint(path: str, table: Any) -> None:
             weights.read(name)
 
 
+def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
+    """Writes a TensorFlow checkpoint whole: a killed program leaves no half.
+
+    Raises:
+        tf.errors.OpError, OSError: it cannot be written.
+    """
+    part = os.path.join(f"{prefix}_temp", "part-00000-of-00001")
+    names = sorted(values)
+    tf.raw_ops.SaveV2(
+        prefix=part,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[values[name] for name in names],
+    )
+    # Renames.
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[part],
+        destination_prefix=prefix,
+        delete_old_dirs=True,
+    )
+
+
 def save_training(
     output_dir: str, step: int, values: Dict[str, np.ndarray]
 ) -> None:
@@ -416,21 +438,8 @@ def save_training(
         UserError: it cannot be written.
     """
     prefix = os.path.join(output_dir, f"model.ckpt-{step}")
-    part = os.path.join(f"{prefix}_temp", "part-00000-of-00001")
-    names = sorted(values)
     try:
-        tf.raw_ops.SaveV2(
-            prefix=part,
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[values[name] for name in names],
-        )
-        # Renames, so that a killed program leaves no half checkpoint.
-        tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=[part],
-            destination_prefix=prefix,
-            delete_old_dirs=True,
-        )
+        save_tensors(prefix, values)
         state = tf.train.get_checkpoint_state(output_dir)
         kept = [
             path

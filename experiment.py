@@ -5,6 +5,8 @@ user's input is found before the first long step.
 """
 
 import contextlib
+import dataclasses
+import functools
 import os
 import time
 from typing import Any, Dict, List, Sequence
@@ -17,6 +19,7 @@ import adapter_artifact
 import checkpoints
 import files
 import input_pipeline
+import modeling
 import preparation
 import run_record
 import task_model
@@ -25,6 +28,9 @@ from errors import UserError
 from optimization import Schedule
 from preparation import Experiment, Setup
 from progress import TrainingProgress
+
+# Folder of the training that comes before a method of two phases.
+FIRST_PHASE = "phase_1"
 
 
 def run(experiment: Experiment) -> Dict[str, float]:
@@ -62,8 +68,13 @@ def run(experiment: Experiment) -> Dict[str, float]:
         )
         if wanted
     }
-    # Five checkpoints with two slots each, while a sixth is written.
-    needed = setup.table.trained_count * 4 * 3 * 6 if experiment.do_train else 0
+    needed = 0
+    if experiment.do_train:
+        # Five checkpoints with two slots each, while a sixth is written.
+        count = setup.table.trained_count
+        if setup.method.first_phase:
+            count += _first_phase_table(setup).trained_count
+        needed = count * 4 * 3 * 6
     if engine.is_chief:
         files.prepare_folder(experiment.output_dir, needed + 2**20)
     features = {}
@@ -175,50 +186,131 @@ def _train(
     first_step: int,
 ) -> None:
     """Trains, or goes on at `first_step`, and writes the adapter artifact."""
-    training, steps = setup.experiment.training, schedule.num_train_steps
-    if first_step < steps:
-        logging.info(
-            "training: %d steps of %d examples, from step %d",
-            steps,
-            training.batch_size,
-            first_step,
-        )
-        plan = input_pipeline.TrainPlan(
-            features.lengths,
-            training.batch_size,
-            steps,
-            training.seed,
-            training.length_pool_batches,
-        )
-        began = time.monotonic()
-        with contextlib.closing(
-            TrainingProgress(
-                schedule,
-                first_step,
-                training.batch_size,
-                job.output_dir if engine.is_chief else None,
-            )
-        ) as progress:
-            engine.train(
-                job,
-                features,
-                plan,
-                schedule,
-                first_step,
-                training.batch_size,
-                training.save_checkpoints_steps,
-                progress,
-            )
-        seconds = time.monotonic() - began
-        logging.info(
-            "trained in %.1f s, %.1f examples per second",
-            seconds,
-            (steps - first_step) * training.batch_size / seconds,
-        )
+    if first_step < schedule.num_train_steps:
+        if setup.method.first_phase:
+            job = _train_first_phase(engine, setup, job, features, schedule)
+        _run_steps(engine, setup, job, features, schedule, first_step)
     else:
         logging.info("already trained to step %d", first_step)
     if engine.is_chief:
         _write_artifact(engine, setup, job, features, schedule)
+
+
+def _run_steps(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+    first_step: int,
+) -> None:
+    """Trains a job from `first_step` to the schedule's end."""
+    training, steps = setup.experiment.training, schedule.num_train_steps
+    logging.info(
+        "training: %d steps of %d examples, from step %d",
+        steps,
+        training.batch_size,
+        first_step,
+    )
+    plan = input_pipeline.TrainPlan(
+        features.lengths,
+        training.batch_size,
+        steps,
+        training.seed,
+        training.length_pool_batches,
+    )
+    began = time.monotonic()
+    with contextlib.closing(
+        TrainingProgress(
+            schedule,
+            first_step,
+            training.batch_size,
+            job.output_dir if engine.is_chief else None,
+        )
+    ) as progress:
+        engine.train(
+            job,
+            features,
+            plan,
+            schedule,
+            first_step,
+            training.batch_size,
+            training.save_checkpoints_steps,
+            progress,
+        )
+    seconds = time.monotonic() - began
+    logging.info(
+        "trained in %.1f s, %.1f examples per second",
+        seconds,
+        (steps - first_step) * training.batch_size / seconds,
+    )
+
+
+def _first_phase_table(setup: Setup) -> task_model.ParameterTable:
+    """The variables of what is trained before the setup's method."""
+    return task_model.list_parameters(
+        setup.config, setup.method.first_phase, setup.task.build_head
+    )
+
+
+def _train_first_phase(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+) -> Job:
+    """Trains what comes before the method, in a folder of its own.
+
+    A first phase that was interrupted goes on; one that is over is read.
+
+    Returns:
+        The job of the method itself, with the values that it starts from.
+    """
+    method, table = setup.method.first_phase, _first_phase_table(setup)
+    folder = os.path.join(job.output_dir, FIRST_PHASE)
+    files.prepare_folder(folder, 0)
+    initial_values = {
+        p.name: setup.initial_values.get(p.name)
+        or functools.partial(
+            modeling.initial_values, p.name, p.shape, p.initializer, job.seed
+        )
+        for p in table.parameters
+    }
+    record = preparation.record(setup, engine, features, schedule)
+    record["method"] = str(method)
+    run_record.check(folder, record, do_train=True)
+    run_record.write(folder, record)
+    checkpoint, step = checkpoints.latest_step(folder)
+    if checkpoint:
+        checkpoints.check_training_checkpoint(checkpoint, table)
+    logging.info("phase 1 of 2: %s", method)
+    if step < schedule.num_train_steps:
+        first = dataclasses.replace(
+            job,
+            build_model=lambda create: task_model.TaskModel(
+                setup.config, method, setup.task.build_head, create
+            ),
+            table=table,
+            initial_values=initial_values,
+            output_dir=folder,
+        )
+        _run_steps(engine, setup, first, features, schedule, step)
+    checkpoint, _ = checkpoints.latest_step(folder)
+    logging.info("phase 2 of 2: %s", setup.method)
+    start = setup.method.second_start(
+        [p.name for p in table.parameters if not p.is_added],
+        [p.name for p in table.parameters if p.group == "head"],
+        lambda name: setup.initial_values[name](),
+        checkpoints.open_tensorflow(checkpoint).read,
+    )
+    values = {
+        name: functools.partial(np.asarray, value, np.float32)
+        for name, value in start.items()
+    }
+    return dataclasses.replace(
+        job, initial_values={**job.initial_values, **values}
+    )
 
 
 def _write_artifact(
@@ -239,10 +331,17 @@ def _write_artifact(
                 f"--learning_rate ({schedule.learning_rate}) and choose "
                 "another --output_dir"
             )
+    method, values = setup.method.finish(setup.config, values)
+    if setup.method.changes_few:
+        values = adapter_artifact.changes(
+            values, lambda name: setup.initial_values[name]()
+        )
     folder = _artifact_folder(job.output_dir)
     config = {
         "checkpoint": os.path.basename(checkpoint),
         **preparation.record(setup, engine, features, schedule),
+        "method": str(method),
+        "trained_with": str(setup.method),
     }
     adapter_artifact.write(folder, config, values)
     logging.info("the trained adapter is in %s", folder)

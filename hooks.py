@@ -1,13 +1,14 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, five of them, each the identity; `Context`, which every layer
-and hook is given; dropout, since it depends on nothing but that context. The
-dimension letters, and what "float32" stands for, are those of `modeling.py`.
+In here: `Hooks`, five places, at each the identity, and a penalty of the loss;
+`Context`, which every layer and hook is given; dropout, since it depends on
+nothing but that context. The dimension letters, and what "float32" stands for,
+are those of `modeling.py`.
 """
 
 import dataclasses
 import zlib
-from typing import Callable, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
@@ -24,12 +25,17 @@ class Context:
         seed: int32 [2], the seed of this step's dropout; needed in training.
         dtype: of products and of what layers hand on; weights, LayerNorm,
             softmax and the loss stay float32.
+        step_seed: int32 [2], a seed that is the same for all rows of this
+            step's batch, wherever they are computed; needed in training.
+        kept: what a method's hooks hand from one place to a later one.
     """
 
     input_mask: tf.Tensor
     training: bool = False
     seed: Optional[tf.Tensor] = None
     dtype: tf.DType = tf.float32
+    step_seed: Optional[tf.Tensor] = None
+    kept: Dict[Any, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 def dropout(
@@ -50,52 +56,52 @@ def keep_mask(
     """What dropout keeps at a site: bool of `shape`, or None for all."""
     if not context.training or rate == 0.0:
         return None
-    seed = tf.stack(
-        [
-            tf.bitwise.bitwise_xor(
-                context.seed[0], zlib.crc32(site.encode()) & 0x7FFFFFFF
-            ),
-            context.seed[1],
-        ]
-    )
-    return operations.keep_mask(shape, rate, seed)
+    return operations.keep_mask(shape, rate, seed_at(context.seed, site))
+
+
+def seed_at(seed: tf.Tensor, site: str) -> tf.Tensor:
+    """The seed of one site, int32 [2], from one of a whole forward pass."""
+    number = zlib.crc32(site.encode()) & 0x7FFFFFFF
+    return tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
 
 
 class Hooks:
-    """The five places where a tuning method may act; here the identity.
+    """The five places where a tuning method may act, and its penalty.
 
-    A method's hooks override what they need. `context` is the forward pass's
-    `Context`.
+    Here each is the identity. A method's hooks override what they need.
+    `context` is the forward pass's `Context`.
     """
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
         return hidden
 
-    def parameter(self, variable: tf.Variable, context: Context) -> tf.Tensor:
-        """The value to use wherever a pretrained variable is read."""
+    def parameter(
+        self, name: str, variable: tf.Variable, context: Context
+    ) -> tf.Tensor:
+        """The value to use wherever the pretrained variable `name` is read."""
         return tf.convert_to_tensor(variable)
 
     def project(
         self,
         name: str,
         inputs: tf.Tensor,
-        outputs: tf.Tensor,
+        dense: Callable[[tf.Tensor], tf.Tensor],
         context: Context,
     ) -> tf.Tensor:
-        """Acts after each of a layer's six kernels.
+        """Applies one of a layer's six kernels.
 
         Args:
             name: the kernel's scope, as
                 `bert/encoder/layer_0/attention/self/query`.
             inputs: float32 [B, T, D or I].
-            outputs: float32 [B, T, D or I], kernel and bias applied.
+            dense: applies kernel and bias to such inputs.
             context: of this forward pass.
 
         Returns:
-            float32 like `outputs`.
+            float32 [B, T, D or I].
         """
-        return outputs
+        return dense(inputs)
 
     def key_value(
         self,
@@ -142,3 +148,7 @@ class Hooks:
             float32 [B, T, D], what the next sublayer reads.
         """
         return layer_norm(inputs + outputs)
+
+    def penalty(self, context: Context) -> Optional[tf.Tensor]:
+        """What the method adds to a training's loss, float32 [], or None."""
+        return None

@@ -2,7 +2,7 @@
 
 In here: `BertConfig`, and the layers of BERT under the variable names of
 Google's checkpoints. Not in here: the places where a tuning method may act
-(`hooks.py`), what a method adds (`adapter_modeling.py`), heads (`tasks/`),
+(`hooks.py`), what a method adds (`methods/`), heads (`tasks/`),
 reading weights (`checkpoints.py`).
 
 Dimension letters of every docstring and comment:
@@ -93,7 +93,7 @@ class BertConfig:
                 f"BERT config: hidden_size {self.hidden_size} is not a "
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
-        activation(self.hidden_act)
+        operations.activation(self.hidden_act)
 
     @property
     def head_size(self) -> int:
@@ -183,29 +183,6 @@ def initial_values(
     return initializer(rng, shape)
 
 
-ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "gelu": operations.gelu,
-    "gelu_new": operations.gelu,
-    "gelu_erf": operations.gelu_erf,
-    "relu": tf.nn.relu,
-    "tanh": tf.tanh,
-    "linear": tf.identity,
-}
-
-
-def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The activation function called `name`.
-
-    Raises:
-        UserError: no activation has this name.
-    """
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise UserError(
-            f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[name]
-
-
 class Dense(tf.Module):
     """`inputs @ kernel + bias`, with BERT's variable names."""
 
@@ -223,8 +200,11 @@ class Dense(tf.Module):
     def __call__(self, inputs, context):
         """float32 [..., inputs] -> float32 [..., outputs]."""
         kernel, bias = (
-            tf.cast(self.hooks.parameter(variable, context), context.dtype)
-            for variable in (self.kernel, self.bias)
+            tf.cast(
+                self.hooks.parameter(f"{self.scope}/{name}", variable, context),
+                context.dtype,
+            )
+            for name, variable in (("kernel", self.kernel), ("bias", self.bias))
         )
         # One matrix product over all tokens is faster than a batch of them.
         flat = tf.cast(inputs, context.dtype)
@@ -241,14 +221,17 @@ class LayerNorm(tf.Module):
 
     def __init__(self, scope, size, create, hooks):
         """Creates `<scope>/LayerNorm/beta` and `gamma`, both [size]."""
+        self.scope = f"{scope}/LayerNorm"
         self.hooks = hooks
         self.beta = create(f"{scope}/LayerNorm/beta", (size,), zeros)
         self.gamma = create(f"{scope}/LayerNorm/gamma", (size,), ones)
 
     def __call__(self, x, context):
         """float32 [..., size] -> float32 [..., size]."""
-        beta = self.hooks.parameter(self.beta, context)
-        gamma = self.hooks.parameter(self.gamma, context)
+        beta, gamma = (
+            self.hooks.parameter(f"{self.scope}/{name}", variable, context)
+            for name, variable in (("beta", self.beta), ("gamma", self.gamma))
+        )
         outputs = operations.layer_norm(x, gamma, beta)
         return tf.cast(outputs, context.dtype)
 
@@ -278,9 +261,14 @@ class Embeddings(tf.Module):
 
     def __call__(self, input_ids, segment_ids, context):
         """int32 [B, T] twice -> float32 [B, T, D]."""
-        word = self.hooks.parameter(self.word, context)
-        token_type = self.hooks.parameter(self.token_type, context)
-        position = self.hooks.parameter(self.position, context)
+        word, token_type, position = (
+            self.hooks.parameter(f"bert/embeddings/{name}", variable, context)
+            for name, variable in (
+                ("word_embeddings", self.word),
+                ("token_type_embeddings", self.token_type),
+                ("position_embeddings", self.position),
+            )
+        )
         hidden = tf.gather(word, input_ids)
         # Few rows: a product with one-hot rows is fast forward and backward.
         one_hot = tf.one_hot(segment_ids, self.config.type_vocab_size)
@@ -334,7 +322,7 @@ class SelfAttention(tf.Module):
 
         def project(dense):
             outputs = self.hooks.project(
-                dense.scope, hidden, dense(hidden, context), context
+                dense.scope, hidden, lambda x: dense(x, context), context
             )
             # [B, T, D] -> [B, N, T, H]
             return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
@@ -399,11 +387,13 @@ class Layer(tf.Module):
             self.attention_norm,
             context,
         )
-        inner = self.intermediate(hidden, context)
         inner = self.hooks.project(
-            self.intermediate.scope, hidden, inner, context
+            self.intermediate.scope,
+            hidden,
+            lambda x: self.intermediate(x, context),
+            context,
         )
-        inner = activation(self.config.hidden_act)(inner)
+        inner = operations.activation(self.config.hidden_act)(inner)
         return self._sublayer(
             "ffn", hidden, inner, self.output, self.output_norm, context
         )
@@ -411,7 +401,7 @@ class Layer(tf.Module):
     def _sublayer(self, site, inputs, inner, dense, layer_norm, context):
         """Projects `inner`, drops out, and joins the result to `inputs`."""
         outputs = self.hooks.project(
-            dense.scope, inner, dense(inner, context), context
+            dense.scope, inner, lambda x: dense(x, context), context
         )
         outputs = dropout(
             outputs, self.config.hidden_dropout_prob, dense.scope, context
@@ -495,3 +485,15 @@ class Bert(tf.Module):
         """float32 [B, T, D] -> float32 [B, D], from the first token."""
         pooled = self.pooler(sequence_output[:, 0], context)
         return tf.tanh(tf.cast(pooled, tf.float32))
+
+
+def list_variables(config: BertConfig, pooler: bool = True) -> Dict[str, Shape]:
+    """Name and shape of every variable of BERT, without making any."""
+    listed: Dict[str, Shape] = {}
+
+    def create(name, shape, initializer):
+        del initializer
+        listed[name] = tuple(shape)
+
+    Bert(config, create, hooks=None, pooler=pooler)
+    return listed

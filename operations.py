@@ -9,9 +9,11 @@ number of leading dimensions.
 """
 
 import math
-from typing import Optional
+from typing import Callable, Dict, Optional
 
 import tensorflow as tf
+
+from errors import UserError
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
 # google-research/bert calls.
@@ -70,6 +72,30 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
         return tf.cast(wide * distribution(wide), x.dtype), gradient
 
     return compute(x)
+
+
+ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": gelu,
+    "gelu_erf": gelu_erf,
+    "relu": tf.nn.relu,
+    "swish": tf.nn.silu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+}
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The activation function called `name`.
+
+    Raises:
+        UserError: no activation has this name.
+    """
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise UserError(
+            f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,34 @@ class Schedule:
         return tf.where(step < self.num_warmup_steps, warming, decayed)
 
 
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a tuning method wants its variables updated.
+
+    Attributes:
+        undecayed: a regular expression: variables whose names contain it do
+            not decay, nor do biases and LayerNorms.
+        rate_scales: (regular expression, factor): what a variable's learning
+            rate is multiplied by if its name contains the expression.
+    """
+
+    undecayed: str = r"^$"
+    rate_scales: Tuple[Tuple[str, float], ...] = ()
+
+    def decay_of(self, name: str) -> float:
+        """The weight decay of a variable."""
+        if NO_DECAY.search(name) or re.search(self.undecayed, name):
+            return 0.0
+        return WEIGHT_DECAY
+
+    def rate_scale_of(self, name: str) -> float:
+        """What a variable's learning rate is multiplied by."""
+        for pattern, factor in self.rate_scales:
+            if re.search(pattern, name):
+                return factor
+        return 1.0
+
+
 class AdamWeightDecay:
     """Adam without bias correction, with decoupled weight decay.
 
@@ -72,6 +100,7 @@ class AdamWeightDecay:
         variables: Sequence[Tuple[str, Any]],
         schedule: Schedule,
         create_slot: Callable[[str, Tuple[int, ...]], Any],
+        recipe: Recipe = Recipe(),
     ):
         """Creates two slots for each variable.
 
@@ -79,13 +108,15 @@ class AdamWeightDecay:
             variables: (name, float32 variable) of everything that is trained.
             schedule: tells the learning rate.
             create_slot: makes a zero variable from a name and a shape.
+            recipe: of the tuning method.
         """
         self.schedule = schedule
         self.variables = [variable for _, variable in variables]
         self.updates = [
             functools.partial(
                 update_variable,
-                0.0 if NO_DECAY.search(name) else WEIGHT_DECAY,
+                recipe.decay_of(name),
+                recipe.rate_scale_of(name),
             )
             for name, _ in variables
         ]
@@ -130,6 +161,7 @@ def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
 
 def update_variable(
     weight_decay: float,
+    rate_scale: float,
     variable: Any,
     m_slot: Any,
     v_slot: Any,
@@ -143,6 +175,8 @@ def update_variable(
     makes `v` 1.3e-5 of itself smaller.
     """
     rate = tf.cast(learning_rate, tf.float32)
+    if rate_scale != 1.0:
+        rate *= rate_scale
     decayed = []
     if weight_decay:
         # In TensorFlow 1 graphs nothing else keeps the forward pass from

@@ -19,6 +19,7 @@ import task_model
 from engines import Hardware
 from errors import UserError
 from input_pipeline import Features
+from methods.base import TuningMethod
 from modeling import BertConfig
 from optimization import Schedule
 from tasks.base import Task
@@ -64,7 +65,7 @@ class Experiment:
     """
 
     task: Task
-    method: adapter_modeling.TuningMethod
+    method: TuningMethod
     named_method: Optional[str]
     named_arguments: Dict[str, Any]
     training: Training
@@ -107,7 +108,7 @@ class Setup:
 
     experiment: Experiment
     task: Task
-    method: adapter_modeling.TuningMethod
+    method: TuningMethod
     config: BertConfig
     tokenizer: FullTokenizer
     table: task_model.ParameterTable
@@ -144,7 +145,9 @@ def _open_sources(experiment: Experiment) -> Sources:
         path = run["base"]["path"]
     opened = checkpoints.open_init_checkpoint(path) if path else None
     if experiment.adapter:
-        artifact = adapter_artifact.read(experiment.adapter)
+        artifact = adapter_artifact.read(
+            experiment.adapter, opened.weights if opened else None
+        )
         step = checkpoints.step_of(str(artifact.config.get("checkpoint")))
         return Sources(opened, artifact.weights, artifact.config, step)
     if opened is None or opened.trained is None:
@@ -167,7 +170,7 @@ def _read_config(
 
 def _task_and_method(
     experiment: Experiment, sources: Sources
-) -> Tuple[Task, adapter_modeling.TuningMethod]:
+) -> Tuple[Task, TuningMethod]:
     """What the flags say, or what was trained, if that does not contradict."""
     task, method = experiment.task, experiment.method
     if sources.description is not None:
@@ -225,6 +228,8 @@ def open_all(experiment: Experiment) -> Setup:
         )
     task, method = _task_and_method(experiment, sources)
     table = task_model.list_parameters(config, method, task.build_head)
+    if experiment.do_train and method.first_phase:
+        _check_two_phases(method, trained)
     base = {
         "path": checkpoints.absolute(opened.weights.source),
         "fingerprint": checkpoints.fingerprint(opened.weights, table),
@@ -235,7 +240,7 @@ def open_all(experiment: Experiment) -> Setup:
             "%s: trained on the task %s with %s",
             trained.source,
             sources.description["task"]["name"],
-            method,
+            sources.description.get("trained_with", method),
         )
     initial_values = checkpoints.choose_initial_values(
         table,
@@ -262,6 +267,23 @@ def open_all(experiment: Experiment) -> Setup:
         trained=trained.source if trained else None,
         initial_values=initial_values,
     )
+
+
+def _check_two_phases(
+    method: TuningMethod, trained: Optional[checkpoints.Weights]
+) -> None:
+    """Refuses where a method of two phases cannot be trained."""
+    if trained is not None:
+        raise UserError(
+            f"{trained.source} cannot be trained further with {method.name}, "
+            "which compares with the pretrained BERT; pass that as "
+            "--init_checkpoint"
+        )
+    if os.environ.get("TF_CONFIG"):
+        raise UserError(
+            f"{method.name} trains in two phases, on one machine only, but "
+            "TF_CONFIG is set"
+        )
 
 
 def _check_same_model(
@@ -295,9 +317,12 @@ def _check_same_model(
 
 def _trained_method(
     experiment: Experiment, description: Dict[str, Any], source: str
-) -> adapter_modeling.TuningMethod:
+) -> TuningMethod:
     """The method of something trained, which the flags must not contradict."""
-    method = adapter_modeling.parse(description["method"])
+    kept = adapter_modeling.parse(description["method"])
+    # What is kept of a training may be another method's.
+    text = description.get("trained_with", description["method"])
+    method = adapter_modeling.parse(text)
     for argument in experiment.named_arguments:
         if not experiment.named_method and not hasattr(method, argument):
             raise UserError(
@@ -305,15 +330,22 @@ def _trained_method(
                 "leave out its flag"
             )
     wanted = adapter_modeling.parse(
-        experiment.named_method or description["method"].split("(")[0],
+        experiment.named_method or text.split("(")[0],
         {**dataclasses.asdict(method), **experiment.named_arguments},
     )
-    if wanted != method:
+    if wanted == method:
+        if experiment.do_train and kept != method:
+            raise UserError(
+                f"{source} holds what {method} came to, in the form of {kept}; "
+                f"pass --tuning_method='{kept}' to train that further"
+            )
+        return kept
+    if not wanted.fits(kept):
         raise UserError(
             f"{source} was trained with {method}, but --tuning_method and its "
             f"flags say {wanted}"
         )
-    return method
+    return wanted
 
 
 def _beside(

@@ -72,9 +72,16 @@ def define_flags() -> None:
         "What is added and trained, with arguments as in houlsby(size=64); "
         f"one of {', '.join(adapter_modeling.METHODS)}.",
     )
-    integer("adapter_size", 64, "Bottleneck size, for methods that have one.")
+    integer(
+        "adapter_size",
+        None,
+        "Bottleneck size, for methods that have one; default: the method's, "
+        "for houlsby 64.",
+    )
     floating(
-        "adapter_init_scale", 1e-2, "Standard deviation of fresh adapters."
+        "adapter_init_scale",
+        None,
+        "Standard deviation of fresh adapters; default: the method's, 0.01.",
     )
     string(
         "adapter",
@@ -138,10 +145,12 @@ def tuning_method() -> Dict[str, Any]:
     Raises:
         UserError: no such method, or two flags contradict each other.
     """
-    defaults = {
-        argument: FLAGS[flag].value for flag, argument in METHOD_FLAGS.items()
+    named = {
+        argument: FLAGS[flag].value
+        for flag, argument in METHOD_FLAGS.items()
+        if FLAGS[flag].present
     }
-    method = adapter_modeling.parse(FLAGS.tuning_method, defaults)
+    method = adapter_modeling.parse(FLAGS.tuning_method, named)
     for flag, argument in METHOD_FLAGS.items():
         value = getattr(method, argument, None)
         if FLAGS[flag].present and value != FLAGS[flag].value:
@@ -159,11 +168,7 @@ def tuning_method() -> Dict[str, Any]:
         "named_method": FLAGS.tuning_method
         if FLAGS["tuning_method"].present
         else None,
-        "named_arguments": {
-            argument: FLAGS[flag].value
-            for flag, argument in METHOD_FLAGS.items()
-            if FLAGS[flag].present
-        },
+        "named_arguments": named,
     }
 
 

@@ -7,14 +7,15 @@ decay, optimizer slots, the log, checkpoints and the adapter artifact.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import tensorflow as tf
 
 import modeling
-from adapter_modeling import TuningMethod
 from errors import UserError
 from hooks import Context
+from methods.base import TuningMethod
+from optimization import Recipe
 
 # (config, create) -> head
 BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]
@@ -32,7 +33,7 @@ class TaskModel(tf.Module):
     ):
         """Creates every variable: the head's, the method's, BERT's."""
         self.head = build_head(config, create)
-        hooks = method.build(config, create)
+        hooks = method.build(config, create, self.head.needs_pooler)
         self.bert = modeling.Bert(config, create, hooks, self.head.needs_pooler)
 
     def __call__(
@@ -51,6 +52,18 @@ class TaskModel(tf.Module):
             features["input_ids"], features["segment_ids"], context
         )
         return self.head(self.bert, output.sequence_output, context)
+
+
+# What variables are part of, in the order of tables.
+GROUPS = (
+    "embeddings",
+    "encoder",
+    "LayerNorm",
+    "pooler",
+    "adapters",
+    "masks",
+    "head",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +87,7 @@ class Parameter:
     @property
     def is_added(self) -> bool:
         """Whether BERT itself does not have it."""
-        return self.group in ("adapters", "head")
+        return self.group in ("adapters", "masks", "head")
 
     @property
     def count(self) -> int:
@@ -87,10 +100,20 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class ParameterTable:
-    """Every variable of a model, in order of creation."""
+    """Every variable of a model, in order of creation.
+
+    Attributes:
+        method: the method's text.
+        parameters: the variables.
+        recipe: how those that are trained are updated.
+        changed_count: how many of BERT's parameters change, if not all that
+            are trained.
+    """
 
     method: str
     parameters: Tuple[Parameter, ...]
+    recipe: Recipe = Recipe()
+    changed_count: Optional[int] = None
 
     @property
     def trained(self) -> List[Parameter]:
@@ -99,8 +122,8 @@ class ParameterTable:
 
     @property
     def total_count(self) -> int:
-        """Number of scalars of the whole model."""
-        return sum(p.count for p in self.parameters)
+        """Number of scalars of the whole model, which masks are no part of."""
+        return sum(p.count for p in self.parameters if p.group != "masks")
 
     @property
     def trained_count(self) -> int:
@@ -111,6 +134,8 @@ class ParameterTable:
         """The table of groups, then adapter-bert's two lines of totals."""
         groups: Dict[str, List[int]] = {}
         for p in self.parameters:
+            if p.group == "masks":
+                continue
             row = groups.setdefault(p.group, [0, 0])
             row[0] += p.count
             row[1] += p.count * p.trained
@@ -131,6 +156,11 @@ class ParameterTable:
             )
         share = self.trained_count / self.total_count
         lines.append(f"trained: {share:.2%} of all parameters")
+        if self.changed_count is not None:
+            lines.append(
+                f"through masks, by which {self.changed_count:,} of BERT's "
+                "change"
+            )
         lines.append(f"**** Total Parameters = {self.total_count} *****")
         lines.append(
             f"**** Total Trainable Parameters = {self.trained_count} *****"
@@ -157,14 +187,12 @@ def list_parameters(
             a rule that matches none.
     """
     method.check(config)
+    bert_names = modeling.list_variables(config)
     listed: List[Tuple[str, Tuple[int, ...], modeling.Initializer]] = []
 
     def create(name, shape, initializer):
         listed.append((name, tuple(shape), initializer))
 
-    modeling.Bert(config, create, hooks=None)
-    bert_names = [name for name, _, _ in listed]
-    listed.clear()
     head_names = set()
 
     def note_head(config, create):
@@ -187,7 +215,10 @@ def list_parameters(
     def group_of(name: str) -> str:
         if name in head_names:
             return "head"
-        return bert_group(name) if name in bert_names else "adapters"
+        if name in bert_names:
+            return bert_group(name)
+        # What is added and not trained says what is.
+        return "adapters" if is_trained(name) else "masks"
 
     parameters = [
         Parameter(
@@ -207,9 +238,14 @@ def list_parameters(
             raise ValueError(
                 f"the rule {pattern!r} of {method} matches nothing"
             )
-    order = ("embeddings", "encoder", "LayerNorm", "pooler", "adapters", "head")
-    parameters.sort(key=lambda p: order.index(p.group))
-    return ParameterTable(str(method), tuple(parameters))
+    parameters.sort(key=lambda p: GROUPS.index(p.group))
+    berts = sum(p.count for p in parameters if not p.is_added)
+    return ParameterTable(
+        str(method),
+        tuple(parameters),
+        method.recipe,
+        method.changed_count(berts),
+    )
 
 
 def bert_group(name: str) -> str:
@@ -227,7 +263,7 @@ def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
             `source` holds.
     """
     for p in table.parameters:
-        if p.is_added and p.name not in known:
+        if p.is_added and p.trained and p.name not in known:
             raise UserError(
                 f"{source} holds no trained {p.group} ({p.name} is missing), "
                 f"which {table.method} needs; train first (--do_train=true), "

@@ -251,7 +251,7 @@ class EstimatorEngine:
                 job, model, trained, features, step, batch_size
             )
             optimizer = optimization.AdamWeightDecay(
-                trained, schedule, _create_slot
+                trained, schedule, _create_slot, job.table.recipe
             )
             if self._hardware.use_tpu:
                 loss, *gradients = map(

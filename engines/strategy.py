@@ -255,7 +255,7 @@ class _TrainingState:
             return self._saved[name]
 
         self.optimizer = optimization.AdamWeightDecay(
-            self.trained, schedule, create_slot
+            self.trained, schedule, create_slot, job.table.recipe
         )
 
     def values(self) -> Dict[str, np.ndarray]:

@@ -48,11 +48,16 @@ def loss_and_gradients(
             # Each lane has its own first row, so its own dropout.
             seed=tf.stack([job.seed ^ part["row"][0], tf.cast(step, tf.int32)]),
             dtype=tf.as_dtype(job.compute_dtype),
+            step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
         )
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable for _, variable in variables])
             predictions = model(part, context)
             losses = model.head.loss(predictions, part)
+            penalty = model.bert.hooks.penalty(context)
+            if penalty is not None:
+                # Each group of rows adds its share of the whole penalty.
+                losses += penalty
             loss = tf.reduce_sum(losses) / batch_size
         gradients = tape.gradient(loss, [v for _, v in variables])
         for (name, _), gradient in zip(variables, gradients):

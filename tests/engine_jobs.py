@@ -61,8 +61,9 @@ def make_job(
     seed=5,
     task=CLASSIFICATION,
 ):
-    """A job from fresh values."""
-    method = parse(method)
+    """A job from fresh values; the method as text, or as it is."""
+    if isinstance(method, str):
+        method = parse(method)
     table = task_model.list_parameters(config, method, task.build_head)
     values = {
         p.name: functools.partial(

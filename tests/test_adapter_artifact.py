@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adapter_artifact
+import checkpoints
 from errors import UserError
 
 
@@ -76,3 +77,49 @@ def test_a_spoiled_file_is_a_result_or_one_line(
         adapter_artifact.read(str(folder))
     except UserError as error:
         assert "\n" not in str(error)
+
+
+BASE = {
+    "bert/a": np.array([[1.0, 0.0], [2.0, 3.0]], np.float32),
+    "bert/b": np.array([5.0], np.float32),
+}
+
+
+def weights(values, source="the base"):
+    shapes = {name: value.shape for name, value in values.items()}
+    return checkpoints.Weights(source, shapes, values.__getitem__)
+
+
+@pytest.fixture
+def changes(artifact):
+    """An artifact of changes upon `BASE`: the values, and its folder."""
+    config = json.loads((artifact / "adapter_config.json").read_text())
+    trained = {
+        "bert/a": np.array([[1.0, -0.0], [2.0, 4.5]], np.float32),
+        "bert/b": BASE["bert/b"],
+        "head": np.array([7.0], np.float32),
+    }
+    stored = adapter_artifact.changes(trained, BASE.__getitem__)
+    adapter_artifact.write(str(artifact), config, stored)
+    return trained, stored, artifact
+
+
+def test_only_changes_are_stored_and_nothing_is_lost(changes):
+    trained, stored, folder = changes
+    assert set(stored) == {"bert/a/indices", "bert/a/values", "head"}
+    assert stored["bert/a/indices"].tolist() == [1, 3]
+    opened = adapter_artifact.read(str(folder), weights(BASE)).weights
+    assert set(opened.shapes) == set(trained)
+    for name, value in trained.items():
+        assert opened.shapes[name] == value.shape
+        assert opened.read(name).tobytes() == value.tobytes(), name
+    np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    "other", [{"bert/b": BASE["bert/b"]}, {"bert/a": np.zeros(3)}]
+)
+def test_changes_that_do_not_fit_the_base_are_refused(changes, other):
+    _, _, folder = changes
+    with pytest.raises(UserError, match="the changes of bert/a do not fit"):
+        adapter_artifact.read(str(folder), weights(other))

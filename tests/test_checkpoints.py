@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import checkpoints
 import task_model
-from adapter_modeling import Houlsby
 from errors import UserError
+from methods.adapters import Houlsby
 from tasks.text_classification import Layout, TextClassification
 
 TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))

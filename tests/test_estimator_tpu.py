@@ -15,10 +15,12 @@ from engine_jobs import (
     make_rows,
     train,
 )
+from test_methods_runs import TEXTS as METHOD_TEXTS
 
 from engines import Hardware
 from errors import UserError
 from hooks import Hooks
+from methods.sparse import Gates
 
 if not hasattr(tf, "estimator"):
     pytest.skip(
@@ -83,7 +85,13 @@ def mocked_tpu(cores=CORES, hosts=1):
 
 
 def tpu_training_graph(
-    config, folder, rows, length=LENGTH, reduce=None, task=CLASSIFICATION
+    config,
+    folder,
+    rows,
+    length=LENGTH,
+    reduce=None,
+    task=CLASSIFICATION,
+    method="houlsby(size=4)",
 ):
     """Builds the training graph for eight cores and returns it."""
     hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
@@ -106,7 +114,7 @@ def tpu_training_graph(
         with pytest.raises(StopBeforeRunning):
             train(
                 engine,
-                make_job(config, folder, length=length, task=task),
+                make_job(config, folder, method, length=length, task=task),
                 rows,
                 batch_size=16,
             )
@@ -132,6 +140,15 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tpu")
     rows = make_rows(task, [9] * 40)
     return tpu_training_graph(tiny_config, folder, rows, task=task)
+
+
+@pytest.mark.parametrize("method", [*METHOD_TEXTS, Gates()], ids=str)
+def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
+    rows = make_rows(CLASSIFICATION, [9] * 40)
+    graph = tpu_training_graph(tiny_config, tmp_path, rows, method=method)
+    inside = inside_tpu(graph)
+    assert {"MatMul", "CrossReplicaSum"} <= inside
+    assert not inside & REFUSED_OPS
 
 
 def infeed_shapes(graph):

@@ -10,8 +10,8 @@ import checkpoints
 import modeling
 import optimization
 import task_model
-from adapter_modeling import Houlsby
 from hooks import Context
+from methods.adapters import Houlsby
 from tasks.text_classification import Layout, TextClassification
 
 

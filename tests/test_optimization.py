@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from optimization import AdamWeightDecay, Schedule, clip, update_variable
+from optimization import (
+    AdamWeightDecay,
+    Recipe,
+    Schedule,
+    clip,
+    update_variable,
+)
 
 NAMES = (
     "bert/encoder/layer_0/output/dense/kernel",
@@ -157,7 +163,7 @@ def test_weights_decay_after_all_that_the_gradient_read():
         )
         gradient = tf.square(variable)
         before = set(graph.get_operations())
-        update_variable(0.01, variable, m, v, gradient, 0.1)
+        update_variable(0.01, 1.0, variable, m, v, gradient, 0.1)
         (decay,) = (
             op
             for op in set(graph.get_operations()) - before
@@ -169,3 +175,27 @@ def test_weights_decay_after_all_that_the_gradient_read():
             found.add(op)
             ahead += [i.op for i in op.inputs] + op.control_inputs
         assert gradient.op in found
+
+
+def test_a_recipe_says_whose_weights_decay_and_whose_rate_is_another():
+    recipe = Recipe(rate_scales=((r"/gate$", 10.0),))
+    assert recipe.decay_of("x/kernel") == 0.01
+    assert recipe.decay_of("x/bias") == 0.0
+    assert Recipe(undecayed="kernel").decay_of("x/kernel") == 0.0
+    assert recipe.rate_scale_of("x/gate") == 10.0
+    assert recipe.rate_scale_of("x/gate/diff") == 1.0
+
+
+def test_a_scaled_rate_moves_as_much_further():
+    moved = []
+    for name in ("x", "x/fast"):
+        variable = tf.Variable([1.0, -2.0])
+        optimizer = AdamWeightDecay(
+            [(name, variable)],
+            Schedule(1e-3, 10, 0),
+            lambda _, shape: tf.Variable(tf.zeros(shape)),
+            Recipe(undecayed=".", rate_scales=(("fast", 8.0),)),
+        )
+        optimizer.apply([tf.constant([0.5, 0.25])], 1e-3)
+        moved.append(variable.numpy() - [1.0, -2.0])
+    np.testing.assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)

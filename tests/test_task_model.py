@@ -4,11 +4,12 @@ import dataclasses
 
 import pytest
 
-import adapter_modeling
 import modeling
 import task_model
-from adapter_modeling import Houlsby, TuningMethod, parse
+from adapter_modeling import parse
 from errors import UserError
+from methods.adapters import Houlsby
+from methods.base import TuningMethod
 from tasks import get_task
 
 BASE = modeling.BertConfig(vocab_size=30522)
@@ -54,18 +55,17 @@ def test_the_pooler_is_frozen_under_houlsby():
         (((r"bert/.*", True), (r".*/kernel", True)), "matches nothing"),
     ],
 )
-def test_rules_that_do_not_fit_are_a_defect(monkeypatch, rules, message):
+def test_rules_that_do_not_fit_are_a_defect(rules, message):
     @dataclasses.dataclass(frozen=True)
     class Broken(TuningMethod):
         def rules(self, config):
             return rules
 
-    monkeypatch.setitem(adapter_modeling.METHODS, "broken", Broken)
     with pytest.raises(ValueError, match=message):
         task_model.list_parameters(BASE, Broken(), get_task("MRPC").build_head)
 
 
-def test_the_first_rule_that_matches_wins(monkeypatch):
+def test_the_first_rule_that_matches_wins():
     @dataclasses.dataclass(frozen=True)
     class FrozenLayer(TuningMethod):
         def rules(self, config):
@@ -74,7 +74,6 @@ def test_the_first_rule_that_matches_wins(monkeypatch):
                 (r"bert/.*", True),
             )
 
-    monkeypatch.setitem(adapter_modeling.METHODS, "frozen_layer", FrozenLayer)
     table = task_model.list_parameters(
         BASE, FrozenLayer(), get_task("MRPC").build_head
     )

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 import checkpoints
 import hooks
+from adapter_modeling import parse
 from engines import Hardware, Job, choose_engine, training_step
+from methods.sparse import Gates
 
 
 @pytest.fixture
@@ -30,12 +32,78 @@ def make_engine(engine):
     return lambda: choose_engine(engine)[0](Hardware())
 
 
-def in_lanes(lanes, config, folder, task=CLASSIFICATION, **changes):
+def in_lanes(
+    lanes,
+    config,
+    folder,
+    task=CLASSIFICATION,
+    method="houlsby(size=4)",
+    layers=1,
+    **changes,
+):
     """A job with as many lanes, of a BERT that is soon built."""
-    config = dataclasses.replace(config, num_hidden_layers=1)
+    config = dataclasses.replace(config, num_hidden_layers=layers)
     return dataclasses.replace(
-        make_job(config, folder, task=task), lanes=lanes, **changes
+        make_job(config, folder, method, task=task), lanes=lanes, **changes
     )
+
+
+# Methods that draw for a whole batch, or add to its loss.
+PENALTY = 1e-4
+DRAWING = {
+    "gates": Gates(structured=False, penalty=PENALTY, gate_rate=1.0),
+    "adapterdrop": parse("adapterdrop(first=0, size=4, robust=True)"),
+}
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("gates", {"lanes": 3}),
+        ("adapterdrop", {"lanes": 2, "parts": 2}),
+        ("adapterdrop", {"use_xla": True}),
+    ],
+    ids=["gates", "parts", "xla"],
+)
+def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
+    steady_config, steady, folders, name, changes
+):
+    make_engine = choose_engine("strategy")[0]
+    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
+    layers = 1 if name == "gates" else 2
+    arguments = {
+        "method": DRAWING[name],
+        "layers": layers,
+        "length": LENGTH,
+    }
+    whole = in_lanes(1, steady_config, folders("whole"), **arguments)
+    changes = {"lanes": 1, **changes}
+    other = in_lanes(
+        config=steady_config, folder=folders("other"), **arguments, **changes
+    )
+    losses = [
+        train(make_engine(Hardware()), job, rows) for job in (whole, other)
+    ]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+    check_equal(trained_values(other), trained_values(whole), 1e-4)
+
+
+def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
+    steady_config, steady, folders
+):
+    make_engine = choose_engine("strategy")[0]
+    rows = make_rows(CLASSIFICATION)
+    losses, counts = [], []
+    for penalty in (PENALTY, 1e-30):
+        method = Gates(structured=False, penalty=penalty)
+        job = in_lanes(2, steady_config, folders(str(penalty)), method=method)
+        losses.append(train(make_engine(Hardware()), job, rows)[0][1])
+        counts.append(
+            sum(p.count for p in job.table.trained if "gate" in p.name)
+        )
+    # Every gate is open with the probability sigmoid(5) at first.
+    expected = PENALTY * counts[0] / (1 + np.exp(-5.0))
+    assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -1,0 +1,313 @@
+"""What a tuning method is, and what several of them share."""
+
+import dataclasses
+import math
+import re
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+import modeling
+from errors import UserError
+from hooks import Hooks
+from optimization import Recipe
+
+# (regular expression over whole variable names, whether those are trained)
+Rules = Tuple[Tuple[str, bool], ...]
+# Name of a variable -> its values.
+Values = Dict[str, np.ndarray]
+
+FROZEN_BERT = (r"bert/.*", False)
+LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
+
+# What `layers` says of all of them.
+ALL_LAYERS = "all"
+# A layer, or the first and the last of some; a BERT has at most 1000.
+LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+
+
+def later(default: Any) -> Any:
+    """A field for an argument that came after runs had been recorded.
+
+    Runs are compared by their methods' texts, which leave it out where it has
+    its default.
+    """
+    return dataclasses.field(default=default, metadata={"unsaid": default})
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningMethod:
+    """What a method adds and what it trains; the fields are its arguments.
+
+    Attributes:
+        name: what users call it.
+        recipe: how its variables are updated.
+        changes_few: whether training changes only few entries of BERT's own
+            variables, so that the artifact holds only those.
+    """
+
+    name: ClassVar[str] = ""
+    recipe: ClassVar[Recipe] = Recipe()
+    changes_few: ClassVar[bool] = False
+
+    def check(self, config: modeling.BertConfig) -> None:
+        """Compares the arguments with the model.
+
+        Raises:
+            UserError: an argument that this BERT cannot take.
+        """
+
+    def rules(self, config: modeling.BertConfig) -> Rules:
+        """Ordered rules over the variables outside the head; first wins."""
+        raise TypeError(f"{type(self).__name__} declares no rules")
+
+    def build(
+        self,
+        config: modeling.BertConfig,
+        create: modeling.CreateVariable,
+        pooler: bool,
+    ) -> Hooks:
+        """Creates what the method adds; by default nothing.
+
+        Args:
+            config: of the BERT.
+            create: makes a variable.
+            pooler: whether this BERT has one.
+        """
+        return Hooks()
+
+    def changed_count(self, count: int) -> Optional[int]:
+        """How many of BERT's `count` parameters change, if not the trained."""
+        return None
+
+    @property
+    def first_phase(self) -> Optional["TuningMethod"]:
+        """What is trained before this method, as long again; or None."""
+        return None
+
+    def second_start(
+        self,
+        names: Sequence[str],
+        head_names: Sequence[str],
+        read: Callable[[str], np.ndarray],
+        first: Callable[[str], np.ndarray],
+    ) -> Values:
+        """Where this method starts, once its first phase has been trained.
+
+        Args:
+            names: of BERT's own variables.
+            head_names: of the head's.
+            read: gives one of those as it was pretrained.
+            first: gives a variable that the first phase has trained.
+
+        Returns:
+            The first values of every variable that does not start as usual.
+        """
+        raise TypeError(f"{type(self).__name__} has no first phase")
+
+    def finish(
+        self, config: modeling.BertConfig, values: Values
+    ) -> Tuple["TuningMethod", Values]:
+        """What is kept of a training.
+
+        Args:
+            config: of the BERT.
+            values: every trained variable.
+
+        Returns:
+            A method that computes the same, and all that it trains.
+        """
+        return self, values
+
+    def merge(
+        self,
+        config: modeling.BertConfig,
+        read: Callable[[str], np.ndarray],
+        values: Values,
+    ) -> Values:
+        """What BERT's own variables have to be to compute the same alone.
+
+        Args:
+            config: of the BERT.
+            read: gives one of its variables as it was pretrained.
+            values: every variable that the method has trained.
+
+        Returns:
+            The variables that differ from the pretrained ones.
+
+        Raises:
+            UserError: BERT alone cannot compute what the method does.
+        """
+        if type(self).build is not TuningMethod.build:
+            raise UserError(
+                f"{self.name} adds computation to BERT, so it cannot be merged "
+                "into BERT's weights"
+            )
+        return {
+            name: value
+            for name, value in values.items()
+            if name.startswith("bert/")
+        }
+
+    def fits(self, trained: "TuningMethod") -> bool:
+        """Whether what `trained` has trained can be used by this method."""
+        return self == trained
+
+    def __str__(self) -> str:
+        """The text that `adapter_modeling.parse` turns into an equal method.
+
+        Runs are compared by it. So it leaves out a value that a field's
+        metadata calls `unsaid`: that of an argument which came later.
+        """
+        arguments = ", ".join(
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.metadata.get("unsaid")
+        )
+        return f"{self.name}({arguments})" if arguments else self.name
+
+
+def uniform_by_inputs(
+    rng: np.random.Generator, shape: modeling.Shape
+) -> np.ndarray:
+    """An initializer: uniform within 1 / sqrt(inputs) of 0, [inputs, outputs].
+
+    PyTorch's for dense layers, and that of its LoRA and parallel adapters
+    (He et al. 2015 with a = sqrt(5)).
+    """
+    limit = 1.0 / math.sqrt(shape[0])
+    return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def glorot_uniform(
+    rng: np.random.Generator, shape: modeling.Shape
+) -> np.ndarray:
+    """An initializer: Glorot and Bengio 2010, over the last two axes."""
+    limit = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+    return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def normal(stddev: float) -> modeling.Initializer:
+    """An initializer: normal values of mean 0."""
+
+    def initialize(rng, shape):
+        return (rng.standard_normal(shape) * stddev).astype(np.float32)
+
+    return initialize
+
+
+def check_positive(method: TuningMethod, *arguments: str) -> None:
+    """Checks that sizes are at least 1 and other numbers positive.
+
+    Raises:
+        UserError: one is not.
+    """
+    for argument in arguments:
+        value = getattr(method, argument)
+        if type(value) is int and value < 1:
+            raise UserError(
+                f"{method.name}: {argument} is {value}, expected at least 1"
+            )
+        if not 0 < value < float("inf"):
+            raise UserError(
+                f"{method.name}: {argument} is {value}, expected a positive "
+                "number"
+            )
+
+
+def check_choice(
+    method: TuningMethod, argument: str, choices: Sequence[str]
+) -> None:
+    """Checks that an argument is one of some words.
+
+    Raises:
+        UserError: it is not; the message names them.
+    """
+    value = getattr(method, argument)
+    if value not in choices:
+        raise UserError(
+            f"{method.name}: {argument} is {value!r}, expected one of "
+            f"{', '.join(choices)}"
+        )
+
+
+def check_sparsity(method: TuningMethod) -> None:
+    """Checks that the share of what changes lies between 0 and 1.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not 0 < method.sparsity < 1:
+        raise UserError(
+            f"{method.name}: sparsity is {method.sparsity}, the share of the "
+            "parameters that may change; expected more than 0 and less than 1"
+        )
+
+
+def layer_numbers(text: str) -> List[int]:
+    """Reads numbers and inclusive ranges of layers, as `0,2,6-11`.
+
+    Args:
+        text: numbers and ranges, in any order, with commas between them.
+
+    Returns:
+        The layers, counted from 0, in rising order.
+
+    Raises:
+        UserError: a part is neither, or a layer is named twice.
+    """
+    numbers: List[int] = []
+    for part in text.split(","):
+        match = LAYER_RANGE.fullmatch(part)
+        if match:
+            first, last = int(match[1]), int(match[2] or match[1])
+        if not match or first > last:
+            raise UserError(
+                f"adapter layers are {text!r}, where {part!r} is neither a "
+                f"layer nor a range of layers; expected {ALL_LAYERS!r}, or "
+                "numbers and ranges from 0 on, as '0,2,6-11'"
+            )
+        for number in range(first, last + 1):
+            if number in numbers:
+                raise UserError(
+                    f"adapter layers are {text!r}, where layer {number} is "
+                    "named twice; expected each layer once"
+                )
+            numbers.append(number)
+    return sorted(numbers)
+
+
+def choose_layers(text: str, config: modeling.BertConfig) -> Sequence[int]:
+    """The layers that `text` names of this model, in rising order.
+
+    Raises:
+        UserError: the text cannot be read, or names a layer that the model
+            does not have.
+    """
+    count = config.num_hidden_layers
+    if text == ALL_LAYERS:
+        return range(count)
+    layers = layer_numbers(text)
+    if layers[-1] >= count:
+        raise UserError(
+            f"adapter layers are {text!r}, but the model has only the layers "
+            f"0 to {count - 1}"
+        )
+    return layers
+
+
+def layer_norms_of(text: str, config: modeling.BertConfig) -> Tuple[str, bool]:
+    """The rule by which the LayerNorms of these layers, or all, are trained."""
+    if text == ALL_LAYERS:
+        return LAYER_NORMS
+    layers = "|".join(str(layer) for layer in choose_layers(text, config))
+    return (rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*", True)

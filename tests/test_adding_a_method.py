@@ -1,0 +1,52 @@
+"""The example of docs/adding_a_method.md, run as it stands."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from tiny_model import TASK, TinyModel
+
+import modeling
+import task_model
+from adapter_modeling import parse
+from errors import UserError
+from methods import METHODS
+
+PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def offset(monkeypatch):
+    """The page's one Python block, and its class in the table."""
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names = {"__name__": "methods.offset"}
+    exec(compile(source, "docs/adding_a_method.md", "exec"), names)
+    monkeypatch.setitem(METHODS, "offset", names["Offset"])
+
+
+def test_the_example_is_a_method_like_any_other(tiny_config):
+    method = parse("offset(scale=2.0)")
+    assert parse(str(method)) == method
+    base = modeling.BertConfig(vocab_size=30522)
+    table = task_model.list_parameters(base, method, TASK.build_head)
+    assert table.trained_count == 9_216 + 2 * 768 + 2
+    tiny = TinyModel(tiny_config, method)
+    plain = TinyModel(tiny_config, parse("head"))
+    assert np.array_equal(tiny.logits(), plain.logits())
+    before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
+    tiny.train_one_step()
+    for p in tiny.table.parameters:
+        same = np.array_equal(before[p.name], tiny.variables[p.name].numpy())
+        assert same != p.trained, p.name
+    with pytest.raises(UserError, match="expected a positive number"):
+        parse("offset(scale=-1.0)")
+
+
+def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
+    flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
+    flags["cpu_lanes"] = 1
+    classify(**flags, tuning_method="offset(scale=2.0)", do_eval=True)
+    assert (flags["output_dir"] / "eval_results.json").exists()
+    adapter = flags["output_dir"] / "adapter" / "adapter_config.json"
+    assert "offset(scale=2.0)" in adapter.read_text()

@@ -1,0 +1,90 @@
+"""Methods against what AdapterHub's `adapters` 1.3 has computed."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import modeling
+from adapter_modeling import parse
+from hooks import Context, Hooks
+
+CONFIG = modeling.BertConfig(
+    vocab_size=30,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=16,
+)
+METHODS = {
+    # AdapterHub's recipe of this name differs, its formula does not.
+    "houlsby": "houlsby(size=4)",
+    "pfeiffer": "pfeiffer(size=4)",
+    "parallel": "parallel(size=4, scale=4.0)",
+    "compacter": "compacter(size=8, n=4)",
+    "lora": "lora(rank=2, alpha=6.0, "
+    "targets='query,key,value,intermediate,output')",
+    "prefix": "prefix(length=3, inner_size=8)",
+    # There the inner activations are scaled before gelu, so they are not here.
+    "ia3": "ia3",
+}
+
+
+@pytest.fixture(scope="module")
+def golden(golden_dir):
+    path = golden_dir / "methods.npz"
+    if "GOLDEN_DIR" in os.environ and not path.exists():
+        pytest.skip(f"{golden_dir} has no recording of tuning methods")
+    with np.load(path) as recorded:
+        return dict(recorded)
+
+
+def compute(golden, name, values):
+    """float32 [B, T, D] of a method with these values."""
+    used = set()
+
+    def create(variable, shape, initializer):
+        if variable in values:
+            used.add(variable)
+            value = values[variable]
+        else:
+            assert variable.endswith("output/dense/ia3_scale"), variable
+            value = np.ones(shape, np.float32)
+        assert value.shape == tuple(shape), variable
+        return tf.Variable(value)
+
+    hooks = (
+        Hooks()
+        if name is None
+        else parse(METHODS[name]).build(CONFIG, create, pooler=False)
+    )
+    bert = modeling.Bert(CONFIG, create, hooks, pooler=False)
+    assert used == set(values)
+    inputs = {
+        key: tf.constant(golden[f"inputs/{key}"])
+        for key in ("input_ids", "segment_ids", "input_mask")
+    }
+    return bert(
+        inputs["input_ids"],
+        inputs["segment_ids"],
+        Context(inputs["input_mask"]),
+    ).sequence_output.numpy()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_computes_what_adapterhubs_does(golden, name):
+    base = {k: v for k, v in golden.items() if k.startswith("bert/")}
+    added = {
+        key[len(name) + 1 :]: value
+        for key, value in golden.items()
+        if key.startswith(f"{name}/") and key != f"{name}/output"
+    }
+    expected = golden[f"{name}/output"]
+    mask = golden["inputs/input_mask"].astype(bool)
+    actual = compute(golden, name, {**base, **added})
+    np.testing.assert_allclose(actual[mask], expected[mask], atol=1e-5)
+    # The method matters, so plain BERT is far from it.
+    plain = compute(golden, None, base)
+    assert abs(plain[mask] - expected[mask]).max() > 0.1

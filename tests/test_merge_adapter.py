@@ -1,0 +1,105 @@
+"""Merging adapters into a plain BERT, as a user does."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import own_lines, run_process
+
+import checkpoints
+
+
+@pytest.fixture
+def engine():
+    """Whichever runs here: what is tested does not depend on it."""
+    return "auto"
+
+
+def train(classify, flags, method, folder, **more):
+    """Trains and predicts; the adapter's folder."""
+    values = {k: v for k, v in flags.items() if k != "adapter_size"}
+    values.update(more, output_dir=folder, do_predict=True, cpu_lanes=1)
+    classify(**values, tuning_method=method)
+    return folder / "adapter"
+
+
+def merge(flags, target, *adapters, check=True):
+    return run_process(
+        "scripts.merge_adapter",
+        f"--init_checkpoint={flags['init_checkpoint']}",
+        *(f"--adapter={folder}" for folder in adapters),
+        f"--output_dir={target}",
+        program="-m",
+        check=check,
+    )
+
+
+def predict(classify, flags, bert, folder):
+    """Probabilities of a plain BERT with a trained head."""
+    values = {k: v for k, v in flags.items() if k != "adapter_size"}
+    values.update(
+        init_checkpoint=bert,
+        output_dir=folder,
+        do_train=False,
+        do_predict=True,
+        tuning_method="head",
+    )
+    classify(**values)
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+def test_a_merged_bert_predicts_what_bert_and_adapter_did(
+    classify, tiny_flags, tmp_path
+):
+    for number, method in enumerate(("lora(rank=2)", "ia3", "lt_sft(0.1)")):
+        run, target = tmp_path / f"{number}", tmp_path / f"merged-{number}"
+        adapter = train(classify, tiny_flags, method, run)
+        done = merge(tiny_flags, target, adapter)
+        assert done.stdout.startswith("the merged BERT is ")
+        actual = predict(classify, tiny_flags, target, tmp_path / f"p{number}")
+        expected = np.loadtxt(run / "test_results.tsv")
+        np.testing.assert_allclose(actual, expected, atol=1e-5, err_msg=method)
+
+
+def test_changes_of_two_tasks_add_up(
+    classify, tiny_flags, tiny_weights, tmp_path
+):
+    adapters = [
+        train(
+            classify,
+            {**tiny_flags, "num_train_epochs": 1},
+            "lt_sft(0.1)",
+            tmp_path / f"{seed}",
+            seed=seed,
+        )
+        for seed in (1, 2)
+    ]
+    merge(tiny_flags, tmp_path / "both", *adapters)
+    for number, adapter in enumerate(adapters):
+        merge(tiny_flags, tmp_path / f"one-{number}", adapter)
+    both, first, second = (
+        checkpoints.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
+        for name in ("both", "one-0", "one-1")
+    )
+    moved = 0
+    for name, base in tiny_weights.items():
+        change = (first.read(name) - base) + (second.read(name) - base)
+        np.testing.assert_allclose(both.read(name), base + change, atol=1e-6)
+        moved += np.any(first.read(name) != base)
+    assert moved
+
+
+def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
+    flags = {**tiny_flags, "num_train_epochs": 1}
+    adapter = train(classify, flags, "houlsby(size=4)", tmp_path / "run")
+    done = merge(tiny_flags, tmp_path / "merged", adapter, check=False)
+    assert done.returncode == 1
+    (line,) = own_lines(done.stderr)
+    assert "houlsby adds computation to BERT" in line
+    assert not (tmp_path / "merged").exists()
+    config = adapter / "adapter_config.json"
+    values = json.loads(config.read_text())
+    values["base"]["fingerprint"] = "0" * 64
+    config.write_text(json.dumps(values))
+    done = merge(tiny_flags, tmp_path / "merged", adapter, check=False)
+    assert "another BERT" in own_lines(done.stderr)[0]

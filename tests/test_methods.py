@@ -1,0 +1,222 @@
+"""One suite for every tuning method, then what each alone promises."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_model import TASK, TinyModel
+
+import modeling
+import task_model
+from adapter_modeling import parse
+from errors import UserError
+from hooks import Hooks
+from methods import METHODS
+
+BASE = modeling.BertConfig(vocab_size=30522)
+
+# Parameters that the method trains in BERT-base with two classes, outside the
+# head: the published counts, or the sum that each docstring derives.
+TRAINED_IN_BERT_BASE = {
+    "houlsby(size=2)": 92_208 + 38_400,
+    "houlsby(size=8)": 313_536 + 38_400,
+    "houlsby(size=64)": 2_379_264 + 38_400,
+    "houlsby(size=256)": 9_461_760 + 38_400,
+    "houlsby(size=64, layers='6-11')": 1_189_632 + 18_432,
+    "houlsby(size=64, layers='0,2,11')": 594_816 + 9_216,
+    "houlsby(size=64, layers='0-11')": 2_379_264 + 36_864,
+    "houlsby(size=64, sites='ffn')": 1_189_632 + 38_400,
+    "houlsby(size=64, depth=2)": 2_379_264 + 24 * (64 * 64 + 64) + 38_400,
+    "houlsby(size=64, layer_norm=True)": 2_379_264 + 24 * 1_536 + 38_400,
+    "pfeiffer(size=48)": 894_528,
+    "pfeiffer(size=64)": 1_189_632,
+    "bapna(size=64)": 1_208_064,
+    "parallel(size=16)": 304_320,
+    "parallel(size=384)": 7_091_712,
+    "adapterdrop(first=5, size=64)": 14 * 99_136 + 14 * 1_536,
+    "adapterdrop(first=5, over='pfeiffer', size=48)": 7 * 74_544,
+    "adapterdrop(size=64, robust=True)": 2_379_264 + 38_400,
+    "compacter(size=24, n=4)": 57_088 + 38_400,
+    "compacter(size=24, n=4, sites='ffn')": 28_576 + 38_400,
+    "pals(size=204)": 1_819_836,
+    "lora(rank=8)": 294_912,
+    "lora(rank=1, targets='query,key,value,attention_output')": 73_728,
+    "lora(rank=2, targets='intermediate,output')": 12 * 2 * 2 * 3_840,
+    "prefix(length=30)": 9_872_384,
+    "prefix(length=30, inner_size=800)": 15_402_272,
+    "prefix(length=30, reparameterize=False)": 552_960,
+    "ia3": 55_296,
+    "bitfit": 102_912,
+    # Through masks; the first phases' counts are below.
+    "diff_pruning": 109_482_240,
+    "lt_sft": 109_482_240,
+    "full": 109_482_240,
+    "top_layers(k=1)": 7_678_464,
+    "top_layers(k=12)": 12 * 7_087_872 + 590_592,
+    "layernorm": 38_400,
+    "head": 0,
+}
+# Arguments small enough for the tiny BERT, and how far from plain BERT the
+# output is at the start: None where the method does not promise anything.
+EXACT, NEAR = 0.0, 2e-3
+METHOD_TEXTS = {
+    "houlsby(size=4)": NEAR,
+    "houlsby(size=4, layers='1')": NEAR,
+    "houlsby(4, depth=2, layer_norm=True, nonlinearity='swish')": NEAR,
+    "houlsby(size=4, sites='attention')": NEAR,
+    "pfeiffer(size=4)": NEAR,
+    "bapna(size=4)": NEAR,
+    "parallel(size=4)": EXACT,
+    "adapterdrop(first=1, size=4)": NEAR,
+    "adapterdrop(over='pfeiffer', first=1, size=4)": NEAR,
+    "adapterdrop(first=1, size=4, robust=True)": NEAR,
+    "compacter(size=8, n=4)": NEAR,
+    "compacter(size=4, n=2, sites='ffn')": NEAR,
+    "pals(size=6, heads=2)": NEAR,
+    "lora(rank=2)": EXACT,
+    "lora(rank=2, targets='intermediate,output', dropout=0.1)": EXACT,
+    "prefix(length=3, inner_size=8)": None,
+    "prefix(length=3, reparameterize=False)": None,
+    "ia3": EXACT,
+    "bitfit": EXACT,
+    "layernorm": EXACT,
+    "diff_pruning(sparsity=0.05)": EXACT,
+    "diff_pruning(sparsity=0.1, structured=False)": EXACT,
+    "lt_sft(sparsity=0.05)": EXACT,
+    "full": EXACT,
+    "top_layers(1)": EXACT,
+    "head": EXACT,
+}
+FIRST_PHASES = {
+    str(phase): phase
+    for phase in (parse(text).first_phase for text in METHOD_TEXTS)
+    if phase
+}
+
+
+@pytest.fixture(params=[*METHOD_TEXTS, *FIRST_PHASES])
+def tiny(request, tiny_config):
+    text = request.param
+    method = FIRST_PHASES[text] if text in FIRST_PHASES else parse(text)
+    return TinyModel(tiny_config, method)
+
+
+def test_all_methods_are_in_the_suites():
+    for texts in (METHOD_TEXTS, TRAINED_IN_BERT_BASE):
+        assert {text.split("(")[0] for text in texts} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    "text", [text for text, far in METHOD_TEXTS.items() if far is not None]
+)
+def test_output_at_the_start_is_plain_berts(text, tiny_config):
+    tiny = TinyModel(tiny_config, parse(text))
+    plain = modeling.Bert(
+        tiny_config, lambda name, *_: tiny.variables[name], Hooks()
+    )
+    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
+    expected = plain(ids, segments, tiny.context()).sequence_output
+    actual = tiny.model.bert(ids, segments, tiny.context()).sequence_output
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=METHOD_TEXTS[text]
+    )
+
+
+def test_training_moves_what_is_trained_and_no_other_bit(tiny):
+    before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
+    # Some variables only get a gradient once others are no longer zero.
+    for step in range(4):
+        tiny.train_one_step(step)
+    trained = {p.name for p in tiny.table.trained}
+    assert trained
+    for name, variable in tiny.variables.items():
+        same = np.array_equal(before[name], variable.numpy())
+        assert same != (name in trained), name
+
+
+def test_bfloat16_computes_nearly_the_same(tiny):
+    tiny.train_one_step(0)
+    wide, narrow = (
+        tiny.model(
+            tiny.features,
+            dataclasses.replace(tiny.context(), dtype=dtype),
+        )["logits"]
+        for dtype in (tf.float32, tf.bfloat16)
+    )
+    assert narrow.dtype == tf.float32
+    np.testing.assert_allclose(wide, narrow, atol=0.03)
+
+
+@pytest.mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
+def test_trained_count_is_the_published_one(text, count):
+    table = task_model.list_parameters(BASE, parse(text), TASK.build_head)
+    assert table.trained_count == count + 2 * 768 + 2
+
+
+@pytest.mark.parametrize("text", [*METHOD_TEXTS, *TRAINED_IN_BERT_BASE])
+def test_text_of_a_method_parses_to_an_equal_one(text):
+    method = parse(text)
+    assert parse(str(method)) == method
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
+    tiny = TinyModel(tiny_config, parse(text))
+    for step in range(3):
+        tiny.train_one_step(step)
+    trained = {
+        p.name: tiny.variables[p.name].numpy() for p in tiny.table.trained
+    }
+    method, values = parse(text).finish(tiny_config, trained)
+    assert parse(str(method)) == method
+    kept = TinyModel(tiny_config, method)
+    assert {p.name for p in kept.table.trained} == set(values)
+    for name, variable in kept.variables.items():
+        variable.assign(
+            values.get(
+                name,
+                tiny.variables[name].numpy() if name in tiny.variables else 0,
+            )
+        )
+    np.testing.assert_allclose(kept.logits(), tiny.logits(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lora(rank=2)",
+        "lora(rank=2, alpha=4.0, targets='key,attention_output,output')",
+        "ia3",
+        "bitfit",
+        "layernorm",
+        "full",
+        "top_layers(1)",
+        "head",
+        "lt_sft",
+    ],
+)
+def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
+    tiny = TinyModel(tiny_config, parse(text))
+    rng = np.random.default_rng(1)
+    base = {name: v.numpy() for name, v in tiny.variables.items()}
+    for p in tiny.table.trained:
+        variable = tiny.variables[p.name]
+        variable.assign_add(rng.normal(0, 0.1, p.shape).astype(np.float32))
+    trained = {
+        p.name: tiny.variables[p.name].numpy() for p in tiny.table.trained
+    }
+    merged = parse(text).merge(tiny_config, base.__getitem__, trained)
+    plain = TinyModel(tiny_config, parse("head"))
+    for name, variable in plain.variables.items():
+        variable.assign(merged.get(name, trained.get(name, base[name])))
+    assert merged or text == "head"
+    np.testing.assert_allclose(plain.logits(), tiny.logits(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text", ["houlsby", "pfeiffer", "prefix", "pals(6, 2)", "compacter"]
+)
+def test_what_adds_computation_cannot_be_merged(text, tiny_config):
+    with pytest.raises(UserError, match="cannot be merged"):
+        parse(text).merge(tiny_config, {}.__getitem__, {})

@@ -1,0 +1,313 @@
+"""What some methods compute, written out in numpy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_model import TASK, TinyModel
+
+import modeling
+import task_model
+from adapter_modeling import parse
+from errors import UserError
+from hooks import Context, Hooks
+
+
+def shake(tiny, scale=0.3):
+    """Random values for all that is trained."""
+    rng = np.random.default_rng(7)
+    for p in tiny.table.trained:
+        value = rng.normal(0, scale, p.shape).astype(np.float32)
+        tiny.variables[p.name].assign_add(value)
+
+
+def layer_norm(x):
+    """A LayerNorm with gamma 1 and beta 0."""
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
+
+
+def sublayer(tiny, layer, site, inputs, outputs, context=None):
+    """What the method's hooks make of random inputs and outputs."""
+    return tiny.model.bert.hooks.sublayer(
+        layer,
+        site,
+        tf.constant(inputs),
+        tf.constant(outputs),
+        lambda x: tf.constant(layer_norm(x.numpy())),
+        context or tiny.context(),
+    ).numpy()
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def f():
+    return np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
+
+
+def bottleneck(tiny, scope, h, act):
+    """`up(act(down(h)))` with the adapter's variables."""
+    w1, b1, w2, b2 = (
+        tiny.variables[f"{scope}/adapters/{name}"].numpy()
+        for name in ("weights1", "biases1", "weights2", "biases2")
+    )
+    return act(h @ w1 + b1) @ w2 + b2
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+FFN = "bert/encoder/layer_1/output"
+
+
+def test_pfeiffer_reads_the_normed_sum(tiny_config, x, f):
+    tiny = TinyModel(tiny_config, parse("pfeiffer(size=4)"))
+    shake(tiny)
+    adapted = f + bottleneck(tiny, FFN, layer_norm(x + f), relu)
+    np.testing.assert_allclose(
+        sublayer(tiny, 1, "ffn", x, f), layer_norm(x + adapted), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        sublayer(tiny, 1, "attention", x, f), layer_norm(x + f), atol=1e-6
+    )
+
+
+def test_bapna_adds_to_the_finished_layer(tiny_config, x, f):
+    tiny = TinyModel(tiny_config, parse("bapna(size=4)"))
+    shake(tiny)
+    hidden = layer_norm(x + f)
+    gamma, beta = (
+        tiny.variables[f"{FFN}/adapters/LayerNorm/{name}"].numpy()
+        for name in ("gamma", "beta")
+    )
+    normed = layer_norm(hidden) * gamma + beta
+    expected = hidden + bottleneck(tiny, FFN, normed, relu)
+    actual = sublayer(tiny, 1, "ffn", x, f)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_parallel_reads_the_sublayers_input(tiny_config, x, f):
+    tiny = TinyModel(tiny_config, parse("parallel(size=4, scale=2.5)"))
+    shake(tiny)
+    expected = layer_norm(x + f + 2.5 * bottleneck(tiny, FFN, x, relu))
+    actual = sublayer(tiny, 1, "ffn", x, f)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
+    tiny = TinyModel(tiny_config, parse("pals(size=6, heads=2)"))
+    shake(tiny)
+    mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
+    context = Context(tf.constant(mask))
+    h = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
+    sublayer(tiny, 1, "attention", h, f, context)
+
+    def dense(name, x):
+        kernel, bias = (
+            tiny.variables[f"pals/{name}/{part}"].numpy()
+            for part in ("kernel", "bias")
+        )
+        return x @ kernel + bias
+
+    encoded = dense("encoder", h)
+    q, k, v = (
+        dense(f"layer_1/{part}", encoded).reshape(2, 3, 2, 3)
+        for part in ("query", "key", "value")
+    )
+    scores = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(3)
+    scores += np.where(mask == 1, 0, -10000.0)[:, None, None]
+    attended = np.einsum("bnts,bsnh->btnh", softmax(scores), v)
+    extra = gelu(dense("decoder", attended.reshape(2, 3, 6)))
+    np.testing.assert_allclose(
+        sublayer(tiny, 1, "ffn", x, f, context),
+        layer_norm(x + f + extra),
+        atol=1e-5,
+    )
+
+
+def test_ia3_scales_keys_values_and_inner_activations(tiny_config, x):
+    tiny = TinyModel(tiny_config, parse("ia3"))
+    shake(tiny)
+    hooks, scope = tiny.model.bert.hooks, "bert/encoder/layer_0"
+
+    def project(name, inputs):
+        return hooks.project(
+            f"{scope}/{name}",
+            tf.constant(inputs),
+            lambda x: 3.0 * x + 1.0,
+            tiny.context(),
+        ).numpy()
+
+    def scale(name):
+        return tiny.variables[f"{scope}/{name}/ia3_scale"].numpy()
+
+    for name in ("attention/self/key", "attention/self/value"):
+        expected = (3 * x + 1) * scale(name)
+        np.testing.assert_allclose(project(name, x), expected, rtol=1e-6)
+    for name in ("attention/self/query", "attention/output/dense"):
+        np.testing.assert_allclose(project(name, x), 3 * x + 1, rtol=1e-6)
+    inner = np.concatenate([x, x], -1)
+    expected = 3 * (inner * scale("output/dense")) + 1
+    np.testing.assert_allclose(
+        project("output/dense", inner), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_lora_drops_out_what_a_reads(tiny_config):
+    tiny = TinyModel(tiny_config, parse("lora(rank=2, dropout=0.5)"))
+    shake(tiny)
+    hooks, name = (
+        tiny.model.bert.hooks,
+        ("bert/encoder/layer_0/attention/self/query"),
+    )
+    a, b = (tiny.variables[f"{name}/lora_{part}"].numpy() for part in "ab")
+    x = tf.ones([1, 500, 16])
+
+    def update(context):
+        return hooks.project(name, x, tf.zeros_like, context).numpy()
+
+    full = update(tiny.context())
+    np.testing.assert_allclose(full[0, 0], np.ones(16) @ a @ b * 4, rtol=1e-4)
+    dropped = update(tiny.context(training=True))
+    assert len(np.unique(dropped[0], axis=0)) > 100
+    np.testing.assert_allclose(dropped.mean(1), full.mean(1), atol=0.2)
+
+
+def test_the_prefix_is_never_masked(tiny_config):
+    tiny = TinyModel(tiny_config, parse("prefix(2, reparameterize=False)"))
+    bias = tf.fill([3, 1, 1, 4], -10000.0)
+    key = tf.zeros([3, 2, 4, 8])
+    keys, values, longer = tiny.model.bert.hooks.key_value(
+        1, key, key + 1.0, bias, tiny.context()
+    )
+    stored = tiny.variables[
+        "bert/encoder/layer_1/attention/self/prefix/key"
+    ].numpy()
+    for row in range(3):
+        np.testing.assert_array_equal(
+            keys[row, :, :2], stored.reshape(2, 2, 8).transpose(1, 0, 2)
+        )
+    np.testing.assert_array_equal(keys[:, :, 2:], key)
+    np.testing.assert_array_equal(values[:, :, 2:], key + 1.0)
+    np.testing.assert_array_equal(
+        longer[0, 0, 0], [0, 0, -1e4, -1e4, -1e4, -1e4]
+    )
+
+
+def test_compacters_matrices_are_sums_of_kronecker_products(tiny_config):
+    tiny = TinyModel(tiny_config, parse("compacter(size=8, n=4)"))
+    shake(tiny)
+    adapter = tiny.model.bert.hooks.adapters[0, "ffn"]
+    scope = "bert/encoder/layer_0/output/compacter/down"
+    shared = tiny.variables["compacter/shared"].numpy()
+    left, right, bias = (
+        tiny.variables[f"{scope}/{name}"].numpy()
+        for name in ("left", "right", "bias")
+    )
+    kernel = sum(np.kron(a, s @ t) for a, s, t in zip(shared, left, right))
+    x = np.eye(16, dtype=np.float32)
+    np.testing.assert_allclose(
+        adapter.down(tf.constant(x)), kernel + bias, atol=1e-5
+    )
+
+
+class TestAdapterDrop:
+    """Specialized: fewer adapters. Robust: dropped by chance in training."""
+
+    @pytest.mark.parametrize("over", ["houlsby", "pfeiffer"])
+    def test_specialized_is_the_method_without_lower_layers(
+        self, tiny_config, over
+    ):
+        dropped = TinyModel(
+            tiny_config, parse(f"adapterdrop(first=1, over='{over}', size=4)")
+        )
+        upper = TinyModel(tiny_config, parse(f"{over}(size=4, layers='1')"))
+        assert set(dropped.variables) == set(upper.variables)
+        assert np.array_equal(dropped.logits(), upper.logits())
+
+    def test_robust_drops_as_many_layers_as_asked_for_in_prediction(
+        self, tiny_config
+    ):
+        robust, every, plain = (
+            TinyModel(tiny_config, parse(text))
+            for text in (
+                "adapterdrop(first=1, size=4, robust=True)",
+                "adapterdrop(first=0, size=4, robust=True)",
+                "houlsby(size=4)",
+            )
+        )
+        for tiny in (robust, every, plain):
+            shake(tiny)
+        assert np.array_equal(every.logits(), plain.logits())
+        assert not np.array_equal(robust.logits(), plain.logits())
+        outputs = [
+            tiny.model.bert(
+                tiny.features["input_ids"],
+                tiny.features["segment_ids"],
+                tiny.context(),
+            ).layer_outputs[0]
+            for tiny in (robust, plain)
+        ]
+        bare = modeling.Bert(
+            tiny_config, lambda name, *_: robust.variables[name], Hooks()
+        )(
+            robust.features["input_ids"],
+            robust.features["segment_ids"],
+            robust.context(),
+        ).layer_outputs[0]
+        assert np.array_equal(outputs[0], bare)
+        assert not np.array_equal(outputs[1], bare)
+
+    def test_robust_drops_a_random_number_for_each_batch(self, steady_config):
+        tiny = TinyModel(
+            steady_config, parse("adapterdrop(first=0, size=4, robust=True)")
+        )
+        shake(tiny)
+        seen = set()
+        for step in range(12):
+            output = tiny.model.bert(
+                tiny.features["input_ids"],
+                tiny.features["segment_ids"],
+                tiny.context(True, step),
+            )
+            seen.add(output.sequence_output.numpy().tobytes())
+        assert len(seen) == 2  # None, or layer 0's.
+
+    def test_robust_adapters_fit_any_first_layer(self):
+        robust = parse("adapterdrop(first=1, size=4, robust=True)")
+        other = dataclasses.replace(robust, first=0)
+        assert robust.fits(other) and other.fits(robust)
+        assert not robust.fits(dataclasses.replace(other, size=8))
+        special = parse("adapterdrop(first=1, size=4)")
+        assert not special.fits(dataclasses.replace(special, first=0))
+        assert not robust.fits(special) and not special.fits(robust)
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("adapterdrop(first=2)", "only the layers 0 to 1"),
+        ("pfeiffer(layers='2')", "only the layers 0 to 1"),
+        ("compacter(n=3, size=6)", "expected a divisor of the model's hidden"),
+        ("top_layers(3)", "only 2 layers"),
+        ("lt_sft(sparsity=1e-9)", "expected at least"),
+    ],
+)
+def test_arguments_beyond_the_model_are_refused(tiny_config, text, words):
+    with pytest.raises(UserError, match=words):
+        task_model.list_parameters(tiny_config, parse(text), TASK.build_head)

@@ -1,0 +1,253 @@
+"""Every method through the entry point, its artifact in another process."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from conftest import ROOT, run_process
+
+import task_model
+from adapter_modeling import parse
+from engines import ENGINES
+from errors import UserError
+from methods import METHODS
+from tasks.text_classification import Layout, TextClassification
+
+TEXTS = [
+    "houlsby(4, depth=2, layer_norm=True, sites='ffn', nonlinearity='relu')",
+    "pfeiffer(size=4)",
+    "bapna(size=4)",
+    "parallel(size=4)",
+    "adapterdrop(first=1, size=4, robust=True)",
+    "compacter(size=8, n=4)",
+    "pals(size=6, heads=2)",
+    "lora(rank=2, dropout=0.1)",
+    "prefix(length=3, inner_size=8)",
+    "ia3",
+    "bitfit",
+    "diff_pruning(sparsity=0.05)",
+    "lt_sft(sparsity=0.05)",
+]
+ENGINES_HERE = [
+    name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")
+]
+# Those have tests of their own since there is training.
+ELSEWHERE = {"full", "top_layers", "layernorm", "head"}
+
+
+@pytest.fixture
+def engine():
+    """Whichever runs here: what is tested does not depend on it."""
+    return "auto"
+
+
+def without_size(flags):
+    """The flags of a method that has no size, or names it itself.
+
+    With one lane, the graph is built in half of the time.
+    """
+    flags = {k: v for k, v in flags.items() if k != "adapter_size"}
+    return {**flags, "cpu_lanes": 1}
+
+
+def stored_count(table, method, config):
+    """Numbers that an artifact holds, indices included."""
+    head = sum(p.count for p in table.trained if p.group == "head")
+    if not method.changes_few:
+        names = {p.name: np.zeros(p.shape) for p in table.trained}
+        _, kept = method.finish(config, names)
+        return sum(value.size for value in kept.values())
+    berts = sum(p.count for p in table.parameters if not p.is_added)
+    return 2 * int(round(method.sparsity * berts)) + head
+
+
+def test_every_method_is_run_somewhere():
+    named = {text.split("(")[0] for text in TEXTS}
+    assert named | ELSEWHERE == set(METHODS)
+
+
+def test_artifacts_predict_the_same_in_another_process(
+    classify, tiny_flags, tiny_config, tmp_path
+):
+    """Trains each method; one fresh process predicts with all of them."""
+    requests = []
+    for number, text in enumerate(TEXTS):
+        trained, again = tmp_path / f"{number}", tmp_path / f"{number}-again"
+        flags = {
+            **without_size(tiny_flags),
+            # Each of the engines gets some of the methods.
+            "engine": ENGINES_HERE[number % len(ENGINES_HERE)],
+            "tuning_method": text,
+            "num_train_epochs": 1,
+            "do_predict": True,
+            "output_dir": trained,
+        }
+        classify(**flags)
+        requests.append(
+            {
+                **{k: str(v) for k, v in flags.items()},
+                "adapter": str(trained / "adapter"),
+                "do_train": "false",
+                "output_dir": str(again),
+            }
+        )
+    for request in requests:
+        del request["tuning_method"]  # The artifact knows it.
+    run_process(
+        json.dumps(requests),
+        program="tests/predict_adapters.py",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    build_head = TextClassification(
+        "tiny", ("bad", "good"), Layout(0), Layout(0)
+    ).build_head
+    for number, text in enumerate(TEXTS):
+        first, second = (
+            np.loadtxt(tmp_path / name / "test_results.tsv")
+            for name in (f"{number}", f"{number}-again")
+        )
+        if text.startswith("prefix"):
+            # What the network made of its embedding is kept in its place.
+            np.testing.assert_allclose(first, second, atol=1e-5, err_msg=text)
+        else:
+            np.testing.assert_array_equal(first, second, err_msg=text)
+        path = tmp_path / f"{number}" / "adapter" / "adapter.safetensors"
+        held = safetensors.numpy.load_file(path)
+        method = parse(text)
+        table = task_model.list_parameters(tiny_config, method, build_head)
+        count = stored_count(table, method, tiny_config)
+        size = sum(value.nbytes for value in held.values())
+        if method.changes_few:
+            # Words that never occur do not change, though they were chosen.
+            assert 0.5 * 4 * count < size <= 4 * count, text
+        else:
+            assert size == 4 * count, text
+
+
+def test_a_robust_adapter_is_used_with_other_layers(
+    classify, tiny_flags, tmp_path
+):
+    flags = without_size(tiny_flags)
+    robust = "adapterdrop(first={}, size=4, robust=True)"
+    classify(
+        **{**flags, "learning_rate": 3e-2},
+        tuning_method=robust.format(0),
+        do_predict=True,
+    )
+    adapter = {"adapter": tmp_path / "out" / "adapter", "do_train": False}
+    outputs = {}
+    for first in (0, 1):
+        folder = tmp_path / f"first-{first}"
+        classify(
+            **{**flags, **adapter, "output_dir": folder},
+            tuning_method=robust.format(first),
+            do_predict=True,
+        )
+        outputs[first] = (folder / "test_results.tsv").read_bytes()
+    assert outputs[0] == (tmp_path / "out/test_results.tsv").read_bytes()
+    assert outputs[0] != outputs[1]
+    with pytest.raises(UserError, match="was trained with adapterdrop"):
+        classify(
+            **{**flags, **adapter, "output_dir": tmp_path / "bad"},
+            tuning_method="adapterdrop(first=0, size=4, robust=False)",
+            do_predict=True,
+        )
+
+
+def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
+    """In either phase; the bits are those of a run that was left alone."""
+    flags = {
+        **without_size(tiny_flags),
+        "tuning_method": "lt_sft(0.1)",
+        "save_checkpoints_steps": 5,
+    }
+
+    def start(folder):
+        arguments = {**flags, "output_dir": folder}
+        return subprocess.Popen(
+            [sys.executable, "run_classifier.py"]
+            + [f"--{name}={value}" for name, value in arguments.items()],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    assert start(alone).wait() == 0
+    for sign in ("phase_1/model.ckpt-5.index", "model.ckpt-5.index"):
+        process = start(killed)
+        while not (killed / sign).exists():
+            assert process.poll() is None
+            os.sched_yield()
+        process.kill()
+        process.wait()
+    assert start(killed).wait() == 0
+    first, second = (
+        (folder / "adapter" / "adapter.safetensors").read_bytes()
+        for folder in (alone, killed)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("method", ["lt_sft(0.1)", "diff_pruning(0.1)"])
+def test_two_phases_answer_questions_without_a_pooler(
+    answer, squad_flags, method
+):
+    flags = without_size(squad_flags)
+    flags.update(num_train_epochs=1, do_predict=True)
+    answer(**flags, tuning_method=method)
+    assert (flags["output_dir"] / "predictions.json").exists()
+    path = flags["output_dir"] / "adapter" / "adapter.safetensors"
+    assert any(
+        name.endswith("/indices") for name in safetensors.numpy.load_file(path)
+    )
+
+
+def test_what_two_phases_kept_is_not_trained_on_by_accident(
+    classify, tiny_flags, tmp_path
+):
+    flags = {**without_size(tiny_flags), "num_train_epochs": 1}
+    classify(**flags, tuning_method="lt_sft(0.1)")
+    flags.update(
+        adapter=tmp_path / "out" / "adapter", output_dir=tmp_path / "further"
+    )
+    for named in ({}, {"tuning_method": "lt_sft(0.1)"}):
+        with pytest.raises(UserError, match="--tuning_method='full' to train"):
+            classify(**flags, **named)
+    classify(**flags, tuning_method="full")
+    assert (tmp_path / "further" / "adapter").exists()
+
+
+def test_a_first_phase_of_another_run_is_refused(
+    classify, tiny_flags, tmp_path
+):
+    flags = {**without_size(tiny_flags), "num_train_epochs": 1}
+    classify(**flags, tuning_method="lt_sft(0.1)")
+    for path in (tmp_path / "out").iterdir():
+        if path.is_file():
+            path.unlink()
+    flags["learning_rate"] = 1e-3
+    with pytest.raises(UserError, match="phase_1 holds a run with another"):
+        classify(**flags, tuning_method="lt_sft(0.1)")
+
+
+def test_two_phases_start_from_a_pretrained_bert(
+    classify, tiny_flags, tmp_path
+):
+    flags = without_size(tiny_flags)
+    flags["num_train_epochs"] = 1
+    classify(**flags, tuning_method="lt_sft(0.1)")
+    with pytest.raises(UserError, match="pass that as --init_checkpoint"):
+        classify(
+            **{
+                **flags,
+                "init_checkpoint": tmp_path / "out",
+                "output_dir": tmp_path / "further",
+            },
+            tuning_method="lt_sft(0.1)",
+        )

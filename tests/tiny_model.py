@@ -1,0 +1,74 @@
+"""A tuning method on the tiny BERT, outside of any engine."""
+
+import numpy as np
+import tensorflow as tf
+
+import modeling
+import optimization
+import task_model
+from hooks import Context
+from tasks.text_classification import Layout, TextClassification
+
+TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+
+
+class TinyModel:
+    """A method on the tiny BERT, with fresh values."""
+
+    def __init__(self, config, method):
+        self.table = task_model.list_parameters(config, method, TASK.build_head)
+        self.variables = {}
+
+        def create(name, shape, initializer):
+            assert name not in self.variables
+            self.variables[name] = modeling.create_variable(
+                name, shape, initializer, seed=3
+            )
+            return self.variables[name]
+
+        self.model = task_model.TaskModel(
+            config, method, TASK.build_head, create
+        )
+        rng = np.random.default_rng(0)
+        ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
+        self.features = {
+            "input_ids": tf.constant(ids),
+            "segment_ids": tf.constant(ids % 2),
+            "input_mask": tf.ones([4, 9], tf.int32),
+            "label_ids": tf.constant([0, 1, 1, 0]),
+        }
+
+    def context(self, training=False, step=0):
+        seed = tf.constant([1, step])
+        return Context(
+            self.features["input_mask"], training, seed, step_seed=seed
+        )
+
+    def logits(self):
+        return self.model(self.features, self.context())["logits"]
+
+    def train_one_step(self, step=0):
+        trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
+        optimizer = optimization.AdamWeightDecay(
+            trained,
+            optimization.Schedule(1e-3, 10, 0),
+            lambda name, shape: tf.Variable(tf.zeros(shape)),
+            self.table.recipe,
+        )
+        context = self.context(True, step)
+        with tf.GradientTape() as tape:
+            predictions = self.model(self.features, context)
+            loss = tf.reduce_mean(
+                self.model.head.loss(predictions, self.features)
+            )
+            penalty = self.model.bert.hooks.penalty(context)
+            if penalty is not None:
+                loss += penalty
+        gradients = tape.gradient(
+            loss,
+            [v for _, v in trained],
+            # Outside of graphs a branch that is not taken has none.
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        optimizer.apply(optimization.clip(gradients), 1e-3)
