@@ -45,7 +45,6 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
 
 def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
     flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
-    flags["cpu_lanes"] = 1
     classify(**flags, tuning_method="offset(scale=2.0)", do_eval=True)
     assert (flags["output_dir"] / "eval_results.json").exists()
     adapter = flags["output_dir"] / "adapter" / "adapter_config.json"

@@ -3,22 +3,15 @@
 import json
 
 import numpy as np
-import pytest
 from conftest import own_lines, run_process
 
 import checkpoints
 
 
-@pytest.fixture
-def engine():
-    """Whichever runs here: what is tested does not depend on it."""
-    return "auto"
-
-
 def train(classify, flags, method, folder, **more):
     """Trains and predicts; the adapter's folder."""
     values = {k: v for k, v in flags.items() if k != "adapter_size"}
-    values.update(more, output_dir=folder, do_predict=True, cpu_lanes=1)
+    values.update(more, output_dir=folder, do_predict=True)
     classify(**values, tuning_method=method)
     return folder / "adapter"
 

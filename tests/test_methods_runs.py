@@ -40,19 +40,9 @@ ENGINES_HERE = [
 ELSEWHERE = {"full", "top_layers", "layernorm", "head"}
 
 
-@pytest.fixture
-def engine():
-    """Whichever runs here: what is tested does not depend on it."""
-    return "auto"
-
-
 def without_size(flags):
-    """The flags of a method that has no size, or names it itself.
-
-    With one lane, the graph is built in half of the time.
-    """
-    flags = {k: v for k, v in flags.items() if k != "adapter_size"}
-    return {**flags, "cpu_lanes": 1}
+    """The flags of a method that has no size, or names it itself."""
+    return {k: v for k, v in flags.items() if k != "adapter_size"}
 
 
 def stored_count(table, method, config):

@@ -86,7 +86,8 @@ def test_the_published_commands_work_unchanged(
 
 def test_a_run_writes_all_its_files(classify, tiny_flags):
     lanes = 1 if tf.config.list_physical_devices("GPU") else 3
-    classify(**tiny_flags, cpu_lanes=lanes, do_eval=True, do_predict=True)
+    flags = {**tiny_flags, "cpu_lanes": lanes}
+    classify(**flags, do_eval=True, do_predict=True)
     out = tiny_flags["output_dir"]
     for name in (
         "run.json",

@@ -209,7 +209,8 @@ class Rows:
     """A model whose gradient shows what dropout kept of each row."""
 
     def __init__(self, rows):
-        self.head = self
+        self.head = self.bert = self
+        self.hooks = hooks.Hooks()
         self.weights = tf.Variable(tf.ones([rows, 200]))
 
     def __call__(self, features, context):
