@@ -262,7 +262,10 @@ def report(output_dir: str) -> None:
     table = to_markdown(results)
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
-    files.write_text(str(PAGE), f"{before}{BEGIN}\n{table}\n{END}{after}")
+    figure = f"![Mean score against parameters of a task]({FIGURE.name})\n"
+    files.write_text(
+        str(PAGE), f"{before}{BEGIN}\n{table}\n{figure}\n{END}{after}"
+    )
     draw(results, str(FIGURE))
     print(table)
 
