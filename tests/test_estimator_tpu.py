@@ -245,8 +245,8 @@ def test_a_refused_operation_is_seen(tiny_config, tmp_path, rows):
     """A negative control: the search looks where the TPU computes."""
     convert = Hooks.parameter
 
-    def convert_and_print(self, variable, context):
-        return v1.Print(convert(self, variable, context), [])
+    def convert_and_print(self, name, variable, context):
+        return v1.Print(convert(self, name, variable, context), [])
 
     with unittest.mock.patch.object(Hooks, "parameter", convert_and_print):
         graph = tpu_training_graph(tiny_config, tmp_path, rows)
