@@ -61,7 +61,7 @@ def test_runs_that_are_finished_are_reported_and_kept(
     results = json.loads(compare.RESULTS.read_text())
     entry = results["lt_sft(0.01)"]["tasks"]["SST-2"]
     assert 0 <= entry["score"] <= 1 and entry["attempts"] == 1
-    assert entry["seconds"] > 0 and entry["peak_bytes"] > 2**27
+    assert entry["processor_seconds"] > 0 and entry["peak_bytes"] > 2**27
     kept = tmp_path / "out" / "SST-2-16" / "train.tsv"
     assert len(kept.read_text().splitlines()) == 17
     capfd.readouterr()
