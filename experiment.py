@@ -57,16 +57,15 @@ def run(experiment: Experiment) -> Dict[str, float]:
             experiment.training.gradient_accumulation_steps,
         )
     setup = preparation.open_all(experiment)
-    same = setup.task.test_is_dev and experiment.do_eval
-    test_split = "dev" if same else "test"
+    task = setup.task
+    dev_splits = task.dev_splits if experiment.do_eval else ()
+    test_splits = task.test_splits if experiment.do_predict else ()
+    if test_splits and dev_splits and task.test_is_dev:
+        test_splits = dev_splits
+    splits = ["train"] if experiment.do_train else []
+    splits += [split for _, split in (*dev_splits, *test_splits)]
     examples = {
-        split: setup.task.examples(experiment.data_dir, split)
-        for split, wanted in (
-            ("train", experiment.do_train),
-            ("dev", experiment.do_eval),
-            ("test", experiment.do_predict and not same),
-        )
-        if wanted
+        split: task.examples(experiment.data_dir, split) for split in splits
     }
     needed = 0
     if experiment.do_train:
@@ -79,8 +78,11 @@ def run(experiment: Experiment) -> Dict[str, float]:
         files.prepare_folder(experiment.output_dir, needed + 2**20)
     features = {}
     for split, rows in examples.items():
-        logging.info("%s: %d examples", split, len(rows))
-        features[split] = setup.task.featurize(
+        about = task.summarize(rows)
+        logging.info(
+            "%s: %d examples%s", split, len(rows), about and f": {about}"
+        )
+        features[split] = task.featurize(
             rows, setup.tokenizer, experiment.max_seq_length
         )
     logging.info("%s", "\n" + setup.table.to_text())
@@ -140,21 +142,25 @@ def run(experiment: Experiment) -> Dict[str, float]:
             outputs = (
                 engine.predict(job, rows, batch_size, what) if rows else {}
             )
-            decoded[split] = setup.task.decode(examples[split], rows, outputs)
+            decoded[split] = task.decode(examples[split], rows, outputs)
         return decoded[split]
 
-    if experiment.do_eval:
-        predictions = predict("dev", experiment.eval_batch_size, "eval")
-        scores = setup.task.evaluate(
-            examples["dev"], features["dev"], predictions
-        )
+    scores: Dict[str, float] = {}
+    for suffix, split in dev_splits:
+        predictions = predict(split, experiment.eval_batch_size, "eval")
+        found = task.evaluate(examples[split], features[split], predictions)
+        end = f"_{suffix}" if suffix else ""
+        scores.update({f"{name}{end}": found[name] for name in found})
+        for path in task.write_report(
+            experiment.output_dir, features[split], predictions, suffix
+        ):
+            logging.info("more of the evaluation is in %s", path)
+    if dev_splits:
         results = _write_results(experiment.output_dir, scores, step)
-    if experiment.do_predict:
-        predictions = predict(
-            test_split, experiment.predict_batch_size, "predict"
-        )
-        for path in setup.task.write_predictions(
-            experiment.output_dir, examples[test_split], predictions
+    for suffix, split in test_splits:
+        predictions = predict(split, experiment.predict_batch_size, "predict")
+        for path in task.write_predictions(
+            experiment.output_dir, examples[split], predictions, suffix
         ):
             logging.info("predictions written to %s", path)
     return results

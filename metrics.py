@@ -11,6 +11,7 @@ import string
 from typing import Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
+from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -42,11 +43,27 @@ def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
 
 
+def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Pearson correlation of scores, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
+    return float(stats.pearsonr(labels, predictions)[0])
+
+
+def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Spearman's rank correlation, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
+    return float(stats.spearmanr(labels, predictions)[0])
+
+
 METRICS: Dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "macro_f1": macro_f1,
     "matthews_correlation": matthews_correlation,
+    "pearson": pearson,
+    "spearman": spearman,
 }
 
 

@@ -24,17 +24,31 @@ from tasks.custom import custom_task  # noqa: E402
 
 FLAGS = flags.FLAGS
 
+# Arguments of `custom_task`.
+CUSTOM_FLAGS = (
+    "text_a_column",
+    "text_b_column",
+    "label_column",
+    "id_column",
+    "header",
+    "dev_share",
+    "split_seed",
+    "regression",
+)
+
 
 def define_flags() -> None:
     """Defines the flags of classification alone, after the shared ones."""
     run_flags.define_flags()
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
-    flags.DEFINE_string("data_dir", None, "Folder with train.tsv, dev.tsv, ...")
+    flags.DEFINE_string(
+        "data_dir", None, "Folder with train, dev, ... as .tsv, .csv or .jsonl."
+    )
     flags.DEFINE_string(
         "task_name",
         None,
-        f"The task: {', '.join(TASKS)}, or custom for your own TSV files.",
+        f"The task: {', '.join(TASKS)}, or custom for your own files.",
     )
     flags.DEFINE_integer(
         "max_seq_length", 128, "Longest input in tokens; more is cut off."
@@ -45,6 +59,30 @@ def define_flags() -> None:
         "text_b_column", None, "custom: the second text's column, for pairs."
     )
     flags.DEFINE_string("label_column", "label", "custom: the label's column.")
+    flags.DEFINE_string(
+        "id_column",
+        None,
+        "custom: the column of what names a row in the predictions; default: "
+        "its number from 0.",
+    )
+    flags.DEFINE_bool(
+        "header",
+        True,
+        "custom: whether .tsv and .csv files begin with the columns' names; "
+        "else columns are given by number from 0.",
+    )
+    flags.DEFINE_float(
+        "dev_share",
+        0.0,
+        "custom: share of the training file that is held out as dev set, of "
+        "each label alike; 0 where there is a dev file.",
+    )
+    flags.DEFINE_integer(
+        "split_seed", 1, "custom: seed of the choice of --dev_share."
+    )
+    flags.DEFINE_bool(
+        "regression", False, "custom: labels are numbers to be predicted."
+    )
 
 
 def task_from_flags() -> Task:
@@ -59,8 +97,12 @@ def task_from_flags() -> Task:
             "custom"
         )
     if FLAGS.task_name.lower() == "custom":
-        return custom_task(
-            FLAGS.text_a_column, FLAGS.text_b_column, FLAGS.label_column
+        return custom_task(**{name: FLAGS[name].value for name in CUSTOM_FLAGS})
+    named = [name for name in CUSTOM_FLAGS if FLAGS[name].present]
+    if named:
+        raise UserError(
+            f"--{named[0]} is for --task_name=custom; the columns of the task "
+            f"{FLAGS.task_name} are known"
         )
     return get_task(FLAGS.task_name)
 

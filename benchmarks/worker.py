@@ -32,9 +32,10 @@ from adapter_modeling import parse
 from benchmarks import flops
 from engines import Hardware, Job, choose_engine
 from input_pipeline import Features
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
-TASK = TextClassification("benchmark", ("0", "1"), Layout(0), Layout(0))
+TASK = TextClassification("benchmark", Layout(0), Layout(0), labels=("0", "1"))
 # A training is planned longer than anyone will measure it.
 MANY_STEPS = 10**6
 

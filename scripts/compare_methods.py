@@ -219,13 +219,14 @@ def to_markdown(results: Dict[str, Any]) -> str:
             continue
         count = first_task(entry)["parameters"]
         share = count / entry["bert_parameters"]
+        seconds = sum(task["processor_seconds"] for task in tasks.values())
         cells = [
             f"`{method}`",
             f"{entry['learning_rate']:g}",
             f"{count:,} ({share:.2%})",
             *(f"{100 * tasks[task]['score']:.1f}" for task in TASKS),
             f"**{mean_score(entry):.1f}**",
-            f"{sum(t['processor_seconds'] for t in tasks.values()) / 60:.1f} min",
+            f"{seconds / 60:.1f} min",
             f"{max(t['peak_bytes'] for t in tasks.values()) / 2**30:.2f} GiB",
             f"{first_task(entry)['artifact_bytes'] / 1e6:.2f} MB",
         ]

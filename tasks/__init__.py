@@ -6,9 +6,7 @@ from errors import UserError
 from tasks import glue
 from tasks.base import Task
 
-TASKS: Dict[str, Task] = {
-    task.name: task for task in (glue.MRPC, glue.COLA, glue.SST_2, glue.RTE)
-}
+TASKS: Dict[str, Task] = {task.name: task for task in glue.GLUE}
 
 
 def get_task(name: str) -> Task:

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import os
 from typing import Any, Dict, Generic, Mapping, Sequence, Tuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from modeling import BertConfig, CreateVariable
 from tokenization import FullTokenizer
 
 ExampleType = TypeVar("ExampleType")
+# (suffix of the results' names, split) for each set of one kind.
+Splits = Tuple[Tuple[str, str], ...]
 
 
 class Head(tf.Module, abc.ABC):
@@ -52,12 +55,17 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     Attributes:
         name: lower-case, as `--task_name` takes it.
+        dev_splits: (suffix of the results' names, split) of each dev set.
+        test_splits: the same of each test set.
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
     """
 
     name: str
 
+    # Both are `Splits`.
+    dev_splits = (("", "dev"),)
+    test_splits = (("", "test"),)
     test_is_dev = False
 
     @abc.abstractmethod
@@ -91,12 +99,16 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     @abc.abstractmethod
     def examples(self, data_dir: str, split: str) -> Sequence[ExampleType]:
-        """Reads the examples of `train`, `dev` or `test`.
+        """Reads the examples of `train`, or of a dev or test split.
 
         Raises:
             UserError: a file is missing or empty, or a row is malformed; the
                 message names file, line and expectation.
         """
+
+    def summarize(self, examples: Sequence[ExampleType]) -> str:
+        """What the log says of a set beside its size, or ""."""
+        return ""
 
     @abc.abstractmethod
     def featurize(
@@ -152,15 +164,48 @@ class Task(abc.ABC, Generic[ExampleType]):
             if the task has one.
         """
 
+    def write_report(
+        self,
+        output_dir: str,
+        features: Features,
+        predictions: Any,
+        suffix: str = "",
+    ) -> Tuple[str, ...]:
+        """Writes more of an evaluation than its scores, if there is more.
+
+        Args:
+            output_dir: the run's folder.
+            features: of labelled examples.
+            predictions: what was decoded of them.
+            suffix: of the split's results.
+
+        Returns:
+            Paths of the files.
+        """
+        return ()
+
     @abc.abstractmethod
     def write_predictions(
         self,
         output_dir: str,
         examples: Sequence[ExampleType],
         predictions: Any,
+        suffix: str = "",
     ) -> Tuple[str, ...]:
         """Writes what was decoded to the files that the task's users expect.
+
+        Args:
+            output_dir: the run's folder.
+            examples: that were predicted.
+            predictions: what was decoded of them.
+            suffix: of the split's results.
 
         Returns:
             Their paths.
         """
+
+
+def results_path(output_dir: str, name: str, suffix: str) -> str:
+    """The path of a table of results, as `test_results_mismatched.tsv`."""
+    end = f"_{suffix}" if suffix else ""
+    return os.path.join(output_dir, f"{name}{end}.tsv")

@@ -1,27 +1,72 @@
-"""A classification task over the user's own TSV files, by column names."""
+"""A task over the user's own tables, by column names."""
 
-from typing import Optional
+from typing import Optional, Union
 
-from tasks.text_classification import Layout, TextClassification
+from errors import UserError
+from tasks.tables import Column, Layout
+from tasks.text_classification import TextClassification
+from tasks.text_regression import TextRegression
+from tasks.text_task import HeldOut
 
 
 def custom_task(
-    text_a_column: str, text_b_column: Optional[str], label_column: str
-) -> TextClassification:
-    """A task over `train.tsv`, `dev.tsv` and `test.tsv` with header lines.
+    text_a_column: str = "text",
+    text_b_column: Optional[str] = None,
+    label_column: str = "label",
+    id_column: Optional[str] = None,
+    header: bool = True,
+    dev_share: float = 0.0,
+    split_seed: int = 1,
+    regression: bool = False,
+) -> Union[TextClassification, TextRegression]:
+    """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
     Args:
-        text_a_column: name of the text's column.
-        text_b_column: name of the second text's column, or None.
-        label_column: name of the label's column; `test.tsv` may lack it.
+        text_a_column: name of the text's column; its number from 0 if the
+            files have no header line. So are the other columns.
+        text_b_column: the second text's column, or None.
+        label_column: the label's column; the test file may lack it.
+        id_column: the column of what names a row in the predictions, or None
+            for its number from 0.
+        header: whether the first line of a .tsv or .csv names the columns.
+        dev_share: of the training file, held out as dev set; 0 if that is a
+            file of its own.
+        split_seed: of the held-out rows' choice.
+        regression: whether labels are numbers to be predicted.
 
     Returns:
-        A task whose labels are those found in `train.tsv`.
+        A task whose labels are those found in the training file.
+
+    Raises:
+        UserError: a column of files without a header is no number, or the
+            share is none.
     """
-    return TextClassification(
+    if not 0 <= dev_share < 1:
+        raise UserError(
+            f"--dev_share is {dev_share}, expected a share from 0 to below 1"
+        )
+
+    def column(name: Optional[str]) -> Optional[Column]:
+        if name is None or header:
+            return name
+        if not (name.isascii() and name.isdigit() and len(name) < 10):
+            raise UserError(
+                f"the column {name!r} is no number from 0, but --header=false "
+                "says that the files do not name their columns"
+            )
+        return int(name)
+
+    text_a, text_b, label, row_id = map(
+        column, (text_a_column, text_b_column, label_column, id_column)
+    )
+    make, scores = TextClassification, ("accuracy", "macro_f1")
+    if regression:
+        make, scores = TextRegression, ("pearson", "spearman")
+    return make(
         "custom",
-        labels=None,
-        labelled=Layout(text_a_column, text_b_column, label_column),
-        unlabelled=Layout(text_a_column, text_b_column),
-        metrics=("accuracy", "macro_f1"),
+        labelled=Layout(text_a, text_b, label, header, row_id),
+        unlabelled=Layout(text_a, text_b, None, header, row_id),
+        metrics=scores,
+        held_out=HeldOut(dev_share, split_seed) if dev_share else None,
+        names_rows=True,
     )

@@ -243,7 +243,7 @@ class Squad(Task[Question]):
         odds = np.array([p.null_odds for p in predictions])
         return metrics.squad_2_scores(answers, texts, odds)
 
-    def write_predictions(self, output_dir, examples, predictions):
+    def write_predictions(self, output_dir, examples, predictions, suffix=""):
         """Writes the files of google-research/bert.
 
         `predictions.json` (id to answer), `nbest_predictions.json` (id to

@@ -17,13 +17,16 @@ from adapter_modeling import parse
 from engines import Job
 from input_pipeline import Features, TrainPlan
 from tasks.squad import Squad
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
 ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
     reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
 )
-CLASSIFICATION = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+CLASSIFICATION = TextClassification(
+    "tiny", Layout(0), Layout(0), labels=("a", "b")
+)
 SQUAD = Squad(
     "squad",
     train_file="",

@@ -14,9 +14,10 @@ import checkpoints
 import task_model
 from errors import UserError
 from methods.adapters import Houlsby
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
-TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
 def save_tensorflow(prefix, values):

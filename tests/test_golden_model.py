@@ -12,7 +12,8 @@ import optimization
 import task_model
 from hooks import Context
 from methods.adapters import Houlsby
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
 
 class Recorded:
@@ -29,7 +30,9 @@ class Recorded:
             for name in ("input_ids", "input_mask", "segment_ids", "label_ids")
         }
         labels = tuple(map(str, range(self.training["num_labels"])))
-        task = TextClassification("recorded", labels, Layout(0), Layout(0))
+        task = TextClassification(
+            "recorded", Layout(0), Layout(0), labels=labels
+        )
         method = Houlsby(self.training["adapter_size"])
         self.table = task_model.list_parameters(
             self.config, method, task.build_head

@@ -16,7 +16,8 @@ from adapter_modeling import parse
 from engines import ENGINES
 from errors import UserError
 from methods import METHODS
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
 TEXTS = [
     "houlsby(4, depth=2, layer_norm=True, sites='ffn', nonlinearity='relu')",
@@ -94,7 +95,7 @@ def test_artifacts_predict_the_same_in_another_process(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     build_head = TextClassification(
-        "tiny", ("bad", "good"), Layout(0), Layout(0)
+        "tiny", Layout(0), Layout(0), labels=("bad", "good")
     ).build_head
     for number, text in enumerate(TEXTS):
         first, second = (

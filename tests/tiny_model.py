@@ -7,9 +7,10 @@ import modeling
 import optimization
 import task_model
 from hooks import Context
-from tasks.text_classification import Layout, TextClassification
+from tasks.tables import Layout
+from tasks.text_classification import TextClassification
 
-TASK = TextClassification("tiny", ("a", "b"), Layout(0), Layout(0))
+TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
 class TinyModel:

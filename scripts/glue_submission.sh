@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes the zip file that GLUE's leaderboard takes of the predictions of runs,
+# and checks it.
+#
+#   scripts/glue_submission.sh RUNS ZIP
+#
+# RUNS holds the output folder of each task's `run_classifier.py --do_predict`
+# under the task's name: RUNS/CoLA, RUNS/SST-2, ..., RUNS/AX.
+set -euo pipefail
+exec "${PYTHON:-"$(dirname "$0")/../.venv/bin/python"}" \
+  "$(dirname "$0")/glue_submission.py" "$@"

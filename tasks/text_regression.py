@@ -1,0 +1,121 @@
+"""Scores of texts, or of pairs of texts, from a scale."""
+
+import dataclasses
+import math
+from typing import Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+import metrics
+import modeling
+from errors import UserError
+from hooks import dropout
+from tasks.base import Head
+from tasks.text_task import TextTask
+
+
+class RegressionHead(Head):
+    """A number from the pooled first token. Parameters: D + 1."""
+
+    def __init__(self, config, create):
+        """Creates `output_weights` [1, D] and `output_bias` [1]."""
+        self.weights = create(
+            "output_weights",
+            (1, config.hidden_size),
+            modeling.truncated_normal(0.02),
+        )
+        self.bias = create("output_bias", (1,), modeling.zeros)
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"scores": float32 [B]}."""
+        pooled = bert.pooled_output(sequence_output, context)
+        pooled = dropout(pooled, 0.1, "head", context)
+        scores = tf.matmul(pooled, self.weights, transpose_b=True) + self.bias
+        return {"scores": tf.squeeze(scores, axis=1)}
+
+    def loss(self, predictions, features):
+        """Squared error, float32 [B]."""
+        return tf.math.squared_difference(
+            predictions["scores"], features["label_scores"]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRegression(TextTask):
+    """A regression task.
+
+    Attributes:
+        scale: least and greatest score, both possible, or None for any.
+    """
+
+    metrics: Tuple[str, ...] = ("pearson", "spearman")
+    scale: Optional[Tuple[float, float]] = None
+
+    def describe(self):
+        """That the head is one of regression, and whether texts are pairs."""
+        return {
+            "regression": True,
+            "pairs": self.labelled.text_b is not None,
+        }
+
+    def restore(self, description, source):
+        """This task, if the head gives a number."""
+        if not description.get("regression"):
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, "
+                f"which gives labels; not on {self.name}, which gives a number"
+            )
+        return super().restore(description, source)
+
+    def check_label(self, label, where):
+        """It must be a number of the scale."""
+        try:
+            score = float(label)
+        except ValueError:
+            score = math.nan
+        low, high = self.scale or (-math.inf, math.inf)
+        if not (math.isfinite(score) and low <= score <= high):
+            expected = f" from {low:g} to {high:g}" if self.scale else ""
+            raise UserError(
+                f"{where}: the score is {label[:80]!r}, expected a number"
+                f"{expected}"
+            )
+
+    def label_features(self, labels):
+        """`label_scores`, float32 [rows]."""
+        return {"label_scores": np.array([float(x) for x in labels], "float32")}
+
+    def held_out_groups(self, labels):
+        """All rows alike."""
+        return [None] * len(labels)
+
+    def summarize(self, examples):
+        """The scores' range and mean."""
+        if not examples or examples[0].label is None:
+            return ""
+        scores = np.array([float(e.label) for e in examples])
+        return (
+            f"scores from {scores.min():g} to {scores.max():g}, mean "
+            f"{scores.mean():.3g}"
+        )
+
+    def build_head(self, config, create):
+        """One number."""
+        return RegressionHead(config, create)
+
+    def evaluate(self, examples, features, predictions):
+        """The task's metrics, and the mean squared error as loss."""
+        scores, labels = predictions["scores"], features.labels["label_scores"]
+        results = {
+            name: metrics.METRICS[name](labels, scores) for name in self.metrics
+        }
+        errors = scores.astype(np.float64) - labels
+        results["loss"] = float(np.mean(errors**2))
+        return results
+
+    def answers(self, predictions):
+        """The scores as they are, and within the scale to three places."""
+        scores = predictions["scores"].astype(np.float64)
+        shown = np.clip(scores, *self.scale) if self.scale else scores
+        return scores[:, np.newaxis], [f"{score:.3f}" for score in shown]

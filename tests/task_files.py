@@ -1,0 +1,92 @@
+"""Files of the tasks over tables, as their tests need them."""
+
+import hypothesis
+import pytest
+
+from errors import UserError
+from tasks import TASKS
+from tasks.custom import custom_task
+from tasks.text_regression import TextRegression
+
+PROPERTY = hypothesis.settings(
+    derandomize=True, deadline=None, max_examples=100
+)
+CUSTOM = custom_task()
+CUSTOM_PAIR = custom_task(text_b_column="other text")
+CUSTOM_SCORES = custom_task(regression=True)
+# The tasks that have a training set.
+ALL_TASKS = {
+    **{name: task for name, task in TASKS.items() if not task.trained_as},
+    "custom": CUSTOM,
+    "custom-pair": CUSTOM_PAIR,
+    "custom-scores": CUSTOM_SCORES,
+}
+EVERY_TASK = pytest.mark.parametrize("task", ALL_TASKS.values(), ids=ALL_TASKS)
+CLASSIFICATIONS = {
+    name: task
+    for name, task in ALL_TASKS.items()
+    if not isinstance(task, TextRegression)
+}
+EVERY_CLASSIFICATION = pytest.mark.parametrize(
+    "task", CLASSIFICATIONS.values(), ids=CLASSIFICATIONS
+)
+EVERY_KIND = pytest.mark.parametrize("kind", ["train", "dev", "test"])
+
+
+def split_of(task, kind):
+    """The task's first split of a kind."""
+    splits = {"dev": task.dev_splits, "test": task.test_splits}
+    return splits[kind][0][1] if kind in splits else kind
+
+
+def labels_of(task):
+    """Labels that a file of the task may hold."""
+    if isinstance(task, TextRegression):
+        return ("0.5", "2.75", "5")
+    return task.labels or ("bad", "good", "no idea")
+
+
+def write_split(folder, task, kind, rows):
+    """Writes (text_a, text_b, label) rows where the task looks for them."""
+    layout = task.unlabelled if kind == "test" else task.labelled
+    columns = [layout.text_a, layout.text_b, layout.label]
+    names = [column for column in columns if isinstance(column, str)]
+    places = [
+        names.index(column) + 1 if isinstance(column, str) else column
+        for column in columns
+    ]
+    width = 1 + max(place for place in places if place is not None)
+
+    def line(values, rest):
+        cells = [rest] * width
+        for place, value in zip(places, values):
+            if place is not None:
+                cells[place] = value
+        return "\t".join(cells) + "\n"
+
+    header = line(columns if names else ["header"] * 3, "another column")
+    (folder / f"{split_of(task, kind)}.tsv").write_text(
+        (header if layout.header else "")
+        + "".join(line(row, f"rest {i}") for i, row in enumerate(rows)),
+        encoding="utf-8",
+    )
+    return int(layout.header)
+
+
+def write_task(folder, task, count=6):
+    """Writes all splits, and returns the completed task and the rows."""
+    labels = labels_of(task)
+    rows = [
+        (f'text "{i}', f" other '{i}", labels[i % len(labels)])
+        for i in range(count)
+    ]
+    for kind in ("train", "dev", "test"):
+        write_split(folder, task, kind, rows)
+    return task.complete(str(folder)), rows
+
+
+def refusal(function, *arguments):
+    """The text of the error that a call ends in."""
+    with pytest.raises(UserError) as raised:
+        function(*arguments)
+    return str(raised.value)

@@ -1,0 +1,223 @@
+"""The user's own tables."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from task_files import (
+    CUSTOM,
+    CUSTOM_SCORES,
+    refusal,
+    write_split,
+    write_task,
+)
+
+from tasks.custom import custom_task
+from tasks.text_task import Example, HeldOut
+
+
+def test_a_single_label_is_refused(tmp_path):
+    rows = [("a", "", "good"), ("b", "", "good")]
+    write_split(tmp_path, CUSTOM, "train", rows)
+    message = refusal(CUSTOM.complete, str(tmp_path))
+    assert str(tmp_path / "train.tsv") in message
+    assert "'good'" in message
+
+
+def test_a_label_that_the_training_file_lacks_is_refused(tmp_path):
+    task, _ = write_task(tmp_path, CUSTOM)
+    write_split(tmp_path, CUSTOM, "dev", [("a", "", "new")])
+    message = refusal(task.examples, str(tmp_path), "dev")
+    assert message.startswith(f"{tmp_path / 'dev.tsv'}:2: unknown label 'new'")
+    assert "bad, good, no idea" in message
+
+
+def test_labels_of_the_users_files_are_sorted(tmp_path):
+    rows = [("a", "", label) for label in ("b", "c", "a", "b")]
+    write_split(tmp_path, CUSTOM, "train", rows)
+    assert not CUSTOM.is_complete
+    complete = CUSTOM.complete(str(tmp_path))
+    assert complete.labels == ("a", "b", "c")
+    assert complete.describe() == {
+        "labels": ["a", "b", "c"],
+        "pairs": False,
+    }
+
+
+def test_label_words_are_written_as_utf_8(tmp_path):
+    task = dataclasses.replace(CUSTOM, labels=("bon marché", "東"))
+    examples = [Example("test-1", "a"), Example("test-2", "b")]
+    logits = np.eye(2, dtype=np.float32)
+    task.write_predictions(str(tmp_path), examples, {"logits": logits})
+    content = (tmp_path / "test_predictions.tsv").read_bytes().decode()
+    lines = [line.split("\t")[:2] for line in content.splitlines()[1:]]
+    assert lines == [["0", "bon marché"], ["1", "東"]]
+
+
+def write_json_lines(path, rows):
+    """Writes rows of keyword arguments."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_tables_of_all_kinds_give_the_same_examples(tmp_path):
+    rows = [("the cat", "good"), ("a, b", "bad"), ("c", "good")]
+    contents = {
+        ".tsv": "text\tlabel\n" + "".join(f"{t}\t{x}\n" for t, x in rows),
+        ".csv": "label,text\n" + "".join(f'{x},"{t}"\n' for t, x in rows),
+        ".jsonl": "".join(
+            json.dumps({"label": x, "text": t}) + "\n" for t, x in rows
+        ),
+    }
+    found = []
+    for ending, content in contents.items():
+        folder = tmp_path / ending[1:]
+        folder.mkdir()
+        (folder / f"train{ending}").write_text(content)
+        task = CUSTOM.complete(str(folder))
+        assert task.labels == ("bad", "good")
+        found.append(
+            [(e.text_a, e.label) for e in task.examples(str(folder), "train")]
+        )
+    assert found == [rows] * 3
+
+
+def test_files_without_a_header_have_numbered_columns(tmp_path):
+    (tmp_path / "train.tsv").write_text("ham\thello\nspam\twin !\n")
+    task = custom_task("1", label_column="0", header=False)
+    task = task.complete(str(tmp_path))
+    assert task.labels == ("ham", "spam")
+    assert task.examples(str(tmp_path), "train")[0] == Example(
+        "train-0", "hello", None, "ham"
+    )
+    assert "--header=false" in refusal(
+        lambda: custom_task("text", label_column="0", header=False)
+    )
+
+
+@pytest.mark.parametrize("label", ["a\tb", "a\nb"])
+def test_labels_that_are_no_words_are_refused(tmp_path, label):
+    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
+    write_json_lines(tmp_path / "train.jsonl", rows)
+    assert "a tab or a line break" in refusal(CUSTOM.complete, str(tmp_path))
+
+
+# A part of the training file as dev set
+
+
+def many(folder, counts, **options):
+    """A task with a training file of so many rows for each label."""
+    rows = [(f"text {x} {i}", "", x) for x in counts for i in range(counts[x])]
+    write_split(folder, CUSTOM, "train", rows)
+    return custom_task(**options).complete(str(folder))
+
+
+def test_a_share_of_each_label_is_held_out_and_nothing_is_lost(tmp_path):
+    task = many(tmp_path, {"a": 40, "b": 20, "c": 1}, dev_share=0.1)
+    train = task.examples(str(tmp_path), "train")
+    dev = task.examples(str(tmp_path), "dev")
+    assert [sum(e.label == x for e in dev) for x in "abc"] == [4, 2, 0]
+    whole = many(tmp_path, {"a": 40, "b": 20, "c": 1})
+    assert sorted(train + dev, key=lambda e: int(e.guid[6:])) == (
+        whole.examples(str(tmp_path), "train")
+    )
+
+
+def test_the_choice_depends_on_its_seed_alone(tmp_path):
+    task = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2)
+    again = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2)
+    other = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2, split_seed=2)
+    dev = task.examples(str(tmp_path), "dev")
+    assert again.examples(str(tmp_path), "dev") == dev
+    assert other.examples(str(tmp_path), "dev") != dev
+
+
+def test_held_out_scores_are_any_rows():
+    held_out = HeldOut(0.25, 1)
+    assert held_out.choose(CUSTOM_SCORES.held_out_groups(range(8))).sum() == 2
+
+
+@pytest.mark.parametrize("share, words", [(0.001, "takes 0"), (0.5, "takes 0")])
+def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, words):
+    counts = {"a": 9, "b": 9} if share < 0.1 else {"a": 1, "b": 1}
+    task = many(tmp_path, counts, dev_share=share)
+    assert words in refusal(task.examples, str(tmp_path), "dev")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_what_is_no_share_is_refused(share):
+    assert "--dev_share" in refusal(lambda: custom_task(dev_share=share))
+
+
+def test_a_dev_file_beside_a_share_is_refused(tmp_path):
+    task = many(tmp_path, {"a": 9, "b": 9}, dev_share=0.2)
+    write_split(tmp_path, CUSTOM, "dev", [("x", "", "a")])
+    for split in ("train", "dev"):
+        message = refusal(task.examples, str(tmp_path), split)
+        assert "leave out --dev_share" in message
+
+
+# Results
+
+
+def test_the_log_says_how_common_labels_are(tmp_path):
+    task = many(tmp_path, {"a": 1, "b": 3})
+    examples = task.examples(str(tmp_path), "train")
+    assert task.summarize(examples) == "b 3 (75.0%), a 1 (25.0%)"
+    assert task.summarize([Example("test-1", "x")]) == ""
+
+
+def test_the_log_says_what_scores_there_are(tmp_path):
+    task, _ = write_task(tmp_path, CUSTOM_SCORES)
+    examples = task.examples(str(tmp_path), "train")
+    assert task.summarize(examples) == "scores from 0.5 to 5, mean 2.75"
+
+
+def test_predictions_have_id_label_and_probability(tmp_path):
+    write_json_lines(
+        tmp_path / "train.jsonl",
+        [{"text": "x", "label": x, "nr": "1"} for x in ("no", "yes")],
+    )
+    rows = [{"text": "x", "nr": "k\t7"}, {"text": "y", "nr": "k8"}]
+    write_json_lines(tmp_path / "test.jsonl", rows)
+    task = custom_task(id_column="nr").complete(str(tmp_path))
+    examples = task.examples(str(tmp_path), "test")
+    logits = np.log(np.array([[1, 3], [4, 1]], np.float32))
+    _, path = task.write_predictions(
+        str(tmp_path), examples, {"logits": logits}
+    )
+    lines = [line.split("\t") for line in open(path).read().splitlines()]
+    assert lines[0] == ["id", "label", "probability"]
+    assert [line[:2] for line in lines[1:]] == [["k 7", "yes"], ["k8", "no"]]
+    assert [float(line[2]) for line in lines[1:]] == pytest.approx([0.75, 0.8])
+
+
+def test_predicted_scores_have_id_and_number(tmp_path):
+    task, _ = write_task(tmp_path, CUSTOM_SCORES, count=3)
+    scores = np.array([1.5, -1, 7.25], np.float32)
+    results, path = task.write_predictions(
+        str(tmp_path), task.examples(str(tmp_path), "test"), {"scores": scores}
+    )
+    assert open(results).read() == "1.5\n-1.0\n7.25\n"
+    assert open(path).read() == "id\tlabel\n0\t1.500\n1\t-1.000\n2\t7.250\n"
+
+
+def test_an_id_of_several_lines_is_refused(tmp_path):
+    write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": "a\nb"}])
+    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
+    message = refusal(task.examples, str(tmp_path), "test")
+    assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: ")
+
+
+def test_each_label_has_a_row_in_the_report(tmp_path):
+    task = many(tmp_path, {"a": 2, "b": 1, "c": 1})
+    labels = np.array([0, 0, 1, 2])
+    features = type("Features", (), {"labels": {"label_ids": labels}})
+    logits = np.eye(3)[[0, 1, 1, 1]]
+    (path,) = task.write_report(str(tmp_path), features, {"logits": logits})
+    assert [line.split("\t") for line in open(path).read().splitlines()] == [
+        ["label", "examples", "predicted", "precision", "recall", "f1"],
+        ["a", "2", "1", "1.0000", "0.5000", "0.6667"],
+        ["b", "1", "3", "0.3333", "1.0000", "0.5000"],
+        ["c", "1", "0", "0.0000", "0.0000", "0.0000"],
+    ]

@@ -1,0 +1,270 @@
+"""GLUE's tasks on files in the published layouts."""
+
+import numpy as np
+import pytest
+from task_files import refusal
+
+import metrics
+from tasks import TASKS, get_task
+from tokenization import FullTokenizer
+
+NAMES = "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax".split()
+# Files with the published headers and columns: task -> split -> lines.
+PUBLISHED = {
+    "cola": {
+        "train": ["gj04\t1\t\ta b .", "gj04\t0\t*\tc d ."],
+        "dev": ["gj04\t0\t*\ta b ."],
+        "test": ["index\tsentence", "0\ta b ."],
+    },
+    "sst-2": {
+        "train": ["sentence\tlabel", "a b \t1", "c d \t0"],
+        "dev": ["sentence\tlabel", "a b\t0"],
+        "test": ["index\tsentence", "0\ta b ."],
+    },
+    "mrpc": {
+        "train": [
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+            '1\t70\t71\ta "b\tc d',
+            "0\t72\t73\te f\tg h",
+        ],
+        "dev": [
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+            "0\t70\t71\ta b\tc d",
+        ],
+        "test": [
+            "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
+            "0\t70\t71\ta b\tc d",
+        ],
+    },
+    "sts-b": {
+        "train": [
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
+            "sentence1\tsentence2\tscore",
+            "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d\t5.000",
+            "1\tmain\tMSRvid\t2012\t4\tnone\tnone\te f\tg h\t3.800",
+        ],
+        "dev": [
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
+            "sentence1\tsentence2\tscore",
+            "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d\t0.000",
+        ],
+        "test": [
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
+            "sentence1\tsentence2",
+            "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d",
+        ],
+    },
+    "qqp": {
+        "train": [
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            "133273\t213221\t213222\ta b?\tc d?\t1",
+            "402555\t536040\t536041\te f?",
+            "360472\t364011\t490273\te f?\tg h?\t0",
+        ],
+        "dev": [
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            "1\t2\t3\ta b?\tc d?\t0",
+        ],
+        "test": ["id\tquestion1\tquestion2", "0\ta b?\tc d?"],
+    },
+    "mnli": {
+        "train": [
+            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
+            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
+            "sentence1\tsentence2\tlabel1\tgold_label",
+            "0\t31193\t31193n\tg\tp\tp\tp\tp\ta b\tc d\tneutral\tneutral",
+            "1\t1\t1e\tg\tp\tp\tp\tp\te f\tg h\tneutral\tentailment",
+        ],
+        "dev_matched": [
+            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
+            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
+            "sentence1\tsentence2\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\t"
+            "gold_label",
+            "0\t6\t6e\tg\tp\tp\tp\tp\ta b\tc d\tneutral\tneutral\tneutral\t"
+            "neutral\tneutral\tcontradiction",
+        ],
+        "test_matched": [
+            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
+            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
+            "sentence1\tsentence2",
+            "0\t3\t3\tg\tp\tp\tp\tp\ta b\tc d",
+        ],
+    },
+    "qnli": {
+        "train": [
+            "index\tquestion\tsentence\tlabel",
+            "0\ta b\tc d\tentailment",
+            "1\te f\tg h\tnot_entailment",
+        ],
+        "dev": [
+            "index\tquestion\tsentence\tlabel",
+            "0\ta b\tc d\tnot_entailment",
+        ],
+        "test": ["index\tquestion\tsentence", "0\ta b\tc d"],
+    },
+    "rte": {
+        "train": [
+            "index\tsentence1\tsentence2\tlabel",
+            "0\ta b\tc d\tnot_entailment",
+            "1\te f\tg h\tentailment",
+        ],
+        "dev": [
+            "index\tsentence1\tsentence2\tlabel",
+            "0\ta b\tc d\tnot_entailment",
+        ],
+        "test": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+    },
+    "wnli": {
+        "train": [
+            "index\tsentence1\tsentence2\tlabel",
+            "0\ta b\tc d\t1",
+            "1\te f\tg h\t0",
+        ],
+        "dev": ["index\tsentence1\tsentence2\tlabel", "0\ta b\tc d\t0"],
+        "test": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+    },
+    "ax": {
+        "diagnostic-full": [
+            "Lexical Semantics\tPredicate-Argument Structure\tLogic\t"
+            "Knowledge\tDomain\tPremise\tHypothesis\tLabel",
+            "\t\tNegation\t\tNews\ta b\tc d\tcontradiction",
+        ],
+        "diagnostic": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+    },
+}
+PUBLISHED["mnli"]["dev_mismatched"] = PUBLISHED["mnli"]["dev_matched"]
+PUBLISHED["mnli"]["test_mismatched"] = PUBLISHED["mnli"]["test_matched"]
+# Labels of the training rows above, and of the dev row.
+LABELS = {
+    "cola": ["1", "0", "0"],
+    "sst-2": ["1", "0", "0"],
+    "mrpc": ["1", "0", "0"],
+    "sts-b": ["5.000", "3.800", "0.000"],
+    "qqp": ["1", "0", "0"],
+    "mnli": ["neutral", "entailment", "contradiction"],
+    "qnli": ["entailment", "not_entailment", "not_entailment"],
+    "rte": ["not_entailment", "entailment", "not_entailment"],
+    "wnli": ["1", "0", "0"],
+    "ax": ["contradiction"],
+}
+
+
+@pytest.fixture
+def published(tmp_path):
+    """Writes a task's files and returns the folder."""
+
+    def write(name):
+        for split, lines in PUBLISHED[name].items():
+            text = "\n".join(lines) + "\n"
+            (tmp_path / f"{split}.tsv").write_text(text)
+        return str(tmp_path)
+
+    return write
+
+
+def test_all_of_glue_is_there():
+    assert set(NAMES) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_files_are_read(name, published):
+    folder, task = published(name), get_task(name)
+    read = []
+    for split in PUBLISHED[name]:
+        examples = task.examples(folder, split)
+        if split in dict(task.test_splits).values():
+            assert [e.label for e in examples] == [None]
+            continue
+        read += [e.label for e in examples][: 2 if split == "train" else 1]
+        assert examples[0].text_a.startswith("a ")
+        assert (examples[0].text_b or "c d").startswith("c d")
+        assert (examples[0].text_b is None) == (name in ("cola", "sst-2"))
+    assert read[: len(LABELS[name])] == LABELS[name]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("cola", ["matthews_correlation", "accuracy"]),
+        ("sst-2", ["accuracy"]),
+        ("mrpc", ["accuracy", "f1"]),
+        ("sts-b", ["pearson", "spearman"]),
+        ("qqp", ["accuracy", "f1"]),
+        ("mnli", ["accuracy"]),
+        ("qnli", ["accuracy"]),
+        ("rte", ["accuracy"]),
+        ("wnli", ["accuracy"]),
+        ("ax", ["matthews_correlation"]),
+    ],
+)
+def test_tasks_have_the_metrics_of_glue(name, expected):
+    assert list(get_task(name).metrics) == expected
+    assert set(expected) <= set(metrics.METRICS)
+
+
+def test_the_diagnostic_set_is_answered_by_what_was_trained_on_mnli(published):
+    task, mnli = get_task("ax"), get_task("mnli")
+    description = {**mnli.describe(), "name": "mnli"}
+    assert task.restore(description, "head") == task
+    assert mnli.restore(description, "head") == mnli
+    other = refusal(mnli.restore, {**description, "name": "ax"}, "head")
+    assert "not on mnli" in other
+    message = refusal(task.examples, published("ax"), "train")
+    assert "train mnli and pass that" in message
+
+
+@pytest.mark.parametrize("score", ["5.1", "-0.1", "nan", "inf", "", "good"])
+def test_scores_outside_the_scale_are_refused(published, score):
+    folder, task = published("sts-b"), get_task("sts-b")
+    line = f"0\tmain\tf\t2012\t1\tnone\tnone\ta b\tc d\t{score}"
+    with open(f"{folder}/dev.tsv", "w") as file:
+        file.write(f"header\n{line}\n")
+    message = refusal(task.examples, folder, "dev")
+    assert "dev.tsv:2: the score is" in message and "from 0 to 5" in message
+
+
+def test_a_classifiers_head_gives_no_scores():
+    description = {**get_task("rte").describe(), "name": "rte"}
+    assert "gives labels" in refusal(
+        get_task("sts-b").restore, description, "head"
+    )
+    description = {**get_task("sts-b").describe(), "name": "sts-b"}
+    assert "without labels" in refusal(
+        get_task("rte").restore, description, "head"
+    )
+
+
+def test_scores_are_written_within_the_scale(published, tmp_path):
+    folder, task = published("sts-b"), get_task("sts-b")
+    examples = task.examples(folder, "test") * 3
+    scores = np.array([-0.25, 2.71828, 5.5], np.float32)
+    results, path = task.write_predictions(
+        str(tmp_path), examples, {"scores": scores}
+    )
+    assert np.loadtxt(results).tolist() == pytest.approx(scores.tolist())
+    assert open(path).read() == (
+        "index\tprediction\n0\t0.000\n1\t2.718\n2\t5.000\n"
+    )
+
+
+ROWS = {
+    "MRPC": (3668, 408, 1725),
+    "CoLA": (8551, 1043, 1063),
+    "SST-2": (67349, 872, 1821),
+    "STS-B": (5749, 1500, None),
+    "RTE": (2490, 277, 3000),
+    "WNLI": (635, 71, 146),
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", ROWS)
+def test_real_files_are_read_whole(shared_dir, tiny_bert, name):
+    task, folder = get_task(name), str(shared_dir / "data" / "glue" / name)
+    for split, rows in zip(("train", "dev", "test"), ROWS[name]):
+        if rows is not None:
+            examples = task.examples(folder, split)
+            assert len(examples) == rows
+    tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"))
+    features = task.featurize(examples[:5], tokenizer, 16)
+    assert len(features) == 5

@@ -1,0 +1,135 @@
+"""Kinds of tasks from files to results, within this process."""
+
+import json
+
+import pytest
+from conftest import SENTENCES, write_table
+
+from errors import UserError
+
+NLI = {"good": "entailment", "bad": "contradiction"}
+
+
+@pytest.fixture
+def small(tiny_flags, tmp_path):
+    """Flags of a short training over a folder that the test fills."""
+    tiny_flags.update(data_dir=tmp_path, num_train_epochs=1)
+    return tiny_flags
+
+
+def read_results(folder):
+    return json.loads((folder / "eval_results.json").read_text())
+
+
+def write_mnli(folder):
+    """MNLI and its diagnostic set, with columns by name."""
+    header = ("sentence2", "gold_label", "sentence1")
+    rows = [(text, NLI[label], "the cat") for text, label in SENTENCES]
+    write_table(folder / "train.tsv", rows * 5, header)
+    write_table(folder / "dev_matched.tsv", rows, header)
+    write_table(folder / "dev_mismatched.tsv", rows[:5], header)
+    for name, count in (("matched", 3), ("mismatched", 4)):
+        write_table(folder / f"test_{name}.tsv", rows[:count], header)
+    pairs = [(str(i), text, "a dog") for i, (text, _) in enumerate(SENTENCES)]
+    write_table(folder / "diagnostic.tsv", pairs, ("index", "s1", "s2"))
+    write_table(
+        folder / "diagnostic-full.tsv",
+        [(text, "a dog", NLI[label]) for text, label in SENTENCES],
+        ("Premise", "Hypothesis", "Label"),
+    )
+
+
+def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
+    classify, small, tmp_path
+):
+    write_mnli(tmp_path)
+    small.update(task_name="MNLI", do_eval=True, do_predict=True)
+    classify(**small)
+    out = small["output_dir"]
+    results = read_results(out)
+    for name in ("eval_accuracy", "eval_loss"):
+        assert results[name] != results[f"{name}_mismatched"]
+    for name, rows in (("", 3), ("_mismatched", 4)):
+        lines = (out / f"test_results{name}.tsv").read_text().splitlines()
+        assert len(lines) == rows
+        lines = (out / f"test_predictions{name}.tsv").read_text().splitlines()
+        assert len(lines) == rows + 1
+        lines = (out / f"eval_labels{name}.tsv").read_text().splitlines()
+        assert len(lines) == 4
+    small.update(
+        task_name="AX",
+        do_train=False,
+        init_checkpoint=out / f"model.ckpt-{results['global_step']}",
+        output_dir=tmp_path / "ax",
+    )
+    classify(**small)
+    answers = (tmp_path / "ax" / "test_predictions.tsv").read_text()
+    assert len(answers.splitlines()) == 9
+    assert "eval_matthews_correlation" in read_results(tmp_path / "ax")
+
+
+def test_scores_are_learned_and_go_on_from_the_adapter(
+    classify, small, tmp_path
+):
+    score = {"good": "2", "bad": "0.5"}
+    rows = [("x",) * 7 + ("a", text, score[x]) for text, x in SENTENCES]
+    write_table(tmp_path / "train.tsv", rows * 5, ("h",) * 10)
+    write_table(tmp_path / "dev.tsv", rows, ("h",) * 10)
+    small.update(
+        task_name="STS-B",
+        do_eval=True,
+        num_train_epochs=40,
+        tuning_method="full",
+        learning_rate=1e-3,
+    )
+    del small["adapter_size"]
+    classify(**small)
+    results = read_results(small["output_dir"])
+    assert results["eval_pearson"] > 0.9
+    assert results["eval_loss"] < 0.2
+    assert not (small["output_dir"] / "eval_labels.tsv").exists()
+    small.update(
+        do_train=False,
+        adapter=small["output_dir"] / "adapter",
+        output_dir=tmp_path / "again",
+    )
+    classify(**small)
+    assert read_results(tmp_path / "again") == results
+
+
+def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
+    rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
+    test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]
+    for name, content in (("train", rows), ("test", test)):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"nr": "", **row}) + "\n" for row in content)
+        )
+    small.update(
+        text_a_column="t",
+        label_column="y",
+        id_column="nr",
+        dev_share=0.2,
+        do_eval=True,
+        do_predict=True,
+    )
+    classify(**small)
+    report = (small["output_dir"] / "eval_labels.tsv").read_text().splitlines()
+    assert [line.split("\t")[:2] for line in report[1:]] == [
+        ["bad", "4"],
+        ["good", "4"],
+    ]
+    answers = (small["output_dir"] / "test_predictions.tsv").read_text()
+    lines = [line.split("\t") for line in answers.splitlines()]
+    assert lines[0] == ["id", "label", "probability"]
+    assert [line[0] for line in lines[1:]] == [f"row {i}" for i in range(8)]
+    assert all(0.5 <= float(line[2]) <= 1 for line in lines[1:])
+
+
+@pytest.mark.parametrize("name", ["text_a_column", "dev_share", "header"])
+def test_columns_of_a_known_task_are_not_the_users(
+    classify, small, tmp_path, name
+):
+    value = {"dev_share": 0.1, "header": False}.get(name, "x")
+    small.update({"task_name": "MRPC", name: value})
+    with pytest.raises(UserError, match=f"--{name} is for --task_name=custom"):
+        classify(**small)

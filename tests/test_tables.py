@@ -1,0 +1,263 @@
+"""Reading tables: TSV, CSV and JSON Lines."""
+
+import csv
+import io
+import json
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from task_files import CUSTOM, PROPERTY, refusal
+
+from errors import UserError
+from tasks import get_task
+from tasks.tables import READERS, Layout, find_table, read_rows
+from tasks.text_task import Example
+
+
+def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_bytes(
+        b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\nbad\tb\ngood\tc\n\r\n\n'
+    )
+    task = CUSTOM.complete(str(tmp_path))
+    assert task.examples(str(tmp_path), "train") == [
+        Example("train-1", '"a', None, "good"),
+        Example("train-2", "b", None, "bad"),
+        Example("train-3", "c", None, "good"),
+    ]
+
+
+def test_empty_lines_of_a_file_with_one_column_are_empty_texts(tmp_path):
+    (tmp_path / "test.tsv").write_text("text\na\n\nb\n\n")
+    rows = read_rows(str(tmp_path / "test.tsv"), Layout("text"))
+    assert rows == [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])]
+
+
+def test_lines_end_at_newlines_only(tmp_path):
+    path = tmp_path / "data.tsv"
+    path.write_bytes("a\u2028b\x0cc\x85\td\n".encode())
+    rows = read_rows(str(path), Layout(0, 1, header=False))
+    assert rows == [(0, ["a\u2028b\x0cc\x85", "d"])]
+
+
+def test_columns_are_chosen_by_name_wherever_they_are(tmp_path):
+    path = tmp_path / "data.tsv"
+    path.write_text("x\tlabel\ty\ttext\n1\tgood\t2\tthe cat\t3\n")
+    rows = read_rows(str(path), Layout("text", label="label"))
+    assert rows == [(1, ["the cat", "good"])]
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"header\n", "holds no rows"),
+        (b"h\n1\ta\tb\tc\td\n1\ta\tb\tc\n", ":3: found 4 .* at least 5"),
+        (b"h\nno tabs at all\n", ":2: found 1 .* at least 5"),
+        (b"h\n1\ta\tb\tc\td\n\n2\ta\tb\tc\td\n", ":3: found 1 .* at least 5"),
+        (b"h\n1\ta\tb\tc\td\n2\ta\tb\tc\td\n", ":3: unknown label '2'"),
+        (b"h\n\ta\tb\tc\td\n", ":2: unknown label ''"),
+        (b"h\n 1\ta\tb\tc\td\n", ":2: unknown label ' 1'"),
+        (b"h\n1\ta\tb\tc\td\n1\ta\tb\tc\xe9\td\n", ":3: not UTF-8 .*0xe9"),
+        ("h\n1\ta\tb\tc\td\n".encode("utf-16"), ":1: not UTF-8"),
+    ],
+)
+def test_malformed_files_are_refused_with_their_line(
+    tmp_path, content, expected
+):
+    path = tmp_path / "dev.tsv"
+    path.write_bytes(content)
+    message = refusal(get_task("mrpc").examples, str(tmp_path), "dev")
+    assert re.search(f"^{re.escape(str(path))} ?{expected}", message), message
+
+
+@pytest.mark.parametrize("missing", ["text", "label"])
+def test_an_unknown_column_is_refused_with_those_of_the_file(tmp_path, missing):
+    names = [n for n in ("text", "label", "more") if n != missing]
+    path = tmp_path / "train.tsv"
+    path.write_text("\t".join(names) + "\na\tb\n")
+    message = refusal(CUSTOM.complete, str(tmp_path))
+    assert message.startswith(f"{path}:1: ")
+    assert repr(missing) in message
+    assert ", ".join(names) in message
+
+
+FILE_CONTENTS = st.one_of(
+    st.binary(max_size=60),
+    st.lists(
+        st.sampled_from(
+            b"text|other text|label|sentence|0|1|entailment|a|\t|\t|\t|\n|\n|"
+            b'\r\n|\xef\xbb\xbf|\xc3\xa9|\xff|\0|"|\x1b|\xe2\x80\xa8'.split(
+                b"|"
+            )
+        ),
+        max_size=40,
+    ).map(b"".join),
+    # A header that custom tasks know, then rows of any shape.
+    st.lists(
+        st.lists(st.sampled_from([b"0", b"1", b"a b", b""]), max_size=6).map(
+            b"\t".join
+        ),
+        max_size=6,
+    ).map(lambda rows: b"\n".join([b"label\ttext\tother text", *rows])),
+)
+
+
+@PROPERTY
+@hypothesis.given(
+    content=FILE_CONTENTS,
+    layout=st.builds(
+        Layout,
+        st.sampled_from([0, 2, "text"]),
+        st.sampled_from([None, 1, "other text"]),
+        st.sampled_from([None, 0, "label"]),
+        st.booleans(),
+    ),
+)
+def test_any_bytes_are_rows_or_refused(tmp_path_factory, layout, content):
+    path = tmp_path_factory.getbasetemp() / "any_bytes.tsv"
+    path.write_bytes(content)
+    try:
+        rows = read_rows(str(path), layout)
+    except UserError as error:
+        assert str(path) in str(error)
+        return
+    columns = (layout.text_a, layout.text_b, layout.label)
+    width = sum(column is not None for column in columns)
+    assert rows
+    assert all(len(cells) == width for _, cells in rows)
+
+
+# CSV and JSON Lines
+
+
+def test_csv_cells_may_hold_commas_quotation_marks_and_lines(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes(
+        b'label,text,id\r\ngood,"a, ""b""\nc",1\r\n\r\nbad,d,2\r\n'
+    )
+    layout = Layout("text", label="label", row_id="id")
+    assert read_rows(str(path), layout) == [
+        (1, ['a, "b"\nc', "good", "1"]),
+        (4, ["d", "bad", "2"]),
+    ]
+
+
+def test_json_values_are_read_as_text(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(
+        '{"t": "a\\tb", "l": 1}\n\n{"l": true, "t": "é"}\n{"t": "", "l": 0.5}'
+    )
+    assert read_rows(str(path), Layout("t", label="l")) == [
+        (0, ["a\tb", "1"]),
+        (2, ["é", "true"]),
+        (3, ["", "0.5"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.csv", b'text,label\n"a,b\n', ":2: not CSV"),
+        ("a.csv", b"text,label\na,b\nc\n", ":3: found 1 comma-separated"),
+        ("a.csv", b"text\na\n", ":1: no column is named 'label'"),
+        ("a.csv", b"text,label\n", " holds no rows"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{', ":2: not JSON"),
+        ("a.jsonl", b"[1]\n", ":1: expected a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n', ":1: no key 'label', found text"),
+        ("a.jsonl", b'{"text": "a", "label": null}', ":1: 'label' is null"),
+        ("a.jsonl", b'{"text": ["a"], "label": 1}', ":1: 'text' is \\["),
+        ("a.jsonl", b'{"text": "\\ud800", "label": 1}', ":1: .*half a char"),
+        ("a.jsonl", b"\n\n", " is empty"),
+        ("a.jsonl", b"[" * 100_000, ":1: not JSON"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_its_line(
+    tmp_path, name, content, expected
+):
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = refusal(read_rows, str(path), Layout("text", label="label"))
+    assert re.match(re.escape(str(path)) + expected, message), message
+
+
+def test_json_lines_have_no_numbered_columns(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n')
+    assert "named columns" in refusal(read_rows, str(path), Layout(0))
+
+
+def test_short_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\ty\na\tb\nc\nd\te\n")
+    layout = Layout(0, label=1, skips_short_rows=True)
+    assert read_rows(str(path), layout) == [(1, ["a", "b"]), (3, ["d", "e"])]
+
+
+def test_the_kind_of_a_table_is_that_of_its_name(tmp_path):
+    assert find_table(str(tmp_path), "dev") == str(tmp_path / "dev.tsv")
+    for ending in READERS:
+        path = tmp_path / f"dev{ending}"
+        path.write_text("x")
+        assert find_table(str(tmp_path), "dev") == str(path)
+        path.rename(tmp_path / "away")
+
+
+def test_two_files_of_a_split_are_refused(tmp_path):
+    for name in ("dev.csv", "dev.jsonl"):
+        (tmp_path / name).write_text("x")
+    message = refusal(find_table, str(tmp_path), "dev")
+    assert "dev.csv and" in message and "keep one" in message
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@PROPERTY
+@hypothesis.given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6),
+    ending=st.sampled_from([".csv", ".jsonl"]),
+)
+def test_tables_that_libraries_wrote_are_read_back(
+    tmp_path_factory, rows, ending
+):
+    path = tmp_path_factory.getbasetemp() / f"written{ending}"
+    if ending == ".csv":
+        file = io.StringIO(newline="")
+        writer = csv.writer(file)
+        writer.writerows([("text", "label"), *rows])
+        content = file.getvalue()
+    else:
+        content = "".join(
+            json.dumps({"label": label, "text": text}) + "\n"
+            for text, label in rows
+        )
+    path.write_bytes(content.encode())
+    if "\0" in content:
+        # Python 3.9 and 3.10 have no such CSV.
+        return
+    found = read_rows(str(path), Layout("text", label="label"))
+    assert [tuple(cells) for _, cells in found] == rows
+
+
+@PROPERTY
+@hypothesis.given(
+    content=st.one_of(
+        st.binary(max_size=40), st.text('{}[]":,\n\r\t ab1\0', max_size=40)
+    ),
+    ending=st.sampled_from(sorted(READERS)),
+)
+def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, ending):
+    path = tmp_path_factory.getbasetemp() / f"any{ending}"
+    path.write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
+    try:
+        rows = read_rows(str(path), Layout("a", label="b"))
+    except UserError as error:
+        assert str(path) in str(error)
+        return
+    assert all(len(cells) == 2 for _, cells in rows)
