@@ -6,118 +6,23 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
-import time
 
 import pytest
-from conftest import ROOT, SENTENCES, write_table
-
-SCRIPTS = ROOT / "scripts"
-SMALL = {
-    "TASKS": "RTE SST-2",
-    "SIZES": "2 4",
-    "RATES": "1e-3",
-    "EPOCHS": "1",
-    "SEEDS": "1",
-}
-# In the place of Python: appends to `runs`, fails where `fail` names the run,
-# takes a while where `slow` does, and writes what a run writes.
-STAND_IN = """#!/usr/bin/env bash
-case $1 in *grid_status.py) exec {python} "$@" ;; esac
-for argument; do
-  case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
-done
-echo "$out" >> {folder}/runs
-if grep -qs "$out" {folder}/fail; then
-  echo 'error: the data is missing' >&2
-  echo 'a notice of TensorFlow' >&2
-  exit 1
-fi
-if grep -qs "$out" {folder}/slow; then
-  echo "I1121 15:53:31.1 139 progress.py:55] train: 64/80 examples"
-  sleep 31.41
-fi
-echo '{{}}' > "$out/eval_results.json"
-"""
-
-
-class Sweep:
-    """A sweep over two tasks and two sizes, with a stand-in for Python."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.out = folder / "out"
-        stand_in = folder / "python"
-        stand_in.write_text(
-            STAND_IN.format(python=sys.executable, folder=folder)
-        )
-        stand_in.chmod(0o755)
-        for task in SMALL["TASKS"].split():
-            (folder / "glue" / task).mkdir(parents=True)
-        self.environment = {
-            **os.environ,
-            **SMALL,
-            "PYTHON": str(stand_in),
-            "BERT": str(folder),
-            "GLUE_DIR": str(folder / "glue"),
-        }
-
-    def start(self, *arguments, **environment):
-        return subprocess.Popen(
-            [SCRIPTS / "sweep_glue.sh", self.out, *arguments],
-            env={**self.environment, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments, **environment):
-        process = self.start(*arguments, **environment)
-        output, errors = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(
-            arguments, process.returncode, output, errors
-        )
-
-    def name(self, name):
-        """The folder of a run."""
-        return self.out / "runs" / name
-
-    def started(self):
-        """Folders of the runs that were started, in order."""
-        path = self.folder / "runs"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def mark(self, kind, *names):
-        """Says which runs are to fail or to be slow."""
-        lines = "".join(f"{self.name(name)}\n" for name in names)
-        (self.folder / kind).write_text(lines)
+from sweep_stand_in import (
+    RUNS,
+    SCRIPTS,
+    SMALL,
+    TINY,
+    Sweep,
+    counts,
+    make_real,
+    wait_for,
+)
 
 
 @pytest.fixture
 def sweep(tmp_path):
     return Sweep(tmp_path)
-
-
-def counts(text):
-    """The numbers of the table of states."""
-    lines = text[text.index("state") :].splitlines()[1:7]
-    return {line.split()[0]: int(line.split()[1]) for line in lines}
-
-
-RUNS = [
-    f"{task}/houlsby{size}-lr1e-3-epochs1-seed1"
-    for task in ("RTE", "SST-2")
-    for size in (2, 4)
-]
-
-
-def wait_for(condition, seconds=60):
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 # What is run
@@ -299,20 +204,7 @@ def test_jobs_run_at_the_same_time(sweep):
 @pytest.fixture
 def real(sweep, tiny_bert):
     """The sweep with real runs over two tiny tasks, a thing of seconds."""
-    pairs = [
-        (str(i), text, "the cat", {"good": "entailment"}.get(x, "not_" + E))
-        for i, (text, x) in enumerate(SENTENCES * 5)
-    ]
-    singles = [(text, str(int(x == "good"))) for text, x in SENTENCES * 5]
-    for split in ("train", "dev"):
-        write_table(sweep.folder / "glue/RTE" / f"{split}.tsv", pairs, "abcd")
-        write_table(sweep.folder / "glue/SST-2" / f"{split}.tsv", singles)
-    sweep.environment.update(PYTHON=sys.executable, BERT=str(tiny_bert))
-    return sweep
-
-
-E = "entailment"
-TINY = ("--", "--max_seq_length=24", "--save_checkpoints_steps=5")
+    return make_real(sweep, tiny_bert)
 
 
 def test_a_killed_sweep_ends_in_the_same_bits(real):

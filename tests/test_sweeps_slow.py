@@ -1,0 +1,75 @@
+"""A long sweep whose driver is killed again and again: pytest -m slow."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from sweep_stand_in import TINY, Sweep, counts, make_real
+
+AXES = {
+    "TASKS": "RTE SST-2",
+    "SIZES": "2 4 8",
+    "RATES": "1e-3 3e-3",
+    "EPOCHS": "1",
+    "SEEDS": " ".join(map(str, range(1, 26))),
+}
+KILLS = 10
+
+
+def kill(process, how):
+    """Kills a driver alone, its xargs alone, or it with all its runs."""
+    if how == "all":
+        os.killpg(process.pid, signal.SIGKILL)
+    elif how == "driver":
+        process.kill()
+    else:
+        subprocess.run(["pkill", "-9", "-P", str(process.pid), "xargs"])
+    process.wait()
+
+
+@pytest.mark.slow
+def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
+    sweep = make_real(Sweep(tmp_path), tiny_bert)
+    rng = random.Random(0)
+    for number in range(KILLS):
+        process = sweep.start("--jobs", "2", *TINY, **AXES)
+        time.sleep(rng.uniform(5, 60))
+        how = rng.choice(["all", "driver", "xargs"])
+        kill(process, how)
+        shown = counts(sweep.run("--status").stdout)
+        print(f"kill {number + 1}, {how}: {shown}", flush=True)
+    process = sweep.start("--jobs", "2", *TINY, **AXES)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert counts(output)["finished"] == 300
+    names = [
+        line.split("\t")[0]
+        for line in (sweep.out / "grid.tsv").read_text().splitlines()
+    ]
+    assert len(set(names)) == 300
+    interrupted = []
+    for name in names:
+        lines = (sweep.name(name) / "attempts.tsv").read_text().splitlines()
+        events = [line.split("\t")[1] for line in lines]
+        # Nothing starts while another attempt runs, nothing after its end.
+        assert events[-1] == "end 0" and events.count("end 0") == 1
+        assert set(events[:-1]) == {"start"}
+        if len(events) > 2:
+            interrupted.append(name)
+    print(f"{len(interrupted)} runs were cut off and went on")
+    assert interrupted
+    # They ended in the bits of runs that were not.
+    for name in rng.sample(interrupted, 3):
+        artifact = sweep.name(name) / "adapter" / "adapter.safetensors"
+        content = artifact.read_bytes()
+        shutil.rmtree(sweep.name(name))
+        row = str(names.index(name) + 1)
+        environment = {**sweep.environment, "SLOT": "0", "JOBS": "2"}
+        subprocess.run(
+            ["scripts/run_row.sh", sweep.out, row], env=environment, check=True
+        )
+        assert artifact.read_bytes() == content
