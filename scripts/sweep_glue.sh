@@ -11,6 +11,7 @@ source "$(dirname "$0")/grid.sh"
 : "${TASKS=CoLA SST-2 MRPC STS-B QQP MNLI QNLI RTE}"
 : "${METHODS=houlsby}"            # also full, top_layers, pfeiffer, ...
 : "${SIZES=8 64 256}"             # of adapters
+: "${INIT_SCALES=}"               # of houlsby's adapters; nothing: its own
 : "${LAYERS=1 2 3 5 7 9 11 12}"   # k of top_layers
 : "${RATES=3e-5 3e-4 3e-3}"       # learning rates
 : "${EPOCHS=3 20}"
@@ -56,8 +57,15 @@ if [ "$task" != status ]; then
           ;;
         houlsby | pfeiffer | bapna | parallel | adapterdrop | compacter | pals)
           for size in $SIZES; do
-            add_runs "$glue" "$method$size" --tuning_method="$method" \
-              --adapter_size="$size"
+            adapters=(--tuning_method="$method" --adapter_size="$size")
+            if [ "$method" != houlsby ] || [ -z "$INIT_SCALES" ]; then
+              add_runs "$glue" "$method$size" "${adapters[@]}"
+              continue
+            fi
+            for scale in $INIT_SCALES; do
+              add_runs "$glue" "$method$size-scale$scale" "${adapters[@]}" \
+                --adapter_init_scale="$scale"
+            done
           done
           ;;
         *) add_runs "$glue" "$method" --tuning_method="$method" ;;

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Takes the trained adapters of each span of layers out of a run and evaluates
+# it again, without training (Houlsby et al. 2019, section 3.6):
+#
+#   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
+#
+# RUN is the run's folder, FLAGS are those of its evaluation, as --task_name and
+# --data_dir; `python -m scripts.plot OUTPUT_DIR` draws the result. With L
+# layers these are L (L + 1) / 2 + 1 evaluations. PROGRAM=run_squad.py is for
+# question answering.
+source "$(dirname "$0")/grid.sh"
+: "${PROGRAM=run_classifier.py}"
+open_grid 'usage: RUN=FOLDER scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS OF THE EVALUATION' "$@"
+if [ "$task" != status ]; then
+  need RUN 'the output folder of a training'
+  RUN=$(realpath "$RUN")
+  cd "$scripts/.."
+  # Prints a line for each artifact: its name.
+  names=$("$python" -m scripts.ablate_adapter "$RUN" "$output")
+  base=$("$python" -c 'import json, sys
+print(json.load(open(sys.argv[1]))["base"]["path"])' "$RUN/adapter/adapter_config.json")
+  for name in $names; do
+    add_run "$name" "$python" "$PROGRAM" --init_checkpoint="$base" \
+      --adapter="$output/adapters/$name" --do_eval=true
+  done
+fi
+run_grid

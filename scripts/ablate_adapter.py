@@ -1,0 +1,94 @@
+"""Writes a run's adapter without the adapters of each span of layers.
+
+    python -m scripts.ablate_adapter RUN OUTPUT_DIR
+
+OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
+`layers<first>-<last>`; ablation.json says what they are. An adapter is taken
+out by zeros in its projection back up, which makes it the identity exactly.
+"""
+
+import os
+import pathlib
+import re
+import sys
+from typing import Dict, List
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np  # noqa: E402
+
+import adapter_artifact  # noqa: E402
+import adapter_modeling  # noqa: E402
+import files  # noqa: E402
+from errors import UserError  # noqa: E402
+from tasks import TASKS  # noqa: E402
+
+# Methods whose adapters add what comes out of `weights2` and `biases2`.
+METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
+UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
+
+
+def ablate(
+    values: Dict[str, np.ndarray], first: int, last: int
+) -> Dict[str, np.ndarray]:
+    """The values with zeros upwards in the layers from `first` to `last`."""
+    result = {}
+    for name, value in values.items():
+        match = UP.fullmatch(name)
+        inside = match and first <= int(match.group(1)) <= last
+        result[name] = np.zeros_like(value) if inside else value
+    return result
+
+
+def main(run: str, output: str) -> List[str]:
+    """Writes all artifacts.
+
+    Returns:
+        Their names.
+
+    Raises:
+        UserError: the run has no artifact, or its method no adapters.
+    """
+    artifact = adapter_artifact.read(os.path.join(run, "adapter"))
+    config = artifact.config
+    method = adapter_modeling.parse(config["method"])
+    if method.name not in METHODS:
+        raise UserError(
+            f"{run} was trained with {method}, which has no adapters to take "
+            f"out; expected one of {', '.join(METHODS)}"
+        )
+    values = {
+        name: artifact.weights.read(name) for name in artifact.weights.shapes
+    }
+    layers = config["bert_config"]["num_hidden_layers"]
+    spans = {"none": (0, -1)}
+    for first in range(layers):
+        for last in range(first, layers):
+            spans[f"layers{first}-{last}"] = first, last
+    for name, (first, last) in spans.items():
+        folder = os.path.join(output, "adapters", name)
+        files.prepare_folder(folder, 0)
+        adapter_artifact.write(folder, config, ablate(values, first, last))
+    task = config["task"]["name"]
+    score = TASKS[task].metrics[0] if task in TASKS else "accuracy"
+    files.write_json(
+        os.path.join(output, "ablation.json"),
+        {
+            "name": task if task != "custom" else pathlib.Path(run).parent.name,
+            "task": task,
+            # The paper shows CoLA in accuracy, too.
+            "score": {"squad": "f1", "cola": "accuracy"}.get(task, score),
+            "layers": layers,
+            "run": str(run),
+        },
+    )
+    return list(spans)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m scripts.ablate_adapter RUN OUTPUT_DIR")
+    try:
+        print("\n".join(main(*sys.argv[1:])))
+    except UserError as problem:
+        sys.exit(f"error: {problem}")

@@ -1,0 +1,153 @@
+"""What the runs in some folders came to, for tables and figures."""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import sys
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import adapter_modeling
+import modeling
+from methods.base import TuningMethod
+from tasks import TASKS
+
+# Scores of these are fractions; those of question answering are in percent.
+FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
+FRACTIONS |= {"macro_f1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished training with its scores.
+
+    Attributes:
+        folder: its output folder.
+        task: name of the task; of the user's own, the folder's parent.
+        method: how it was tuned.
+        rate: peak learning rate.
+        epochs: passes over the training set.
+        seed: of everything random.
+        scores: by name without `eval_`, in points of 100 but for losses.
+        trained: parameters of the task.
+        bert: parameters of the BERT.
+    """
+
+    folder: pathlib.Path
+    task: str
+    method: TuningMethod
+    rate: float
+    epochs: float
+    seed: int
+    scores: Dict[str, float]
+    trained: int
+    bert: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Runs that differ in nothing but their seeds."""
+
+    runs: Tuple[Run, ...]
+
+    @property
+    def method(self) -> TuningMethod:
+        """How they were tuned."""
+        return self.runs[0].method
+
+    def mean(self, score: str) -> float:
+        """Mean over the seeds."""
+        return statistics.fmean(run.scores[score] for run in self.runs)
+
+    def error(self, score: str) -> Optional[float]:
+        """Standard error of the mean; None of a single seed."""
+        if len(self.runs) < 2:
+            return None
+        values = [run.scores[score] for run in self.runs]
+        return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def read_run(folder: pathlib.Path) -> Run:
+    """Reads `run.json` and `eval_results.json` of a run."""
+    description = json.loads((folder / "run.json").read_text())
+    results = json.loads((folder / "eval_results.json").read_text())
+    task = description["task"]["name"]
+    config = modeling.BertConfig(**description["bert_config"])
+    shapes = modeling.list_variables(config)
+    training = description["training"]
+    return Run(
+        folder=folder,
+        task=folder.parent.name if task == "custom" else task,
+        method=adapter_modeling.parse(description["method"]),
+        rate=training["learning_rate"],
+        epochs=training["epochs"],
+        seed=training["seed"],
+        scores={
+            name[len("eval_") :]: value
+            * (100 if _metric(name) in FRACTIONS and task != "squad" else 1)
+            for name, value in results.items()
+            if name.startswith("eval_")
+        },
+        trained=description["parameters"]["trained"],
+        bert=sum(map(math.prod, shapes.values())),
+    )
+
+
+def _metric(name: str) -> str:
+    """`eval_accuracy_mismatched` -> `accuracy`."""
+    name = name[len("eval_") :]
+    return name[: -len("_mismatched")] if "_mismatched" in name else name
+
+
+def find_runs(folders: Iterable[str]) -> List[Run]:
+    """All evaluated trainings below some folders.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    found: Dict[pathlib.Path, Run] = {}
+    unfinished = 0
+    for folder in map(pathlib.Path, folders):
+        if not folder.is_dir():
+            sys.exit(f"error: {folder} is no folder of runs")
+        for path in sorted(folder.rglob("run.json")):
+            if path.parent.name == "phase_1":
+                continue
+            if (path.parent / "eval_results.json").exists():
+                # Folders may overlap.
+                found[path.parent.resolve()] = read_run(path.parent)
+            else:
+                unfinished += 1
+    if not found:
+        sys.exit(f"error: no evaluated run in {', '.join(map(str, folders))}")
+    if unfinished:
+        print(f"{unfinished} runs without scores are left out", file=sys.stderr)
+    return list(found.values())
+
+
+def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
+    """The settings of each task, in the order of their first runs."""
+    groups: Dict[str, Dict[Any, List[Run]]] = collections.defaultdict(dict)
+    for run in runs:
+        key = (str(run.method), run.rate, run.epochs, run.bert)
+        groups[run.task].setdefault(key, []).append(run)
+    return {
+        task: [Setting(tuple(runs)) for runs in settings.values()]
+        for task, settings in groups.items()
+    }
+
+
+def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
+    """The setting with the best mean score; the first of equal ones."""
+    return max(settings, key=lambda s: s.mean(score), default=None)
+
+
+def main_score(settings: Iterable[Setting]) -> str:
+    """The score by which settings of one task are chosen."""
+    run = next(iter(settings)).runs[0]
+    if run.task in TASKS:
+        return TASKS[run.task].metrics[0]
+    # Of question answering, of the user's own labels, or of their numbers.
+    return next(s for s in ("f1", "accuracy", "pearson") if s in run.scores)

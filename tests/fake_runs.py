@@ -1,0 +1,38 @@
+"""Folders of runs that no training made, for tables and figures."""
+
+import dataclasses
+import json
+
+from tasks import TASKS
+
+
+class FakeRuns:
+    """Writes runs below a folder."""
+
+    def __init__(self, folder, config):
+        self.folder = folder
+        self.config = config
+        self.count = 0
+
+    def add(self, task, method, scores, rate=1e-3, epochs=3, seed=1, trained=0):
+        """Writes a run; `scores` without `eval_`, as the programs do."""
+        folder = self.folder / task / str(self.count)
+        self.count += 1
+        folder.mkdir(parents=True)
+        name = task if task in TASKS or task == "squad" else "custom"
+        description = {
+            "task": {"name": name},
+            "bert_config": dataclasses.asdict(self.config),
+            "method": method,
+            "training": {
+                "learning_rate": rate,
+                "epochs": epochs,
+                "seed": seed,
+            },
+            "parameters": {"trained": trained, "total": 0},
+        }
+        (folder / "run.json").write_text(json.dumps(description))
+        results = {f"eval_{name}": value for name, value in scores.items()}
+        results["global_step"] = 3
+        (folder / "eval_results.json").write_text(json.dumps(results))
+        return folder

@@ -1,0 +1,155 @@
+"""Figures of runs."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from fake_runs import FakeRuns
+from matplotlib.figure import Figure
+
+from scripts import collect_runs, plot
+
+
+@pytest.fixture
+def fake(tmp_path, tiny_config):
+    return FakeRuns(tmp_path / "runs", tiny_config)
+
+
+@pytest.fixture
+def many(fake):
+    """Two tasks with full tuning, adapters of two sizes and top layers."""
+    for task, base in (("rte", 0.5), ("wnli", 0.6)):
+        for seed in (1, 2):
+            add = lambda method, score, n, s=seed, t=task: fake.add(  # noqa: E731
+                t, method, {"accuracy": score}, seed=s, trained=n
+            )
+            add("full", base + 0.1, 7000)
+            add("houlsby(size=8)", base + 0.05, 100)
+            add("houlsby(size=64)", base + 0.12, 1000)
+            add("top_layers(k=1)", base, 2000)
+    return collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+
+
+def draw(function, *arguments):
+    figure = Figure(layout="constrained")
+    assert function(figure, *arguments)
+    return figure
+
+
+def test_gaps_are_to_full_tuning_of_the_same_task(many):
+    gaps = plot.gaps(many, "houlsby")
+    assert list(gaps) == [
+        "houlsby(size=8, init_scale=0.01)",
+        "houlsby(size=64, init_scale=0.01)",
+    ]
+    assert [values for _, values in gaps.values()] == [
+        pytest.approx([-5, -5]),
+        pytest.approx([2, 2]),
+    ]
+
+
+def test_tasks_without_full_tuning_have_no_gap(fake):
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, trained=10)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    assert plot.gaps(groups, "houlsby") == {}
+    assert not plot.draw_trade_off(Figure(), groups)
+
+
+def test_the_trade_off_shows_percentiles_over_tasks(fake):
+    for i, gap in enumerate((0.0, 0.1, 0.2, 0.3, 0.4)):
+        scores = {"accuracy": 0.5}
+        fake.add(f"task{i}", "full", scores, trained=7000)
+        scores = {"accuracy": 0.5 - gap}
+        fake.add(f"task{i}", "houlsby(size=8)", scores, trained=100)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    (axes,) = draw(plot.draw_trade_off, groups).axes
+    heights = [line.get_ydata()[0] for line in axes.lines[:3]]
+    # The median, then the 20th and 80th percentile.
+    assert heights == pytest.approx([-20, -32, -8])
+
+
+def test_each_task_has_a_panel_with_errors(many):
+    figure = draw(plot.draw_per_task, many)
+    assert [axes.get_title() for axes in figure.axes] == [
+        "rte: accuracy",
+        "wnli: accuracy",
+    ]
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["adapters", "top layers", "full fine-tuning"]
+
+
+def test_initial_scales_are_compared_at_one_size(fake):
+    for size, scale, score in (
+        (8, 1e-7, 0.8),
+        (8, 1e-2, 0.7),
+        (8, 1.0, 0.5),
+        (64, 1e-2, 0.9),
+    ):
+        method = f"houlsby(size={size}, init_scale={scale})"
+        fake.add("rte", method, {"accuracy": score})
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    (axes,) = draw(plot.draw_init_scale, groups).axes
+    line = axes.lines[0]
+    assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
+    assert line.get_ydata().tolist() == [80, 70, 50]
+    # Nor do other scales appear among the sizes.
+    (label,) = axes.get_legend_handles_labels()[1]
+    assert label == "rte (accuracy), size 8"
+    sizes = plot.best_by_size(
+        filter(plot.has_default_start, groups["rte"]), "accuracy"
+    )
+    assert [s.method.size for s in sizes] == [8, 64]
+
+
+def write_ablation(folder):
+    scores = {"none": 0.8, "layers0-0": 0.7, "layers0-1": 0.5, "layers1-1": 0.8}
+    for name, score in scores.items():
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "eval_results.json").write_text(
+            json.dumps({"eval_accuracy": score})
+        )
+    about = {"name": "rte", "task": "rte", "score": "accuracy", "layers": 2}
+    (folder / "ablation.json").write_text(json.dumps(about))
+
+
+def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
+    write_ablation(tmp_path)
+    found = plot.read_ablations([str(tmp_path)])
+    grid, whole, score = found["rte"]
+    np.testing.assert_allclose(grid, [[70, 50], [np.nan, 80]])
+    assert whole == 80 and score == "accuracy"
+    figure = draw(plot.draw_ablations, found)
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "-10",
+        "-30",
+        "0",
+    ]
+
+
+def test_figures_are_written_as_png_and_svg_and_always_alike(
+    many, fake, tmp_path, monkeypatch, capsys
+):
+    del many
+    write_ablation(tmp_path / "ablation")
+    contents = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        monkeypatch.setattr(
+            "sys.argv",
+            ["", str(fake.folder), str(tmp_path), f"--output_dir={out}"],
+        )
+        plot.main()
+        contents.append({p.name: p.read_bytes() for p in out.iterdir()})
+    assert sorted(contents[0]) == [
+        f"{name}.{kind}"
+        for name in ("ablation", "per_task", "trade_off")
+        for kind in ("png", "svg")
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", str(ROOT / "data"), "--output_dir=x"])
+    with pytest.raises(SystemExit, match="error: no run in"):
+        plot.main()

@@ -1,0 +1,200 @@
+"""Tables of runs."""
+
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from fake_runs import FakeRuns
+from tensorboard.backend.event_processing import event_accumulator
+
+import modeling
+from scripts import collect_runs, summarize
+
+
+@pytest.fixture
+def fake(tmp_path, tiny_config):
+    return FakeRuns(tmp_path / "runs", tiny_config)
+
+
+@pytest.fixture
+def bert(tiny_config):
+    """How many parameters the tiny BERT has."""
+    return sum(map(math.prod, modeling.list_variables(tiny_config).values()))
+
+
+def groups(fake):
+    return collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+
+
+def cells(table):
+    """Rows by their first cell, as {column: cell}."""
+    return {row[0]: dict(zip(table.header, row)) for row in table.rows}
+
+
+def test_runs_that_differ_in_the_seed_are_one_setting(fake):
+    for seed, accuracy in ((1, 0.8), (2, 0.9), (3, 0.7)):
+        scores = {"accuracy": accuracy, "loss": 0.5}
+        fake.add("rte", "houlsby(size=8)", scores, seed=seed)
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.1}, epochs=20)
+    fake.add("rte", "houlsby(size=64)", {"accuracy": 0.1})
+    first, *others = groups(fake)["rte"]
+    assert len(first.runs) == 3 and len(others) == 2
+    assert first.mean("accuracy") == pytest.approx(80)
+    # The standard deviation 10 over the root of 3.
+    assert first.error("accuracy") == pytest.approx(10 / math.sqrt(3))
+    assert others[0].error("accuracy") is None
+    assert first.mean("loss") == 0.5
+    assert summarize.show(first, "accuracy") == "80.0 ± 5.8 (3)"
+
+
+def test_first_phases_and_unfinished_runs_are_no_runs(fake, capsys):
+    folder = fake.add("rte", "full", {"accuracy": 0.5})
+    (folder / "phase_1").mkdir()
+    for name in ("run.json", "eval_results.json"):
+        (folder / "phase_1" / name).write_text((folder / name).read_text())
+    other = fake.add("rte", "full", {"accuracy": 0.5}, seed=2)
+    (other / "eval_results.json").unlink()
+    assert len(collect_runs.find_runs([str(fake.folder)])) == 1
+    assert "1 runs without scores" in capsys.readouterr().err
+
+
+def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
+    for size, score in ((8, 0.55), (64, 0.52), (256, 0.5)):
+        trained = size * 10
+        fake.add(
+            "cola",
+            f"houlsby(size={size})",
+            {"matthews_correlation": score, "accuracy": 0.9},
+            trained=trained,
+        )
+        scores = {"accuracy": 0.6, "accuracy_mismatched": score}
+        fake.add("mnli", f"houlsby(size={size})", scores, trained=trained)
+    # The rate is chosen by the mean over seeds, not by the best seed.
+    for rate, seeds in ((1e-3, (0.5, 0.6)), (1e-4, (0.7, 0.3))):
+        for seed, score in enumerate(seeds):
+            fake.add(
+                "cola",
+                "full",
+                {"matthews_correlation": score, "accuracy": 0.9},
+                rate=rate,
+                seed=seed,
+                trained=bert,
+            )
+    table = summarize.glue_table(groups(fake), 64)
+    rows = cells(table)
+    assert list(rows) == [
+        "full fine-tuning",
+        "adapters, best size",
+        "adapters, size 64",
+    ]
+    full, best, fixed = rows.values()
+    assert full["CoLA (Matthews)"] == "55.0 ± 5.0 (2)"
+    assert full["MNLI-m (acc.)"] == "-"
+    assert (full["parameters"], full["trained"]) == ("1.00×", "100.00%")
+    assert best["CoLA (Matthews)"] == "55.0"
+    assert fixed["CoLA (Matthews)"] == "52.0"
+    # Both of MNLI's are of the first of equal settings.
+    assert (best["MNLI-m (acc.)"], best["MNLI-mm (acc.)"]) == ("60.0", "55.0")
+    assert fixed["MNLI-mm (acc.)"] == "52.0"
+    share = 640 / bert
+    assert fixed["parameters"] == f"{1 + 2 * share:.2f}×"
+    assert fixed["trained"] == f"{100 * share:.2f}%"
+    # Over CoLA alone, which all have.
+    assert [row["mean"] for row in rows.values()] == ["55.0", "55.0", "52.0"]
+
+
+def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
+    for task, adapters, full in (("spam", 0.99, 0.98), ("reviews", 0.7, 0.8)):
+        fake.add(task, "houlsby(size=8)", {"accuracy": adapters}, trained=100)
+        fake.add(task, "full", {"accuracy": full}, trained=bert)
+    fake.add("spam", "top_layers(k=1)", {"accuracy": 0.9}, trained=1000)
+    table = summarize.other_table(groups(fake))
+    assert table.header[1:] == (
+        "full fine-tuning",
+        "adapters, best size",
+        "top layers, best number",
+    )
+    share = 100 / bert
+    assert table.rows == (
+        ("reviews", "80.0", "70.0", "-"),
+        ("spam", "98.0", "99.0", "90.0"),
+        ("mean", "89.0", "84.5", "-"),
+        (
+            "parameters",
+            "2.00×",
+            f"{1 + 2 * share:.2f}×",
+            f"{1 + 1000 / bert:.2f}×",
+        ),
+        ("trained", "100.00%", f"{share:.2%}", f"{1000 / bert:.2%}"),
+    )
+
+
+def test_question_answering_has_a_row_for_each_method(fake):
+    for rate, f1 in ((1e-3, 50.0), (1e-4, 60.0)):
+        scores = {"exact_match": f1 - 10, "f1": f1}
+        fake.add("squad", "houlsby(size=8)", scores, rate=rate, trained=100)
+    table = summarize.squad_table(groups(fake))
+    (row,) = table.rows
+    assert row[0].startswith("houlsby(size=8")
+    assert row[2:] == ("0.0001", "3", "50.0", "60.0")
+
+
+def test_all_forms_hold_the_same_cells(tmp_path):
+    table = summarize.Table("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
+    assert table.to_markdown() == (
+        "T\n\n|  | a_b |\n| --- | --- |\n| x | 1.0 ± 0.2 (3) |\n"
+    )
+    assert r"x & 1.0 $\pm$ 0.2 (3) \\" in table.to_latex()
+    assert r" & a\_b \\" in table.to_latex()
+    assert list(csv.reader(table.to_csv().splitlines())) == [
+        ["", "a_b"],
+        ["x", "1.0 ± 0.2 (3)"],
+    ]
+
+
+def summarize_process(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.summarize", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_script_writes_tables_settings_and_hparams(fake, tmp_path):
+    for seed in (1, 2):
+        scores = {"accuracy": seed / 4, "loss": 1.0}
+        fake.add("rte", "houlsby(size=8)", scores, seed=seed, trained=100)
+    out = tmp_path / "summary"
+    # Twice: what is there is replaced.
+    for _ in range(2):
+        done = summarize_process(fake.folder, f"--output_dir={out}")
+        assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        ["glue.md", "glue.tex", "glue.csv", "settings.json", "hparams"]
+    )
+    assert "37.5 ± 12.5 (2)" in done.stdout
+    (setting,) = json.loads((out / "settings.json").read_text())
+    assert setting["seeds"] == {
+        "1": {"accuracy": 25.0, "loss": 1.0},
+        "2": {"accuracy": 50.0, "loss": 1.0},
+    }
+    trials = sorted((out / "hparams").iterdir())
+    assert len(trials) == 2
+    events = event_accumulator.EventAccumulator(str(trials[0]))
+    events.Reload()
+    plugin = events.summary_metadata["_hparams_/session_start_info"]
+    assert plugin.plugin_data.plugin_name == "hparams"
+
+
+@pytest.mark.parametrize("name", ["", "missing"])
+def test_a_folder_without_runs_is_refused(tmp_path, name):
+    done = summarize_process(tmp_path / name, f"--output_dir={tmp_path}/out")
+    assert done.returncode == 1
+    (line,) = [x for x in done.stderr.splitlines() if re.match("error", x)]
+    assert str(tmp_path / name) in line
