@@ -140,8 +140,12 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
 
 
 def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
-    """The setting with the best mean score; the first of equal ones."""
-    return max(settings, key=lambda s: s.mean(score), default=None)
+    """The setting with the best mean score; the first of equal ones.
+
+    None if no setting has the score.
+    """
+    scored = [s for s in settings if score in s.runs[0].scores]
+    return max(scored, key=lambda s: s.mean(score), default=None)
 
 
 def main_score(settings: Iterable[Setting]) -> str:

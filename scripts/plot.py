@@ -18,6 +18,7 @@ best mean score over seeds is shown.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -43,6 +44,8 @@ from scripts.collect_runs import (  # noqa: E402
 Groups = Dict[str, List[Setting]]
 # Colours of Okabe and Ito, which differ in lightness as well; the markers and
 # lines differ too.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+LINE_STYLES = ("-", "--", "-.", ":")
 STYLES = {
     "houlsby": ("adapters", {"color": "#0072B2", "marker": "o", "ls": "-"}),
     "top_layers": (
@@ -168,11 +171,11 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
     columns = min(4, len(tasks))
     rows = -(-len(tasks) // columns)
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, task in zip(panels, tasks):
         score = main_score(groups[task])
         draw_scores(axes, groups[task], score, f"{task}: {score}")
-    for axes in list(panels)[len(tasks) :]:
+    for axes in panels[len(tasks) :]:
         axes.remove()
     figure.axes[0].legend(fontsize="small")
     figure.supxlabel("trained parameters of the task")
@@ -195,7 +198,8 @@ def draw_squad(figure: Figure, groups: Groups) -> bool:
 def draw_init_scale(figure: Figure, groups: Groups) -> bool:
     """Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
-    markers = iter("osD^v<>P*X")
+    colours = itertools.cycle(COLOURS)
+    markers, lines = itertools.cycle("osD^vP*X"), itertools.cycle(LINE_STYLES)
     drawn = False
     for task, settings in groups.items():
         score = main_score(settings)
@@ -220,7 +224,9 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
             [s.mean(score) for s in chosen.values()],
             [s.error(score) or 0 for s in chosen.values()],
             label=f"{task} ({score}), size {size}",
-            marker=next(markers, "."),
+            color=next(colours),
+            marker=next(markers),
+            ls=next(lines),
             capsize=3,
         )
     if not drawn:

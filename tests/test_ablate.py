@@ -13,6 +13,8 @@ from conftest import ROOT
 from errors import UserError
 from scripts import ablate_adapter
 
+pytestmark = pytest.mark.one_stack
+
 
 @pytest.fixture
 def trained(classify, tiny_flags):

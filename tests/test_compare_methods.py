@@ -10,6 +10,8 @@ from conftest import SENTENCES, write_table
 from adapter_modeling import parse
 from methods import METHODS
 
+pytestmark = pytest.mark.one_stack
+
 
 @pytest.fixture
 def compare(monkeypatch, tmp_path):

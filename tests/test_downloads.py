@@ -11,6 +11,8 @@ import zipfile
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.one_stack
+
 SCRIPTS = ROOT / "scripts"
 SQUAD_FILES = ("train-v1.1.json", "dev-v1.1.json")
 

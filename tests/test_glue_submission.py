@@ -12,6 +12,8 @@ from scripts import glue_submission
 from scripts.glue_submission import FILES, PREDICTIONS
 from tasks import get_task
 
+pytestmark = pytest.mark.one_stack
+
 
 def write(folder, task, file, rows):
     """Predictions of all labels in turn."""

@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from scripts import collect_runs, plot
 
+pytestmark = pytest.mark.one_stack
+
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):
@@ -77,6 +79,13 @@ def test_each_task_has_a_panel_with_errors(many):
     ]
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["adapters", "top layers", "full fine-tuning"]
+
+
+def test_panels_without_a_task_are_left_out(fake):
+    for i in range(5):
+        fake.add(f"task{i}", "full", {"accuracy": 0.5}, trained=7000)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    assert len(draw(plot.draw_per_task, groups).axes) == 5
 
 
 def test_initial_scales_are_compared_at_one_size(fake):

@@ -11,6 +11,8 @@ import pytest
 from conftest import ROOT
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
+pytestmark = pytest.mark.one_stack
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
 CONFIGURATION = """
 ClusterName=test

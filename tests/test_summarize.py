@@ -15,6 +15,8 @@ from tensorboard.backend.event_processing import event_accumulator
 import modeling
 from scripts import collect_runs, summarize
 
+pytestmark = pytest.mark.one_stack
+
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):

@@ -19,6 +19,8 @@ from sweep_stand_in import (
     wait_for,
 )
 
+pytestmark = pytest.mark.one_stack
+
 
 @pytest.fixture
 def sweep(tmp_path):
