@@ -21,10 +21,10 @@ import adapter_artifact  # noqa: E402
 import adapter_modeling  # noqa: E402
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
-from tasks import TASKS  # noqa: E402
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
+ABOUT_FILE = "ablation.json"
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
 
@@ -47,7 +47,8 @@ def main(run: str, output: str) -> List[str]:
         Their names.
 
     Raises:
-        UserError: the run has no artifact, or its method no adapters.
+        UserError: the run has no artifact, its method no adapters, or the
+            folder holds the ablation of another one.
     """
     artifact = adapter_artifact.read(os.path.join(run, "adapter"))
     config = artifact.config
@@ -60,6 +61,14 @@ def main(run: str, output: str) -> List[str]:
     values = {
         name: artifact.weights.read(name) for name in artifact.weights.shapes
     }
+    about = os.path.join(output, ABOUT_FILE)
+    if files.exists(about) and (
+        files.read_json(about, "the ablation")["sha256"] != config["sha256"]
+    ):
+        raise UserError(
+            f"{output} holds the ablation of another adapter; choose another "
+            "OUTPUT_DIR"
+        )
     layers = config["bert_config"]["num_hidden_layers"]
     spans = {"none": (0, -1)}
     for first in range(layers):
@@ -70,16 +79,16 @@ def main(run: str, output: str) -> List[str]:
         files.prepare_folder(folder, 0)
         adapter_artifact.write(folder, config, ablate(values, first, last))
     task = config["task"]["name"]
-    score = TASKS[task].metrics[0] if task in TASKS else "accuracy"
+    score = "pearson" if config["task"].get("regression") else "accuracy"
     files.write_json(
-        os.path.join(output, "ablation.json"),
+        about,
         {
             "name": task if task != "custom" else pathlib.Path(run).parent.name,
             "task": task,
             # The paper shows CoLA in accuracy, too.
-            "score": {"squad": "f1", "cola": "accuracy"}.get(task, score),
+            "score": "f1" if task == "squad" else score,
             "layers": layers,
-            "run": str(run),
+            "sha256": config["sha256"],
         },
     )
     return list(spans)

@@ -1,6 +1,5 @@
 """What the runs in some folders came to, for tables and figures."""
 
-import collections
 import dataclasses
 import json
 import math
@@ -10,13 +9,32 @@ import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import adapter_modeling
+import files
 import modeling
+import run_record
+from errors import UserError
 from methods.base import TuningMethod
 from tasks import TASKS
 
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
 FRACTIONS |= {"macro_f1"}
+
+
+# Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
+# the first; so a task's first score is that by which its settings are chosen.
+GLUE_COLUMNS = (
+    ("CoLA (Matthews)", "cola", "matthews_correlation"),
+    ("SST-2 (acc.)", "sst-2", "accuracy"),
+    ("MRPC (F1)", "mrpc", "f1"),
+    ("STS-B (Pearson)", "sts-b", "pearson"),
+    ("QQP (F1)", "qqp", "f1"),
+    ("MNLI-m (acc.)", "mnli", "accuracy"),
+    ("MNLI-mm (acc.)", "mnli", "accuracy_mismatched"),
+    ("QNLI (acc.)", "qnli", "accuracy"),
+    ("RTE (acc.)", "rte", "accuracy"),
+    ("WNLI (acc.)", "wnli", "accuracy"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +51,8 @@ class Run:
         scores: by name without `eval_`, in points of 100 but for losses.
         trained: parameters of the task.
         bert: parameters of the BERT.
+        conditions: whatever else its scores depend on but the seed, as text:
+            the rest of its training, its data and its BERT.
     """
 
     folder: pathlib.Path
@@ -44,6 +64,7 @@ class Run:
     scores: Dict[str, float]
     trained: int
     bert: int
+    conditions: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +91,15 @@ class Setting:
 
 
 def read_run(folder: pathlib.Path) -> Run:
-    """Reads `run.json` and `eval_results.json` of a run."""
-    description = json.loads((folder / "run.json").read_text())
-    results = json.loads((folder / "eval_results.json").read_text())
+    """Reads `run.json` and `eval_results.json` of a run.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    description = run_record.read_description(
+        str(folder / "run.json"), "the run's description"
+    )
+    results = files.read_json(str(folder / "eval_results.json"), "the scores")
     task = description["task"]["name"]
     config = modeling.BertConfig(**description["bert_config"])
     shapes = modeling.list_variables(config)
@@ -92,6 +119,14 @@ def read_run(folder: pathlib.Path) -> Run:
         },
         trained=description["parameters"]["trained"],
         bert=sum(map(math.prod, shapes.values())),
+        conditions=json.dumps(
+            [
+                description["base"]["fingerprint"],
+                description["task"],
+                {k: v for k, v in training.items() if k != "seed"},
+            ],
+            sort_keys=True,
+        ),
     )
 
 
@@ -105,13 +140,13 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
     """All evaluated trainings below some folders.
 
     Raises:
-        SystemExit: there are none.
+        UserError: a folder is missing, a file damaged, or there are no runs.
     """
     found: Dict[pathlib.Path, Run] = {}
     unfinished = 0
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
-            sys.exit(f"error: {folder} is no folder of runs")
+            raise UserError(f"{folder} is no folder of runs")
         for path in sorted(folder.rglob("run.json")):
             if path.parent.name == "phase_1":
                 continue
@@ -121,20 +156,31 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
             else:
                 unfinished += 1
     if not found:
-        sys.exit(f"error: no evaluated run in {', '.join(map(str, folders))}")
+        raise UserError(f"no evaluated run in {', '.join(map(str, folders))}")
     if unfinished:
         print(f"{unfinished} runs without scores are left out", file=sys.stderr)
     return list(found.values())
 
 
 def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
-    """The settings of each task, in the order of their first runs."""
-    groups: Dict[str, Dict[Any, List[Run]]] = collections.defaultdict(dict)
+    """The settings of each task, in the order of their first runs.
+
+    Of a seed that was run twice the first counts; that the second came to
+    something else is said.
+    """
+    groups: Dict[str, Dict[Any, Dict[int, Run]]] = {}
     for run in runs:
-        key = (str(run.method), run.rate, run.epochs, run.bert)
-        groups[run.task].setdefault(key, []).append(run)
+        settings = groups.setdefault(run.task, {})
+        seeds = settings.setdefault((str(run.method), run.conditions), {})
+        first = seeds.setdefault(run.seed, run)
+        if first.scores != run.scores:
+            print(
+                f"{run.folder} is left out: the same run as {first.folder}, "
+                "with other scores",
+                file=sys.stderr,
+            )
     return {
-        task: [Setting(tuple(runs)) for runs in settings.values()]
+        task: [Setting(tuple(seeds.values())) for seeds in settings.values()]
         for task, settings in groups.items()
     }
 
@@ -142,16 +188,29 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
 def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
     """The setting with the best mean score; the first of equal ones.
 
-    None if no setting has the score.
+    Only of those with the most seeds, since the best of single runs is better
+    by chance. None if no setting has the score.
     """
     scored = [s for s in settings if score in s.runs[0].scores]
-    return max(scored, key=lambda s: s.mean(score), default=None)
+    most = max((len(s.runs) for s in scored), default=0)
+    complete = [s for s in scored if len(s.runs) == most]
+    return max(complete, key=lambda s: s.mean(score), default=None)
+
+
+def with_default_start(settings: Iterable[Setting]) -> List[Setting]:
+    """Those of the default initial scale, where there are several scales."""
+    settings = list(settings)
+    usual = [
+        s for s in settings if getattr(s.method, "init_scale", 1e-2) == 1e-2
+    ]
+    return usual or settings
 
 
 def main_score(settings: Iterable[Setting]) -> str:
     """The score by which settings of one task are chosen."""
     run = next(iter(settings)).runs[0]
-    if run.task in TASKS:
-        return TASKS[run.task].metrics[0]
+    for _, task, score in GLUE_COLUMNS:
+        if run.task == task:
+            return score
     # Of question answering, of the user's own labels, or of their numbers.
     return next(s for s in ("f1", "accuracy", "pearson") if s in run.scores)

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 import files
 import modeling
+from adapter_modeling import parse
 from errors import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -145,12 +146,25 @@ def run(arguments: Any, task: str, method: str) -> None:
         raise UserError(f"{task} with {method} failed: {last} (see {log})")
 
 
-def is_finished(folder: str) -> bool:
-    """Whether a run has its scores and its costs."""
-    return all(
+def is_finished(folder: str, method: str) -> bool:
+    """Whether a run has its scores and its costs.
+
+    Raises:
+        UserError: they are of another training.
+    """
+    if not all(
         files.exists(os.path.join(folder, name))
         for name in ("eval_results.json", COST_FILE)
-    )
+    ):
+        return False
+    run = files.read_json(os.path.join(folder, "run.json"), "the run")
+    before = run["method"], run["training"]["learning_rate"]
+    if before != (str(parse(method)), METHODS[method]):
+        raise UserError(
+            f"{folder} holds a run with {before[0]} at {before[1]}; choose "
+            "another --output_dir"
+        )
+    return True
 
 
 def collect(output_dir: str) -> Dict[str, Any]:
@@ -160,7 +174,7 @@ def collect(output_dir: str) -> Dict[str, Any]:
         for task, (_, _, score) in TASKS.items():
             folder = folder_of(output_dir, task, method)
             path = os.path.join(folder, "eval_results.json")
-            if not is_finished(folder):
+            if not is_finished(folder, method):
                 continue
             run = files.read_json(os.path.join(folder, "run.json"), "the run")
             adapter = os.path.join(folder, "adapter", "adapter.safetensors")
@@ -308,7 +322,7 @@ def run_all(arguments: Any) -> None:
     ]
     for number, (task, method) in enumerate(wanted, 1):
         folder = folder_of(arguments.output_dir, task, method)
-        if is_finished(folder):
+        if is_finished(folder, method):
             continue
         print(f"[{number}/{len(wanted)}] {task} {method}", flush=True)
         run(arguments, task, method)

@@ -26,7 +26,9 @@ mkdir -p "$fetched"
 # Task (its folder within its archive), then what fetch.sh wants.
 while read -r task file; do
   if [ -d "$folder/$task" ]; then
-    echo "$folder/$task is there already"
+    # MRPC has three lines.
+    [ "$task" = "${last:-}" ] || echo "$folder/$task is there already"
+    last=$task
     continue
   fi
   new=$folder/$task.part
@@ -49,9 +51,9 @@ while read -r task file; do
       "$scripts/fetch.sh" "$url" "$fetched" <<< "$file"
       archive=${file%% *}
       "$python" -m zipfile -e "$fetched/${archive##*/}" "$new"
-      mv "$new/$task" "$new.whole"
+      mv "$new/$task" "$folder/$task"
       rm -r "$new"
-      new=$new.whole
+      continue
       ;;
   esac
   mv "$new" "$folder/$task"

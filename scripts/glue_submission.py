@@ -51,7 +51,7 @@ def check(path: pathlib.Path, task: str, rows: int) -> str:
         UserError: header, number of rows, index or label words are wrong.
     """
     text = path.read_text(encoding="utf-8")
-    header, *lines = text.splitlines()
+    header, *lines = text.splitlines() or [""]
     if header != HEADER:
         raise UserError(f"{path}:1: found {header[:80]!r}, expected {HEADER!r}")
     if len(lines) != rows:

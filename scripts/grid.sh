@@ -2,18 +2,30 @@
 #
 #   open_grid USAGE "$@"     reads OUTPUT_DIR and options
 #   add_run NAME COMMAND...  a run; its folder is $runs/NAME
+#   add_tunings ADD          calls ADD NAME FLAGS... for every tuning of the axes
 #   run_grid                 writes OUTPUT_DIR/grid.tsv and does what is asked
 #
 # grid.tsv has a row for each run: its name, a tab, its command line.
 set -euo pipefail
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+  echo "error: bash 4.4 or newer is needed, found $BASH_VERSION" >&2
+  exit 1
+fi
 scripts=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-$(dirname "$scripts")/.venv/bin/python}
+# Rows are run in the project's folder.
+case $python in */*) python=$(realpath -s "$python") ;; esac
 
 # Options of every script that runs a grid.
 GRID_OPTIONS='  --jobs N    N runs at a time, each on its share of the cores (default 1)
   --grid      only write OUTPUT_DIR/grid.tsv, with a command line on each row
   --status    show which runs are finished, running, failed and waiting
   -- FLAGS    flags for every run'
+
+refuse() { # message
+  printf 'error: %s\n' "$1" >&2
+  exit 1
+}
 
 open_grid() { # usage, arguments ...
   local usage=$1
@@ -24,8 +36,7 @@ open_grid() { # usage, arguments ...
       --jobs)
         jobs=${2:-}
         if ! [[ $jobs =~ ^[1-9][0-9]{0,3}$ ]]; then
-          echo "error: --jobs ${jobs:-(nothing)}, expected a number from 1" >&2
-          exit 1
+          refuse "--jobs ${jobs:-(nothing)}, expected a number from 1"
         fi
         shift
         ;;
@@ -41,11 +52,7 @@ open_grid() { # usage, arguments ...
         exit 1
         ;;
       *)
-        if [ -n "$output" ]; then
-          printf 'error: one OUTPUT_DIR is expected, found %s and %s\n' \
-            "$output" "$1" >&2
-          exit 1
-        fi
+        [ -z "$output" ] || refuse "one OUTPUT_DIR is expected, found $output and $1"
         output=$1
         ;;
     esac
@@ -61,10 +68,7 @@ open_grid() { # usage, arguments ...
 }
 
 need() { # variable, what it is
-  if [ -z "${!1:-}" ]; then
-    echo "error: the variable $1 is not set: $2" >&2
-    exit 1
-  fi
+  [ -n "${!1:-}" ] || refuse "the variable $1 is not set: $2"
 }
 
 add_run() { # name, command ...
@@ -73,24 +77,78 @@ add_run() { # name, command ...
   rows+=("$name"$'\t'"$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")")
 }
 
-run_grid() {
+add_tunings() { # function that takes a name and flags
+  local method size k scale
+  for method in $METHODS; do
+    case $method in
+      top_layers)
+        for k in $LAYERS; do
+          _add_schedules "$1" "top_layers$k" "--tuning_method=top_layers(k=$k)"
+        done
+        ;;
+      houlsby | pfeiffer | bapna | parallel | adapterdrop | compacter)
+        for size in $SIZES; do
+          local adapters=(--tuning_method="$method" --adapter_size="$size")
+          if [ "$method" != houlsby ] || [ -z "${INIT_SCALES:-}" ]; then
+            _add_schedules "$1" "$method$size" "${adapters[@]}"
+            continue
+          fi
+          for scale in $INIT_SCALES; do
+            _add_schedules "$1" "$method$size-scale$scale" "${adapters[@]}" \
+              --adapter_init_scale="$scale"
+          done
+        done
+        ;;
+      *) _add_schedules "$1" "$method" --tuning_method="$method" ;;
+    esac
+  done
+}
+
+_add_schedules() { # function, name of the method, its flags ...
+  local add=$1 method=$2 rates=$RATES epochs=$EPOCHS rate epoch seed
+  shift 2
+  case $method in full | top_layers*) rates=$FULL_RATES epochs=$FULL_EPOCHS ;; esac
+  for rate in $rates; do
+    for epoch in $epochs; do
+      for seed in $SEEDS; do
+        "$add" "$method-lr$rate-epochs$epoch-seed$seed" "$@" \
+          --learning_rate="$rate" --num_train_epochs="$epoch" --seed="$seed" \
+          --train_batch_size="$BATCH" --save_checkpoints_steps=500
+      done
+    done
+  done
+}
+
+# Rows are numbers into the file, so it must not change under those who count.
+_write_grid() {
+  local new
   mkdir -p "$output"
-  if [ "$task" != status ]; then
-    printf '%s\n' "${rows[@]}" > "$output/grid.tsv.new"
-    mv "$output/grid.tsv.new" "$output/grid.tsv"
+  new=$(mktemp "$output/grid.XXXXXX")
+  printf '%s\n' "${rows[@]}" > "$new"
+  if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv" &&
+    "$python" "$scripts/grid_status.py" "$output" --is_running; then
+    rm "$new"
+    refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR"
   fi
-  case $task in
-    grid)
-      echo "$output/grid.tsv has ${#rows[@]} runs; with Slurm:"
-      echo "sbatch --array=1-${#rows[@]} scripts/sweep.sbatch $output"
-      ;;
-    status) "$python" "$scripts/grid_status.py" "$output" ;;
-    run)
-      local failed=0
-      seq ${#rows[@]} | JOBS=$jobs xargs -P "$jobs" -n 1 \
-        --process-slot-var=SLOT "$scripts/run_row.sh" "$output" || failed=1
-      "$python" "$scripts/grid_status.py" "$output"
-      return $failed
-      ;;
-  esac
+  chmod 644 "$new"
+  mv "$new" "$output/grid.tsv"
+}
+
+run_grid() {
+  if [ "$task" = status ]; then
+    "$python" "$scripts/grid_status.py" "$output"
+    return
+  fi
+  [ ${#rows[@]} -gt 0 ] || refuse 'the grid has no run; is one of its axes empty?'
+  _write_grid
+  if [ "$task" = grid ]; then
+    echo "$output/grid.tsv has ${#rows[@]} runs; with Slurm:"
+    echo "sbatch --array=1-${#rows[@]} scripts/sweep.sbatch $(printf %q "$output")"
+    return
+  fi
+  local failed=0
+  seq ${#rows[@]} | JOBS=$jobs xargs -P "$jobs" -n 1 \
+    --process-slot-var=SLOT "$scripts/run_row.sh" "$output" || failed=1
+  "$python" "$scripts/grid_status.py" "$output"
+  return $failed
 }

@@ -1,7 +1,10 @@
-"""Shows the state of a grid's runs: python scripts/grid_status.py OUTPUT_DIR.
+"""Shows the state of a grid's runs.
 
-Which run is alive is read off its lock, so on a cluster from any machine that
-shares the folder's locks.
+    python scripts/grid_status.py OUTPUT_DIR [--is_running]
+
+Which run is alive is read off its lock, so on a cluster from any machine, if
+the disk that they share has locks. With --is_running nothing is printed; the
+exit code is 0 if a run is alive, else 1.
 """
 
 import collections
@@ -9,7 +12,7 @@ import fcntl
 import pathlib
 import re
 import sys
-from typing import Tuple
+from typing import List, Tuple
 
 STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
@@ -28,7 +31,8 @@ def is_locked(path: pathlib.Path) -> bool:
         return False
     with open(path) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared, so that those who look see nobody but the run.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
@@ -49,12 +53,17 @@ def state_of(run: pathlib.Path) -> Tuple[str, str]:
     return "waiting", ""
 
 
-def main(output: pathlib.Path) -> None:
-    """Prints how many runs are in each state, and those that need a look."""
+def read_names(output: pathlib.Path) -> List[str]:
+    """The names of a grid's runs."""
     grid = output / "grid.tsv"
     if not grid.exists():
         sys.exit(f"error: {grid} does not exist; start the sweep first")
-    names = [line.split("\t")[0] for line in grid.read_text().splitlines()]
+    return [line.split("\t")[0] for line in grid.read_text().splitlines()]
+
+
+def show(output: pathlib.Path) -> None:
+    """Prints how many runs are in each state, and those that need a look."""
+    names = read_names(output)
     states = {name: state_of(output / "runs" / name) for name in names}
     counts = collections.Counter(state for state, _ in states.values())
     print(f"{'state':12} runs")
@@ -67,7 +76,20 @@ def main(output: pathlib.Path) -> None:
                 print(f"{state}: {name}: {states[name][1][:200]}")
 
 
+def main(arguments: List[str]) -> None:
+    """Shows the states, or tells whether a run is alive."""
+    if len(arguments) == 1:
+        show(pathlib.Path(arguments[0]))
+    elif len(arguments) == 2 and arguments[1] == "--is_running":
+        output = pathlib.Path(arguments[0])
+        alive = any(
+            is_locked(output / "runs" / name / "lock")
+            for name in read_names(output)
+        )
+        sys.exit(0 if alive else 1)
+    else:
+        sys.exit(f"usage: {__doc__.strip().splitlines()[2].strip()}")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python scripts/grid_status.py OUTPUT_DIR")
-    main(pathlib.Path(sys.argv[1]))
+    main(sys.argv[1:])

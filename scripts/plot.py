@@ -6,7 +6,7 @@ Draws what the runs below the folders allow, each as .png and .svg:
 
     trade_off     accuracy lost against full fine-tuning over trained
                   parameters, 20th, 50th and 80th percentile over tasks, of
-                  adapters and of the top layers (Figures 1 and 3)
+                  adapters, the top layers and others (Figures 1 and 3)
     per_task      scores with standard errors, a panel for each task (Figure 4)
     squad         F1 over trained parameters (Figure 5)
     ablation      scores with the adapters of a span of layers taken out, from
@@ -18,13 +18,13 @@ best mean score over seeds is shown.
 """
 
 import argparse
+import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import re
 import sys
-from typing import Callable, Dict, Iterable, List, Tuple
+from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -33,12 +33,15 @@ import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
+import files  # noqa: E402
+from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
     Setting,
     best,
     find_runs,
     group,
     main_score,
+    with_default_start,
 )
 
 Groups = Dict[str, List[Setting]]
@@ -56,8 +59,20 @@ STYLES = {
     "layernorm": ("LayerNorms", {"color": "#CC79A7", "marker": "D", "ls": ""}),
 }
 PERCENTILES = (20, 50, 80)
-# Methods that have a size, so that they make a line.
-LINES = ("houlsby", "top_layers")
+
+
+def styles(groups: Groups) -> Dict[str, Tuple[str, Dict]]:
+    """Label and style of every kind of tuning that there is."""
+    kinds = {s.method.name for same in groups.values() for s in same}
+    found = {kind: STYLES[kind] for kind in STYLES if kind in kinds}
+    others = zip(
+        sorted(kinds - set(STYLES)),
+        itertools.cycle(COLOURS[2:]),
+        itertools.cycle("^vPX<>"),
+    )
+    for kind, colour, marker in others:
+        found[kind] = kind, {"color": colour, "marker": marker, "ls": "-."}
+    return found
 
 
 def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
@@ -66,20 +81,17 @@ def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
     for setting in settings:
         methods.setdefault(str(setting.method), []).append(setting)
     chosen = [best(same, score) for same in methods.values()]
-    return sorted(chosen, key=lambda setting: setting.runs[0].trained)
-
-
-def has_default_start(setting: Setting) -> bool:
-    """Whether adapters start as they do by default."""
-    return getattr(setting.method, "init_scale", 1e-2) == 1e-2
+    return sorted(filter(None, chosen), key=lambda s: s.runs[0].trained)
 
 
 def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
     """By size: trained shares in percent, and scores less full fine-tuning's.
 
-    A list has an entry for each task that has both.
+    A list has an entry for each task that has both. Only sizes that all of
+    these tasks have, in the order of what they train.
     """
     found: Dict[str, Tuple[List, List]] = {}
+    tasks = 0
     for task, settings in groups.items():
         if task == "squad":
             continue
@@ -87,25 +99,23 @@ def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
         full = best((s for s in settings if s.method.name == "full"), score)
         if full is None:
             continue
-        own = [
-            s
-            for s in settings
-            if s.method.name == kind and has_default_start(s)
-        ]
+        own = with_default_start(s for s in settings if s.method.name == kind)
+        tasks += bool(own)
         for setting in best_by_size(own, score):
             shares, values = found.setdefault(str(setting.method), ([], []))
             run = setting.runs[0]
             shares.append(100 * run.trained / run.bert)
             values.append(setting.mean(score) - full.mean(score))
-    return found
+    whole = {k: v for k, v in found.items() if len(v[1]) == tasks}
+    return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
 
 def draw_trade_off(figure: Figure, groups: Groups) -> bool:
     """Figures 1 and 3; False if no task has both methods to compare."""
     axes = figure.subplots()
     tasks = 0
-    for kind in LINES:
-        points = gaps(groups, kind)
+    for kind, (label, style) in styles(groups).items():
+        points = {} if kind == "full" else gaps(groups, kind)
         if not points:
             continue
         tasks = max([tasks, *(len(values) for _, values in points.values())])
@@ -114,7 +124,6 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
             np.percentile(values, PERCENTILES) for _, values in points.values()
         ]
         low, middle, high = np.array(bands).T
-        label, style = STYLES[kind]
         axes.plot(shares, middle, label=label, **style)
         axes.fill_between(
             shares, low, high, color=style["color"], alpha=0.2, lw=0
@@ -134,16 +143,17 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
     return True
 
 
-def draw_scores(
-    axes: Axes, settings: List[Setting], score: str, title: str
-) -> None:
+def errors(settings: Iterable[Setting], score: str) -> List[float]:
+    """Standard errors; of single seeds NaN, which draws no bar."""
+    found = [setting.error(score) for setting in settings]
+    return [float("nan") if error is None else error for error in found]
+
+
+def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
     """A task's scores over trained parameters, with standard errors."""
-    for kind, (label, style) in STYLES.items():
-        own = [
-            s
-            for s in settings
-            if s.method.name == kind and has_default_start(s)
-        ]
+    settings = groups[task]
+    for kind, (label, style) in styles(groups).items():
+        own = with_default_start(s for s in settings if s.method.name == kind)
         chosen = best_by_size(own, score)
         if not chosen:
             continue
@@ -154,13 +164,13 @@ def draw_scores(
         axes.errorbar(
             [s.runs[0].trained for s in chosen],
             [s.mean(score) for s in chosen],
-            [s.error(score) or 0 for s in chosen],
+            errors(chosen, score),
             label=label,
             capsize=3,
             **style,
         )
     axes.set_xscale("log")
-    axes.set_title(title)
+    axes.set_title(f"{task}: {score}")
 
 
 def draw_per_task(figure: Figure, groups: Groups) -> bool:
@@ -173,8 +183,7 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, task in zip(panels, tasks):
-        score = main_score(groups[task])
-        draw_scores(axes, groups[task], score, f"{task}: {score}")
+        draw_scores(axes, groups, task, main_score(groups[task]))
     for axes in panels[len(tasks) :]:
         axes.remove()
     figure.axes[0].legend(fontsize="small")
@@ -188,7 +197,7 @@ def draw_squad(figure: Figure, groups: Groups) -> bool:
     if "squad" not in groups:
         return False
     axes = figure.subplots()
-    draw_scores(axes, groups["squad"], "f1", "SQuAD")
+    draw_scores(axes, groups, "squad", "f1")
     axes.set_xlabel("trained parameters")
     axes.set_ylabel("F1")
     axes.legend()
@@ -203,26 +212,24 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
     drawn = False
     for task, settings in groups.items():
         score = main_score(settings)
-        scales: Dict[float, List[Setting]] = {}
+        # Scales of one size, under the same conditions.
+        sweeps: Dict[Tuple, Dict[float, Setting]] = {}
         for setting in settings:
             if setting.method.name == "houlsby":
-                scale = setting.method.init_scale
-                scales.setdefault(scale, []).append(setting)
-        if len(scales) < 2:
+                same = dataclasses.replace(setting.method, init_scale=1.0)
+                key = str(same), setting.runs[0].conditions
+                scales = sweeps.setdefault(key, {})
+                scales[setting.method.init_scale] = setting
+        chosen = max(sweeps.values(), key=len, default={})
+        if len(chosen) < 2:
             continue
         drawn = True
-        # At one size: that which has most scales.
-        sizes = [s.method.size for same in scales.values() for s in same]
-        size = max(sorted(set(sizes)), key=sizes.count)
-        chosen = {
-            scale: best((s for s in same if s.method.size == size), score)
-            for scale, same in sorted(scales.items())
-            if any(s.method.size == size for s in same)
-        }
+        chosen = dict(sorted(chosen.items()))
+        size = next(iter(chosen.values())).method.size
         axes.errorbar(
             list(chosen),
             [s.mean(score) for s in chosen.values()],
-            [s.error(score) or 0 for s in chosen.values()],
+            errors(chosen.values(), score),
             label=f"{task} ({score}), size {size}",
             color=next(colours),
             marker=next(markers),
@@ -243,17 +250,20 @@ def read_ablations(
 ) -> Dict[str, Tuple[np.ndarray, float, str]]:
     """What ablate.sh wrote: by name, scores [first, last], that of none, and
     the score's name."""
-    found = {}
+    found: Dict[str, Tuple[np.ndarray, float, str]] = {}
     for folder in map(pathlib.Path, folders):
         for path in sorted(folder.rglob("ablation.json")):
-            about = json.loads(path.read_text())
+            about = files.read_json(str(path), "the ablation")
             layers, score = about["layers"], about["score"]
             scale = 1 if about["task"] == "squad" else 100
             grid = np.full((layers, layers), np.nan)
+            if not (path.parent / "runs/none/eval_results.json").exists():
+                print(f"{path.parent} has no score yet", file=sys.stderr)
+                continue
 
             def read(name: str, runs=path.parent / "runs", s=score, x=scale):
-                results = json.loads(
-                    (runs / name / "eval_results.json").read_text()
+                results = files.read_json(
+                    str(runs / name / "eval_results.json"), "the scores"
                 )
                 return x * results[f"eval_{s}"]
 
@@ -262,7 +272,10 @@ def read_ablations(
                 if match and (run / "eval_results.json").exists():
                     first, last = map(int, match.groups())
                     grid[first, last] = read(run.name)
-            found[about["name"]] = grid, read("none"), score
+            name = about["name"]
+            if name in found:
+                name = f"{name} ({path.parent.name})"
+            found[name] = grid, read("none"), score
     return found
 
 
@@ -301,9 +314,11 @@ def save(
 ) -> List[str]:
     """Draws a figure and writes it as PNG and SVG, unless there is nothing."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    if not draw(figure):
-        return []
     paths = [str(out / f"{name}.{kind}") for kind in ("png", "svg")]
+    if not draw(figure):
+        for path in paths:
+            pathlib.Path(path).unlink(missing_ok=True)
+        return []
     for path in paths:
         # Nothing in it tells when it was drawn.
         metadata = {"Date": None} if path.endswith("svg") else {}
@@ -320,15 +335,27 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", help="folders with runs below")
     parser.add_argument("--output_dir", required=True)
     arguments = parser.parse_args()
-    out = pathlib.Path(arguments.output_dir)
-    ablations = read_ablations(arguments.runs)
-    trainings = [
-        f for f in arguments.runs if any(pathlib.Path(f).rglob("run.json"))
-    ]
+    try:
+        draw_all(arguments.runs, arguments.output_dir)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def draw_all(folders: Sequence[str], output: str) -> None:
+    """Draws what the runs allow, and takes away figures of earlier ones.
+
+    Raises:
+        UserError: there are no runs, or nothing can be written.
+    """
+    for folder in folders:
+        if not pathlib.Path(folder).is_dir():
+            raise UserError(f"{folder} is no folder of runs")
+    ablations = read_ablations(folders)
+    trainings = [f for f in folders if any(pathlib.Path(f).rglob("run.json"))]
     if not (ablations or trainings):
-        sys.exit(f"error: no run in {', '.join(arguments.runs)}")
+        raise UserError(f"no run in {', '.join(folders)}")
     groups = group(find_runs(trainings)) if trainings else {}
-    out.mkdir(parents=True, exist_ok=True)
+    files.prepare_folder(output, 0)
     written = [
         path
         for name, draw in (
@@ -338,7 +365,7 @@ def main() -> None:
             ("ablation", lambda f: draw_ablations(f, ablations)),
             ("init_scale", lambda f: draw_init_scale(f, groups)),
         )
-        for path in save(out, name, draw)
+        for path in save(pathlib.Path(output), name, draw)
     ]
     print("\n".join(written))
 

@@ -3,58 +3,83 @@
 #
 #   scripts/run_row.sh OUTPUT_DIR ROW      (rows from 1)
 #
-# In the run's folder: `lock` is held while it runs, `log.txt` gets what it
-# prints, `attempts.tsv` a line for each start and end, `done` or `failed` tells
-# the end. Killed at any moment, the run goes on from its last checkpoint when
-# its row is run again. With SLOT and JOBS set, as by run_grid, it gets the
-# SLOTth of JOBS equal shares of this machine's cores.
+# In the run's folder: `lock` is held while it runs, `command` is its command
+# line, `log.txt` gets what it prints, `attempts.tsv` a line for each start and
+# end, `done` or `failed` tells the end. Killed at any moment, the run goes on
+# from its last checkpoint when its row is run again. With SLOT and JOBS set, as
+# by run_grid, it gets the SLOTth of JOBS equal shares of this machine's cores.
 set -euo pipefail
-output=$(realpath "$1") row=$2
-line=$(sed -n "${row}p" "$output/grid.tsv")
-if [ -z "$line" ]; then
-  echo "error: $output/grid.tsv has no row $row" >&2
+refuse() { # message
+  printf 'error: %s\n' "$1" >&2
   exit 1
-fi
+}
+row=${2:-}
+[[ $row =~ ^[1-9][0-9]*$ ]] ||
+  refuse "the row is '$row', expected a number from 1; Slurm needs --array"
+output=$(realpath "$1")
+line=$(sed -n "${row}p" "$output/grid.tsv")
+[ -n "$line" ] || refuse "$output/grid.tsv has no row $row"
 name=${line%%$'\t'*} command=${line#*$'\t'}
 run=$output/runs/$name
 mkdir -p "$run"
 cd "$(dirname "$(realpath "$0")")/.."
 
-share=()
+share=
 if [ -n "${SLOT:-}" ] && [ "${JOBS:-1}" -gt 1 ] && command -v taskset > /dev/null; then
-  cores=$(($(nproc) / JOBS))
+  # The numbers of the cores that this process may use.
+  mapfile -t mine < <(taskset -cp $$ | sed 's/.*: //' | tr ',' '\n' |
+    awk -F- '{ for (i = $1; i <= (NF > 1 ? $2 : $1); i++) print i }')
+  cores=$((${#mine[@]} / JOBS))
   if [ "$cores" -ge 1 ]; then
-    # The numbers of the cores that this process may use.
-    mapfile -t mine < <(taskset -cp $$ | sed 's/.*: //' | tr ',' '\n' |
-      awk -F- '{ for (i = $1; i <= (NF > 1 ? $2 : $1); i++) print i }')
-    share=(taskset -c "$(IFS=, && echo "${mine[*]:SLOT*cores:cores}")")
+    share="taskset -c $(IFS=, && echo "${mine[*]:SLOT*cores:cores}")"
   fi
 fi
 
 # The program inherits the lock: it is held as long as either of both lives.
 exec 9> "$run/lock"
-if ! flock -n 9; then
+held=0
+flock -n -E 75 9 || held=$?
+if [ $held -eq 75 ]; then
   echo "[$row] $name: runs already elsewhere, waiting for it"
   flock 9
+elif [ $held -ne 0 ]; then
+  refuse "$run/lock cannot be locked; choose an OUTPUT_DIR whose disk has locks"
+fi
+if [ -f "$run/done" ] && ! cmp -s "$run/command" <(echo "$command"); then
+  echo "[$row] $name: finished by another command ($run/command); choose another OUTPUT_DIR" >&2
+  exit 1
 fi
 if [ -f "$run/done" ]; then
   echo "[$row] $name: finished already"
   exit 0
 fi
 rm -f "$run/failed"
+echo "$command" > "$run/command"
 printf '[%s] %s\n%s\n' "$row" "$name" "$command"
 note() { printf '%s\t%s\t%s\t%s\n' "$(date +%s.%N)" "$1" "$(hostname)" $$ >> "$run/attempts.tsv"; }
+touch "$run/log.txt"
+before=$(wc -c < "$run/log.txt")
 note start
 began=$(date +%s)
 status=0
-eval "${share[*]} $command" >> "$run/log.txt" 2>&1 < /dev/null || status=$?
+eval "$share $command" >> "$run/log.txt" 2>&1 < /dev/null || status=$?
 note "end $status"
-if [ $status -ne 0 ]; then
-  # TensorFlow's own notices aside.
-  { grep '^error: ' "$run/log.txt" || tail -n 1 "$run/log.txt"; } | tail -n 1 > "$run/failed"
-  echo "[$row] $name: failed: $(cat "$run/failed") (see $run/log.txt)" >&2
-  exit 1
-fi
-echo "$(($(date +%s) - began)) seconds" > "$run/done.new"
-mv "$run/done.new" "$run/done"
-echo "[$row] $name: finished"
+case $status in
+  0)
+    echo "$(($(date +%s) - began)) seconds" > "$run/done.new"
+    mv "$run/done.new" "$run/done"
+    echo "[$row] $name: finished"
+    exit 0
+    ;;
+  # Interrupted from the keyboard, or told to end: no failure of the run's own.
+  130 | 143) exit 1 ;;
+  137) echo 'killed by signal 9; was there too little memory?' > "$run/failed" ;;
+  *)
+    # Of this attempt; its last line may be a notice of TensorFlow's.
+    printed=$(tail -c +$((before + 1)) "$run/log.txt")
+    reason=$(grep '^error: ' <<< "$printed" || tail -n 1 <<< "$printed")
+    tail -n 1 <<< "$reason" > "$run/failed"
+    ;;
+esac
+echo "[$row] $name: failed: $(cat "$run/failed") (see $run/log.txt)" >&2
+exit 1

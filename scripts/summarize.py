@@ -21,6 +21,7 @@ import io
 import os
 import pathlib
 import shutil
+import sys
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -29,28 +30,18 @@ import tensorflow as tf  # noqa: E402
 from tensorboard.plugins.hparams import api as hparams  # noqa: E402
 
 import files  # noqa: E402
+from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
+    GLUE_COLUMNS,
     Run,
     Setting,
     best,
     find_runs,
     group,
     main_score,
+    with_default_start,
 )
 
-# Title, task, score. MNLI's two are of one setting, chosen on the first.
-GLUE_COLUMNS = (
-    ("CoLA (Matthews)", "cola", "matthews_correlation"),
-    ("SST-2 (acc.)", "sst-2", "accuracy"),
-    ("MRPC (F1)", "mrpc", "f1"),
-    ("STS-B (Pearson)", "sts-b", "pearson"),
-    ("QQP (F1)", "qqp", "f1"),
-    ("MNLI-m (acc.)", "mnli", "accuracy"),
-    ("MNLI-mm (acc.)", "mnli", "accuracy_mismatched"),
-    ("QNLI (acc.)", "qnli", "accuracy"),
-    ("RTE (acc.)", "rte", "accuracy"),
-    ("WNLI (acc.)", "wnli", "accuracy"),
-)
 GLUE_TASKS = {task for _, task, _ in GLUE_COLUMNS}
 NONE = "-"
 
@@ -104,9 +95,12 @@ def _latex(cell: str) -> str:
 
 
 def kinds(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
-    """Settings by the kind of tuning, in the tables' order."""
+    """Settings by the kind of tuning, in the tables' order.
+
+    Other initial scales than the default are no part of the choice.
+    """
     found: Dict[str, List[Setting]] = {}
-    for setting in settings:
+    for setting in with_default_start(settings):
         found.setdefault(setting.method.name, []).append(setting)
     order = ["full", "houlsby", "top_layers"]
     return dict(
@@ -168,15 +162,16 @@ def glue_table(
                 chosen = best(candidates, score)
                 if chosen:
                     rows.setdefault(name, {})[task] = chosen
-    # The mean is over what every row has.
+    # Means and parameters are over what every row has.
     shared = [c for c in columns if all(c[1] in row for row in rows.values())]
+    shared_tasks = dict.fromkeys(task for _, task, _ in shared)
     cells = []
     for name, chosen in rows.items():
         means = [chosen[task].mean(score) for _, task, score in shared]
         cells.append(
             (
                 name,
-                *parameters(list(chosen.values())),
+                *parameters([chosen[task] for task in shared_tasks]),
                 *(show(chosen.get(task), score) for _, task, score in columns),
                 f"{sum(means) / len(means):.1f}" if means else NONE,
             )
@@ -184,7 +179,8 @@ def glue_table(
     titles = [title for title, _, _ in columns]
     return Table(
         "GLUE, dev sets (settings chosen on dev); mean ± standard error "
-        "(seeds); the mean is over the columns that all rows have",
+        "(seeds); parameters and means are over the columns that all rows "
+        "have",
         ("", "parameters", "trained", *titles, "mean"),
         tuple(cells),
     )
@@ -216,7 +212,7 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     means, counts, shares = ["mean"], ["parameters"], ["trained"]
     for name in names:
         settings = [
-            chosen[task][name] for task in tasks if name in chosen[task]
+            chosen[task][name] for task in tasks if chosen[task].get(name)
         ]
         if len(settings) == len(tasks):
             values = [s.mean(scores[t]) for t, s in zip(tasks, settings)]
@@ -240,11 +236,14 @@ def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         return None
     methods: Dict[str, List[Setting]] = {}
     for setting in groups["squad"]:
-        methods.setdefault(str(setting.method), []).append(setting)
+        two = "HasAns_f1" in setting.runs[0].scores
+        name = f"{setting.method}{', SQuAD 2.0' if two else ''}"
+        methods.setdefault(name, []).append(setting)
     rows = []
     for method, settings in methods.items():
         chosen = best(settings, "f1")
         run = chosen.runs[0]
+        # SQuAD 1.1's name of it, or 2.0's.
         exact = "exact_match" if "exact_match" in run.scores else "exact"
         rows.append(
             (
@@ -319,21 +318,39 @@ def main() -> None:
         "--fixed_size", type=int, default=64, help="of Table 1's third row"
     )
     arguments = parser.parse_args()
-    runs = find_runs(arguments.runs)
+    try:
+        write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
+    """Writes all tables, and takes away those of earlier runs.
+
+    Raises:
+        UserError: there are no runs, or nothing can be written.
+    """
+    runs = find_runs(folders)
     groups = group(runs)
-    out = pathlib.Path(arguments.output_dir)
-    out.mkdir(parents=True, exist_ok=True)
+    files.prepare_folder(output, 0)
+    out = pathlib.Path(output)
     for name, table in (
-        ("glue", glue_table(groups, arguments.fixed_size)),
+        ("glue", glue_table(groups, fixed_size)),
         ("other", other_table(groups)),
         ("squad", squad_table(groups)),
     ):
-        if table is None:
-            continue
-        files.write_text(str(out / f"{name}.md"), table.to_markdown())
-        files.write_text(str(out / f"{name}.tex"), table.to_latex())
-        files.write_text(str(out / f"{name}.csv"), table.to_csv())
-        print(table.to_markdown())
+        for ending, form in (
+            ("md", Table.to_markdown),
+            ("tex", Table.to_latex),
+            ("csv", Table.to_csv),
+        ):
+            path = out / f"{name}.{ending}"
+            if table:
+                files.write_text(str(path), form(table))
+            else:
+                path.unlink(missing_ok=True)
+        if table:
+            print(table.to_markdown())
     files.write_json(str(out / "settings.json"), settings_json(groups))
     shutil.rmtree(out / "hparams", ignore_errors=True)
     write_hparams(runs, str(out / "hparams"))

@@ -10,9 +10,11 @@
 source "$(dirname "$0")/grid.sh"
 : "${METHODS=houlsby full}"
 : "${SIZES=8 64 256}"               # of adapters
-: "${RATES=3e-5 1e-4 3e-4 1e-3}"    # learning rates of adapters
+: "${INIT_SCALES=}"                 # of houlsby's adapters; nothing: its own
+: "${LAYERS=1 2 3 5 7 9 11 12}"     # k of top_layers
+: "${RATES=3e-5 1e-4 3e-4 1e-3}"    # learning rates
 : "${EPOCHS=3 10 20}"
-: "${FULL_RATES=3e-5 5e-5 1e-4}"    # of full fine-tuning
+: "${FULL_RATES=3e-5 5e-5 1e-4}"    # of full and top_layers
 : "${FULL_EPOCHS=2 3 5}"
 : "${SEEDS=1 2 3}"
 : "${BATCH=32}"
@@ -20,39 +22,18 @@ source "$(dirname "$0")/grid.sh"
 : "${PREDICT_FILE=dev-v1.1.json}"
 
 open_grid 'usage: BERT=PRETRAINED_MODEL SQUAD_DIR=FOLDER scripts/sweep_squad.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
-
-add_runs() { # name of the method, rates, epochs, its flags ...
-  local method=$1 rates=$2 epochs=$3
-  shift 3
-  for rate in $rates; do
-    for epoch in $epochs; do
-      for seed in $SEEDS; do
-        add_run "squad/$method-lr$rate-epochs$epoch-seed$seed" \
-          "$python" run_squad.py --train_file="$SQUAD_DIR/$TRAIN_FILE" \
-          --predict_file="$SQUAD_DIR/$PREDICT_FILE" --init_checkpoint="$BERT" \
-          --do_train=true --do_predict=true --do_eval=true "$@" \
-          --learning_rate="$rate" --num_train_epochs="$epoch" --seed="$seed" \
-          --train_batch_size="$BATCH" --predict_batch_size=32 \
-          --save_checkpoints_steps=500
-      done
-    done
-  done
+add() { # name, flags ...
+  add_run "squad/$1" "$python" run_squad.py \
+    --train_file="$SQUAD_DIR/$TRAIN_FILE" \
+    --predict_file="$SQUAD_DIR/$PREDICT_FILE" --init_checkpoint="$BERT" \
+    --do_train=true --do_predict=true --do_eval=true --predict_batch_size=32 \
+    "${@:2}"
 }
 
 if [ "$task" != status ]; then
   need BERT 'the pretrained model, for --init_checkpoint'
   need SQUAD_DIR "the folder of $TRAIN_FILE and $PREDICT_FILE"
-  SQUAD_DIR=$(realpath "$SQUAD_DIR") BERT=$(realpath "$BERT")
-  for method in $METHODS; do
-    case $method in
-      full) add_runs full "$FULL_RATES" "$FULL_EPOCHS" --tuning_method=full ;;
-      *)
-        for size in $SIZES; do
-          add_runs "$method$size" "$RATES" "$EPOCHS" \
-            --tuning_method="$method" --adapter_size="$size"
-        done
-        ;;
-    esac
-  done
+  SQUAD_DIR=$(realpath -s "$SQUAD_DIR") BERT=$(realpath -s "$BERT")
+  add_tunings add
 fi
 run_grid

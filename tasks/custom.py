@@ -38,13 +38,16 @@ def custom_task(
         A task whose labels are those found in the training file.
 
     Raises:
-        UserError: a column of files without a header is no number, or the
-            share is none.
+        UserError: a column of files without a header is no number, the share
+            is none, or the seed is negative.
     """
     if not 0 <= dev_share < 1:
         raise UserError(
             f"--dev_share is {dev_share}, expected a share from 0 to below 1"
         )
+
+    if split_seed < 0:
+        raise UserError(f"--split_seed is {split_seed}, expected >= 0")
 
     def column(name: Optional[str]) -> Optional[Column]:
         if name is None or header:

@@ -1,7 +1,7 @@
 """The tasks of GLUE (Wang et al. 2019), with their published files.
 
 Columns are named where the published headers are the same in all files, else
-numbered from 0. The first metric is the one that tables show.
+numbered from 0. Metrics are GLUE's.
 """
 
 from tasks.tables import Layout

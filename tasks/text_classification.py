@@ -60,11 +60,8 @@ class TextClassification(TextTask):
     labels: Optional[Tuple[str, ...]] = None
 
     def describe(self):
-        """The labels, in the logits' order, and whether texts are pairs."""
-        return {
-            "labels": list(self.labels or ()),
-            "pairs": self.labelled.text_b is not None,
-        }
+        """The labels, in the logits' order, and what all such tasks tell."""
+        return {"labels": list(self.labels or ()), **super().describe()}
 
     @property
     def is_complete(self):

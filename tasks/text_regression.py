@@ -14,6 +14,8 @@ from hooks import dropout
 from tasks.base import Head
 from tasks.text_task import TextTask
 
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
 
 class RegressionHead(Head):
     """A number from the pooled first token. Parameters: D + 1."""
@@ -53,11 +55,8 @@ class TextRegression(TextTask):
     scale: Optional[Tuple[float, float]] = None
 
     def describe(self):
-        """That the head is one of regression, and whether texts are pairs."""
-        return {
-            "regression": True,
-            "pairs": self.labelled.text_b is not None,
-        }
+        """That it is a regression, and what all such tasks tell."""
+        return {"regression": True, **super().describe()}
 
     def restore(self, description, source):
         """This task, if the head gives a number."""
@@ -74,8 +73,8 @@ class TextRegression(TextTask):
             score = float(label)
         except ValueError:
             score = math.nan
-        low, high = self.scale or (-math.inf, math.inf)
-        if not (math.isfinite(score) and low <= score <= high):
+        low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
+        if not low <= score <= high:
             expected = f" from {low:g} to {high:g}" if self.scale else ""
             raise UserError(
                 f"{where}: the score is {label[:80]!r}, expected a number"

@@ -111,9 +111,25 @@ class TextTask(Task[Example]):
         """By what the held-out share is taken equally: the labels."""
         return labels
 
+    def describe(self):
+        """Whether texts are pairs, and which rows were held out."""
+        description: Dict[str, Any] = {
+            "pairs": self.labelled.text_b is not None
+        }
+        if self.held_out:
+            description["held_out"] = dataclasses.asdict(self.held_out)
+        return description
+
     def restore(self, description, source):
         """This task, if the head was trained on it."""
         trained = f"{source} was trained on the task {description['name']}"
+        before = description.get("held_out")
+        if before and self.held_out and before != self.describe()["held_out"]:
+            raise UserError(
+                f"{trained} with --dev_share={before['share']} "
+                f"--split_seed={before['seed']}; another choice would evaluate "
+                "rows that it was trained on"
+            )
         if description.get("pairs") != self.describe()["pairs"]:
             raise UserError(
                 f"{trained}, with pairs: {description.get('pairs')}; give it "

@@ -14,13 +14,25 @@ class FakeRuns:
         self.config = config
         self.count = 0
 
-    def add(self, task, method, scores, rate=1e-3, epochs=3, seed=1, trained=0):
+    def add(
+        self,
+        task,
+        method,
+        scores,
+        rate=1e-3,
+        epochs=3,
+        seed=1,
+        trained=0,
+        batch_size=32,
+    ):
         """Writes a run; `scores` without `eval_`, as the programs do."""
         folder = self.folder / task / str(self.count)
         self.count += 1
         folder.mkdir(parents=True)
         name = task if task in TASKS or task == "squad" else "custom"
         description = {
+            "base": {"path": "bert", "fingerprint": "f"},
+            "tokenizer": {},
             "task": {"name": name},
             "bert_config": dataclasses.asdict(self.config),
             "method": method,
@@ -28,6 +40,7 @@ class FakeRuns:
                 "learning_rate": rate,
                 "epochs": epochs,
                 "seed": seed,
+                "batch_size": batch_size,
             },
             "parameters": {"trained": trained, "total": 0},
         }

@@ -13,8 +13,6 @@ from conftest import ROOT
 from errors import UserError
 from scripts import ablate_adapter
 
-pytestmark = pytest.mark.one_stack
-
 
 @pytest.fixture
 def trained(classify, tiny_flags):
@@ -78,6 +76,16 @@ def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
         for name in ("weights", "biases")
     }
     assert not any(after[name].any() for name in changed)
+
+
+def test_another_adapters_ablation_is_not_mixed_in(
+    trained, tiny_flags, tmp_path
+):
+    ablate_adapter.main(str(trained()), str(tmp_path / "ablation"))
+    tiny_flags["output_dir"] = tmp_path / "other"
+    other = trained(seed=2)
+    with pytest.raises(UserError, match="the ablation of another adapter"):
+        ablate_adapter.main(str(other), str(tmp_path / "ablation"))
 
 
 def test_a_method_without_adapters_is_refused(trained, tmp_path, tiny_flags):

@@ -8,9 +8,8 @@ import pytest
 from conftest import SENTENCES, write_table
 
 from adapter_modeling import parse
+from errors import UserError
 from methods import METHODS
-
-pytestmark = pytest.mark.one_stack
 
 
 @pytest.fixture
@@ -69,6 +68,19 @@ def test_runs_that_are_finished_are_reported_and_kept(
     capfd.readouterr()
     compare.main()
     assert "run_classifier.py" not in capfd.readouterr().out
+
+
+def test_runs_of_another_rate_are_not_taken_for_this_ones(
+    compare, monkeypatch, tmp_path
+):
+    folder = tmp_path / "MRPC" / "ia3"
+    folder.mkdir(parents=True)
+    record = {"method": "ia3()", "training": {"learning_rate": 0.5}}
+    (folder / "run.json").write_text(json.dumps(record))
+    for name in ("eval_results.json", "cost.json"):
+        (folder / name).write_text("{}")
+    with pytest.raises(UserError, match="at 0.5; choose another --output_dir"):
+        compare.collect(str(tmp_path))
 
 
 def test_a_failed_run_is_one_line(compare, monkeypatch, tmp_path):

@@ -149,6 +149,31 @@ def test_what_is_no_share_is_refused(share):
     assert "--dev_share" in refusal(lambda: custom_task(dev_share=share))
 
 
+def test_what_was_held_out_stays_so(tmp_path):
+    task = many(tmp_path, {"a": 9, "b": 9}, dev_share=0.2)
+    description = json.loads(json.dumps({"name": "custom", **task.describe()}))
+    assert task.restore(description, "head") == task
+    for other in (
+        custom_task(dev_share=0.2, split_seed=2),
+        custom_task(dev_share=0.3),
+    ):
+        message = refusal(other.restore, description, "head")
+        assert "--dev_share=0.2 --split_seed=1" in message
+    # A dev or test file of its own is another matter.
+    assert custom_task().restore(description, "head").labels == ("a", "b")
+
+
+def test_a_negative_seed_is_refused():
+    message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
+    assert "--split_seed is -1" in message
+
+
+def test_scores_beyond_float32_are_refused():
+    assert "expected a number" in refusal(
+        CUSTOM_SCORES.check_label, "1e39", "x"
+    )
+
+
 def test_a_dev_file_beside_a_share_is_refused(tmp_path):
     task = many(tmp_path, {"a": 9, "b": 9}, dev_share=0.2)
     write_split(tmp_path, CUSTOM, "dev", [("x", "", "a")])

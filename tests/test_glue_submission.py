@@ -72,6 +72,7 @@ def test_the_zip_has_glues_files_and_wnli_may_be_left_out(runs):
         ("RTE", lambda lines: [*lines[:2], "1\t0", *lines[3:]], "label '0'"),
         ("STS-B", lambda lines: [*lines[:2], "1\t6.0", *lines[3:]], "'6.0'"),
         ("STS-B", lambda lines: [*lines[:2], "1\t3", *lines[3:]], "as in 3.25"),
+        ("STS-B", lambda lines: [], ":1: found ''"),
         ("STS-B", None, "missing"),
     ],
 )

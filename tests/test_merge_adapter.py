@@ -3,12 +3,9 @@
 import json
 
 import numpy as np
-import pytest
 from conftest import own_lines, run_process
 
 import checkpoints
-
-pytestmark = pytest.mark.one_stack
 
 
 def train(classify, flags, method, folder, **more):

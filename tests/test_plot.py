@@ -51,6 +51,31 @@ def test_gaps_are_to_full_tuning_of_the_same_task(many):
     ]
 
 
+def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
+    for task, sizes in (("rte", (64,)), ("wnli", (8, 64, 256))):
+        fake.add(task, "full", {"accuracy": 0.5}, trained=7000)
+        for size in sizes:
+            method = f"houlsby(size={size})"
+            fake.add(task, method, {"accuracy": 0.5}, trained=size)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    assert list(plot.gaps(groups, "houlsby")) == [
+        "houlsby(size=64, init_scale=0.01)"
+    ]
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, trained=8)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
+    assert shares == sorted(shares) and len(shares) == 2
+
+
+def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
+    for method in ("lora(8)", "ia3", "bitfit", "full", "houlsby(8)"):
+        fake.add("rte", method, {"accuracy": 0.5}, trained=10)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    styles = plot.styles(groups)
+    assert set(styles) == {"lora", "ia3", "bitfit", "full", "houlsby"}
+    assert len({str(style) for _, style in styles.values()}) == 5
+
+
 def test_tasks_without_full_tuning_have_no_gap(fake):
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, trained=10)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
@@ -102,12 +127,17 @@ def test_initial_scales_are_compared_at_one_size(fake):
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
+    # Under the same conditions only.
+    fake.add("rte", "houlsby(8, init_scale=1e-3)", {"accuracy": 1.0}, rate=2)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    assert draw(plot.draw_init_scale, groups).axes[0].lines[
+        0
+    ].get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     # Nor do other scales appear among the sizes.
     (label,) = axes.get_legend_handles_labels()[1]
     assert label == "rte (accuracy), size 8"
-    sizes = plot.best_by_size(
-        filter(plot.has_default_start, groups["rte"]), "accuracy"
-    )
+    usual = collect_runs.with_default_start(groups["rte"])
+    sizes = plot.best_by_size(usual, "accuracy")
     assert [s.method.size for s in sizes] == [8, 64]
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 
 import pytest
 from conftest import ROOT
@@ -151,7 +150,12 @@ def test_an_array_survives_a_failure_a_requeue_and_a_kill(slurm, tmp_path):
     folders = [str(sweep.name(name)) for name in RUNS]
     wait_for(lambda: set(folders[1:3]) <= set(sweep.started()))
     # Both wait in the middle of their runs; from now on they would not.
-    time.sleep(0.5)
+    wait_for(
+        lambda: all(
+            (sweep.name(name) / "log.txt").read_text()
+            for name in (requeued, killed)
+        )
+    )
     sweep.mark("slow")
     shown = sweep.run("--status").stdout
     assert f"running: {requeued}" in shown and f"running: {killed}" in shown

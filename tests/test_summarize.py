@@ -15,8 +15,6 @@ from tensorboard.backend.event_processing import event_accumulator
 import modeling
 from scripts import collect_runs, summarize
 
-pytestmark = pytest.mark.one_stack
-
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):
@@ -52,6 +50,40 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     assert others[0].error("accuracy") is None
     assert first.mean("loss") == 0.5
     assert summarize.show(first, "accuracy") == "80.0 ± 5.8 (3)"
+
+
+def test_other_conditions_are_another_setting(fake):
+    for batch_size in (16, 32):
+        scores = {"accuracy": batch_size / 100}
+        fake.add("rte", "full", scores, batch_size=batch_size)
+    assert [len(s.runs) for s in groups(fake)["rte"]] == [1, 1]
+
+
+def test_a_run_that_is_there_twice_counts_once(fake, capsys):
+    for score in (0.5, 0.5, 0.6):
+        fake.add("rte", "full", {"accuracy": score})
+    ((setting,),) = groups(fake).values()
+    assert setting.mean("accuracy") == 50 and setting.error("accuracy") is None
+    assert capsys.readouterr().err.count("with other scores") == 1
+
+
+def test_what_has_fewer_seeds_is_not_chosen(fake):
+    for seed, rate, score in ((1, 1, 0.6), (2, 1, 0.6), (1, 2, 0.9)):
+        fake.add("rte", "full", {"accuracy": score}, rate=rate, seed=seed)
+    chosen = collect_runs.best(groups(fake)["rte"], "accuracy")
+    assert chosen.mean("accuracy") == 60
+
+
+def test_other_initial_scales_are_not_chosen(fake):
+    for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
+        method = f"houlsby(size=64, init_scale={scale})"
+        fake.add("rte", method, {"accuracy": score})
+    rows = cells(summarize.glue_table(groups(fake), 64))
+    assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
+    # Unless they are all that there is.
+    fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
+    rows = cells(summarize.glue_table(groups(fake), 64))
+    assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
 def test_first_phases_and_unfinished_runs_are_no_runs(fake, capsys):
@@ -104,7 +136,8 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
     assert (best["MNLI-m (acc.)"], best["MNLI-mm (acc.)"]) == ("60.0", "55.0")
     assert fixed["MNLI-mm (acc.)"] == "52.0"
     share = 640 / bert
-    assert fixed["parameters"] == f"{1 + 2 * share:.2f}×"
+    # Of CoLA alone, which all have.
+    assert fixed["parameters"] == f"{1 + share:.2f}×"
     assert fixed["trained"] == f"{100 * share:.2f}%"
     # Over CoLA alone, which all have.
     assert [row["mean"] for row in rows.values()] == ["55.0", "55.0", "52.0"]

@@ -1,9 +1,7 @@
 """Grids of runs: sweeps, their states, kills, and Slurm."""
 
-import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 
@@ -12,10 +10,8 @@ from sweep_stand_in import (
     RUNS,
     SCRIPTS,
     SMALL,
-    TINY,
     Sweep,
     counts,
-    make_real,
     wait_for,
 )
 
@@ -183,7 +179,7 @@ def test_a_run_that_outlives_its_driver_is_waited_for(sweep):
     # xargs and the run live on; a second driver must not start it again.
     second = sweep.start("--jobs", "2")
     wait_for(lambda: len(sweep.started()) >= 2)
-    subprocess.run(["pkill", "-f", "-x", "sleep 31.41"], check=True)
+    (sweep.folder / "go").touch()
     output, _ = second.communicate(timeout=60)
     assert f"{RUNS[0]}: runs already elsewhere, waiting for it" in output
     assert counts(output)["finished"] == 4
@@ -200,33 +196,83 @@ def test_jobs_run_at_the_same_time(sweep):
     process.wait()
 
 
-# With the real program
+def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
+    assert sweep.run().returncode == 0
+    done = sweep.run("--", "--compute_dtype=bfloat16")
+    assert done.returncode == 1
+    assert f"{RUNS[0]}: finished by another command" in done.stderr
+    assert len(sweep.started()) == 4
+    assert sweep.run().returncode == 0
 
 
-@pytest.fixture
-def real(sweep, tiny_bert):
-    """The sweep with real runs over two tiny tasks, a thing of seconds."""
-    return make_real(sweep, tiny_bert)
+def test_a_grid_does_not_change_under_a_running_one(sweep):
+    sweep.mark("slow", RUNS[0])
+    process = sweep.start()
+    wait_for(lambda: sweep.started())
+    other = sweep.run("--grid", SIZES="2")
+    assert other.returncode == 1
+    assert other.stderr.startswith("error: another grid is running in ")
+    assert sweep.run("--grid").returncode == 0
+    (sweep.folder / "go").touch()
+    process.communicate(timeout=60)
+    assert sweep.run("--grid", SIZES="2").returncode == 0
+    assert len((sweep.out / "grid.tsv").read_text().splitlines()) == 2
 
 
-def test_a_killed_sweep_ends_in_the_same_bits(real):
-    quiet = {"SIZES": "4", "TASKS": "RTE", "EPOCHS": "20"}
-    process = real.start(*TINY, **quiet)
-    run = real.name("RTE/houlsby4-lr1e-3-epochs20-seed1")
-    wait_for(lambda: (run / "model.ckpt-5.index").exists())
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (run / "done").exists()
-    done = real.run(*TINY, **quiet)
+@pytest.mark.parametrize("axis", ["TASKS", "METHODS", "SIZES", "SEEDS"])
+def test_an_empty_axis_is_refused(sweep, axis):
+    done = sweep.run(**{axis: ""})
+    assert done.returncode == 1
+    assert "is one of its axes empty?" in done.stderr
+    assert not sweep.out.exists()
+
+
+@pytest.mark.parametrize("row", ["", "0", "abc", "9"])
+def test_a_row_that_is_none_is_refused(sweep, row):
+    sweep.run("--grid")
+    done = subprocess.run(
+        [SCRIPTS / "run_row.sh", sweep.out, row], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert sweep.started() == []
+
+
+def test_the_reason_of_a_failure_is_its_own_attempts(sweep):
+    quiet = {"TASKS": "RTE", "SIZES": "2"}
+    sweep.mark("fail", RUNS[0])
+    sweep.run(**quiet)
+    (sweep.folder / "fail").unlink()
+    stand_in = sweep.folder / "python"
+    text = stand_in.read_text()
+    for ending, reason in (
+        ("echo 'ValueError: x' >&2; exit 1\n", "ValueError: x"),
+        ("kill -9 $$\n", "killed by signal 9; was there too little memory?"),
+    ):
+        stand_in.write_text(text + ending)
+        assert f"failed: {RUNS[0]}: {reason}\n" in sweep.run(**quiet).stdout
+    # Interrupted from the keyboard: the programs end so.
+    stand_in.write_text(text + "exit 130\n")
+    assert counts(sweep.run(**quiet).stdout)["interrupted"] == 1
+
+
+def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
+    sweep, tmp_path
+):
+    name = tmp_path / "a folder with spaces"
+    name.mkdir()
+    done = subprocess.run(
+        [SCRIPTS / "sweep_glue.sh", "it's out", "--jobs", "2"],
+        env={
+            **sweep.environment,
+            "PYTHON": "../python",
+            "OMP_NUM_THREADS": "8",
+        },
+        cwd=name,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    attempts = (run / "attempts.tsv").read_text().splitlines()
-    assert [line.split("\t")[1] for line in attempts] == [
-        "start",
-        "start",
-        "end 0",
-    ]
-    killed = (run / "adapter" / "adapter.safetensors").read_bytes()
-    shutil.rmtree(run)
-    assert real.run(*TINY, **quiet).returncode == 0
-    assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
-    assert json.loads((run / "eval_results.json").read_text())
+    assert counts(done.stdout)["finished"] == 4
+    assert sweep.started()[0].startswith(f"{name}/it's out/runs/")

@@ -1,5 +1,6 @@
-"""A long sweep whose driver is killed again and again: pytest -m slow."""
+"""Sweeps of real trainings, killed; the long one runs with `pytest -m slow`."""
 
+import json
 import os
 import random
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from sweep_stand_in import TINY, Sweep, counts, make_real
+from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 AXES = {
     "TASKS": "RTE SST-2",
@@ -29,6 +30,30 @@ def kill(process, how):
     else:
         subprocess.run(["pkill", "-9", "-P", str(process.pid), "xargs"])
     process.wait()
+
+
+def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
+    sweep = make_real(Sweep(tmp_path), tiny_bert)
+    quiet = {"SIZES": "4", "TASKS": "RTE", "EPOCHS": "20"}
+    process = sweep.start(*TINY, **quiet)
+    run = sweep.name("RTE/houlsby4-lr1e-3-epochs20-seed1")
+    wait_for(lambda: (run / "model.ckpt-5.index").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (run / "done").exists()
+    done = sweep.run(*TINY, **quiet)
+    assert done.returncode == 0, done.stderr
+    attempts = (run / "attempts.tsv").read_text().splitlines()
+    assert [line.split("\t")[1] for line in attempts] == [
+        "start",
+        "start",
+        "end 0",
+    ]
+    killed = (run / "adapter" / "adapter.safetensors").read_bytes()
+    shutil.rmtree(run)
+    assert sweep.run(*TINY, **quiet).returncode == 0
+    assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
+    assert json.loads((run / "eval_results.json").read_text())
 
 
 @pytest.mark.slow
