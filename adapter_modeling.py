@@ -21,7 +21,8 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
 
     Args:
         text: a name of `METHODS`, with Python literals for its arguments, by
-            position or by keyword.
+            position or by keyword; words need no quotation marks, and true
+            and false may be written as in other flags.
         defaults: values for arguments that the text leaves out; those that
             the method does not have are ignored.
 
@@ -42,9 +43,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         tree = ast.parse(text.strip(), mode="eval").body
         call = tree if isinstance(tree, ast.Call) else None
         name = (call.func if call else tree).id
-        values = [ast.literal_eval(node) for node in call.args] if call else []
+        values = [_value(node) for node in call.args] if call else []
         named = (
-            {node.arg: ast.literal_eval(node.value) for node in call.keywords}
+            {node.arg: _value(node.value) for node in call.keywords}
             if call
             else {}
         )
@@ -92,3 +93,10 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
                 f"{kind.__name__}"
             )
     return METHODS[name](**arguments)
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of an argument as it is written."""
+    if isinstance(node, ast.Name):
+        return {"true": True, "false": False}.get(node.id, node.id)
+    return ast.literal_eval(node)

@@ -15,12 +15,19 @@ def test_defaults_fill_arguments_that_the_text_leaves_out():
     assert parse("full", defaults) == Full()
 
 
+def test_words_need_no_quotation_marks():
+    assert parse("houlsby(sites=ffn)") == parse("houlsby(sites='ffn')")
+    direct = parse("prefix(reparameterize=False)")
+    assert parse("prefix(reparameterize=false)") == direct
+    assert parse(str(direct)) == direct
+
+
 @pytest.mark.parametrize(
     "text,words",
     [
         ("lore", "unknown tuning method 'lore'; expected one of houlsby"),
         ("houlsby(", "cannot be read"),
-        ("houlsby(size=x)", "cannot be read"),
+        ("houlsby(size=x)", "size is 'x', expected a value of type int"),
         ("__import__('os').system('true')", "cannot be read"),
         ("", "cannot be read"),
         ("houlsby(size=0)", "expected at least 1"),
