@@ -59,7 +59,8 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
     ) as error:
         raise UserError(
             f"tuning method {text!r} cannot be read; expected one of "
-            f"{choices}, with arguments as in houlsby(size=64)"
+            f"{choices}, with arguments as in houlsby(size=64) or "
+            "houlsby(layers='6-11')"
         ) from error
     if name not in METHODS:
         raise UserError(

@@ -63,7 +63,7 @@ def main(run: str, output: str) -> List[str]:
     }
     about = os.path.join(output, ABOUT_FILE)
     if files.exists(about) and (
-        files.read_json(about, "the ablation")["sha256"] != config["sha256"]
+        files.read_json(about, "the ablation").get("sha256") != config["sha256"]
     ):
         raise UserError(
             f"{output} holds the ablation of another adapter; choose another "

@@ -51,8 +51,8 @@ class Run:
         scores: by name without `eval_`, in points of 100 but for losses.
         trained: parameters of the task.
         bert: parameters of the BERT.
-        conditions: whatever else its scores depend on but the seed, as text:
-            the rest of its training, its data and its BERT.
+        conditions: whatever else its training depends on but the seed, as
+            text: its schedule, its data and its BERT.
     """
 
     folder: pathlib.Path
@@ -175,8 +175,8 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
         first = seeds.setdefault(run.seed, run)
         if first.scores != run.scores:
             print(
-                f"{run.folder} is left out: the same run as {first.folder}, "
-                "with other scores",
+                f"{run.folder} is left out: the same training as "
+                f"{first.folder}, with other scores (another dev file?)",
                 file=sys.stderr,
             )
     return {
@@ -194,6 +194,13 @@ def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
     scored = [s for s in settings if score in s.runs[0].scores]
     most = max((len(s.runs) for s in scored), default=0)
     complete = [s for s in scored if len(s.runs) == most]
+    if len(complete) < len(scored):
+        print(
+            f"{scored[0].runs[0].task}, {scored[0].method.name}: "
+            f"{len(scored) - len(complete)} of {len(scored)} settings have "
+            f"fewer than {most} seeds, and are not chosen from",
+            file=sys.stderr,
+        )
     return max(complete, key=lambda s: s.mean(score), default=None)
 
 
@@ -213,4 +220,5 @@ def main_score(settings: Iterable[Setting]) -> str:
         if run.task == task:
             return score
     # Of question answering, of the user's own labels, or of their numbers.
-    return next(s for s in ("f1", "accuracy", "pearson") if s in run.scores)
+    usual = [s for s in ("f1", "accuracy", "pearson") if s in run.scores]
+    return usual[0] if usual else next(iter(run.scores))

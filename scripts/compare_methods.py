@@ -146,22 +146,29 @@ def run(arguments: Any, task: str, method: str) -> None:
         raise UserError(f"{task} with {method} failed: {last} (see {log})")
 
 
-def is_finished(folder: str, method: str) -> bool:
+def is_finished(output_dir: str, task: str, method: str) -> bool:
     """Whether a run has its scores and its costs.
 
     Raises:
-        UserError: they are of another training.
+        UserError: they are of another method, rate, number of epochs or
+            precision.
     """
+    folder = folder_of(output_dir, task, method)
     if not all(
         files.exists(os.path.join(folder, name))
         for name in ("eval_results.json", COST_FILE)
     ):
         return False
     run = files.read_json(os.path.join(folder, "run.json"), "the run")
-    before = run["method"], run["training"]["learning_rate"]
-    if before != (str(parse(method)), METHODS[method]):
+    expected = {
+        "learning_rate": METHODS[method],
+        "epochs": TASKS[task][0],
+        "compute_dtype": "bfloat16",
+    }
+    found = {name: run["training"].get(name) for name in expected}
+    if (run["method"], found) != (str(parse(method)), expected):
         raise UserError(
-            f"{folder} holds a run with {before[0]} at {before[1]}; choose "
+            f"{folder} holds another run: {run['method']}, {found}; choose "
             "another --output_dir"
         )
     return True
@@ -174,7 +181,7 @@ def collect(output_dir: str) -> Dict[str, Any]:
         for task, (_, _, score) in TASKS.items():
             folder = folder_of(output_dir, task, method)
             path = os.path.join(folder, "eval_results.json")
-            if not is_finished(folder, method):
+            if not is_finished(output_dir, task, method):
                 continue
             run = files.read_json(os.path.join(folder, "run.json"), "the run")
             adapter = os.path.join(folder, "adapter", "adapter.safetensors")
@@ -321,8 +328,7 @@ def run_all(arguments: Any) -> None:
         if arguments.only in method
     ]
     for number, (task, method) in enumerate(wanted, 1):
-        folder = folder_of(arguments.output_dir, task, method)
-        if is_finished(folder, method):
+        if is_finished(arguments.output_dir, task, method):
             continue
         print(f"[{number}/{len(wanted)}] {task} {method}", flush=True)
         run(arguments, task, method)

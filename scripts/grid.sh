@@ -119,16 +119,19 @@ _add_schedules() { # function, name of the method, its flags ...
   done
 }
 
-# Rows are numbers into the file, so it must not change under those who count.
+# Rows are numbers into the file, so it must not change under those who count;
+# of a job array that is still queued nothing can be seen here.
 _write_grid() {
-  local new
+  local new alive=0
   mkdir -p "$output"
   new=$(mktemp "$output/grid.XXXXXX")
   printf '%s\n' "${rows[@]}" > "$new"
-  if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv" &&
-    "$python" "$scripts/grid_status.py" "$output" --is_running; then
-    rm "$new"
-    refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR"
+  if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
+    "$python" "$scripts/grid_status.py" "$output" --is_running || alive=$?
+    if [ $alive -ne 3 ]; then
+      rm "$new"
+      refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR"
+    fi
   fi
   chmod 644 "$new"
   mv "$new" "$output/grid.tsv"

@@ -4,7 +4,7 @@
 
 Which run is alive is read off its lock, so on a cluster from any machine, if
 the disk that they share has locks. With --is_running nothing is printed; the
-exit code is 0 if a run is alive, else 1.
+exit code is 0 if a run is alive, 3 if none is.
 """
 
 import collections
@@ -86,7 +86,7 @@ def main(arguments: List[str]) -> None:
             is_locked(output / "runs" / name / "lock")
             for name in read_names(output)
         )
-        sys.exit(0 if alive else 1)
+        sys.exit(0 if alive else 3)
     else:
         sys.exit(f"usage: {__doc__.strip().splitlines()[2].strip()}")
 

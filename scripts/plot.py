@@ -14,7 +14,8 @@ Draws what the runs below the folders allow, each as .png and .svg:
     init_scale    scores over the initial scale of adapters (Figure 6, right)
 
 Of each task, method and size, the learning rate and number of epochs with the
-best mean score over seeds is shown.
+best mean score over seeds is shown, among those with most seeds. A size that
+not all tasks of a method have is left out of the first figure.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def styles(groups: Groups) -> Dict[str, Tuple[str, Dict]]:
     others = zip(
         sorted(kinds - set(STYLES)),
         itertools.cycle(COLOURS[2:]),
-        itertools.cycle("^vPX<>"),
+        itertools.cycle("^vPX<>d"),
     )
     for kind, colour, marker in others:
         found[kind] = kind, {"color": colour, "marker": marker, "ls": "-."}
@@ -113,18 +114,19 @@ def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
 def draw_trade_off(figure: Figure, groups: Groups) -> bool:
     """Figures 1 and 3; False if no task has both methods to compare."""
     axes = figure.subplots()
-    tasks = 0
+    drawn = False
     for kind, (label, style) in styles(groups).items():
         points = {} if kind == "full" else gaps(groups, kind)
         if not points:
             continue
-        tasks = max([tasks, *(len(values) for _, values in points.values())])
+        drawn = True
+        tasks = len(next(iter(points.values()))[1])
         shares = [np.mean(share) for share, _ in points.values()]
         bands = [
             np.percentile(values, PERCENTILES) for _, values in points.values()
         ]
         low, middle, high = np.array(bands).T
-        axes.plot(shares, middle, label=label, **style)
+        axes.plot(shares, middle, label=f"{label} ({tasks} tasks)", **style)
         axes.fill_between(
             shares, low, high, color=style["color"], alpha=0.2, lw=0
         )
@@ -132,13 +134,13 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
             axes.plot(
                 shares, edge, color=style["color"], ls=style["ls"], lw=0.6
             )
-    if not tasks:
+    if not drawn:
         return False
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
     axes.set_xlabel("trained parameters of a task, % of BERT")
     axes.set_ylabel("points against full fine-tuning")
-    axes.set_title(f"20th, 50th and 80th percentile of {tasks} tasks")
+    axes.set_title("20th, 50th and 80th percentile of tasks")
     axes.legend()
     return True
 
@@ -204,6 +206,17 @@ def draw_squad(figure: Figure, groups: Groups) -> bool:
     return True
 
 
+def of_shared_seeds(settings: Dict[float, Setting]) -> Dict[float, Setting]:
+    """The settings with those seeds alone that all of them have, if any."""
+    shared = set.intersection(
+        *({run.seed for run in s.runs} for s in settings.values())
+    )
+    return {
+        key: Setting(tuple(r for r in s.runs if r.seed in shared or not shared))
+        for key, s in settings.items()
+    }
+
+
 def draw_init_scale(figure: Figure, groups: Groups) -> bool:
     """Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
@@ -224,7 +237,7 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
         if len(chosen) < 2:
             continue
         drawn = True
-        chosen = dict(sorted(chosen.items()))
+        chosen = of_shared_seeds(dict(sorted(chosen.items())))
         size = next(iter(chosen.values())).method.size
         axes.errorbar(
             list(chosen),

@@ -10,6 +10,9 @@
 # What is not set is left out. OPTIONS are those of the sweeps.
 set -euo pipefail
 scripts=$(dirname "$(realpath "$0")")
+python=${PYTHON:-$(dirname "$scripts")/.venv/bin/python}
+case $python in */*) python=$(realpath -s "$python") ;; esac
+export PYTHON=$python
 if [ $# -lt 1 ] || [ -z "${BERT:-}" ] || [ -z "${GLUE_DIR:-}" ]; then
   echo 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/reproduce.sh OUTPUT_DIR [OPTIONS]' >&2
   exit 1
@@ -75,7 +78,8 @@ for task in MRPC CoLA; do
   run=$run/houlsby64-lr3e-4-epochs3-seed1
   if [ -f "$run/done" ]; then
     RUN=$run "$scripts/ablate.sh" "$out/ablation_$task" "${options[@]}" -- \
-      --task_name=$task --data_dir="$GLUE_DIR/$task" --eval_batch_size=32 || failed=1
+      --task_name=$task --data_dir="$GLUE_DIR/$task" --eval_batch_size=32 \
+      --compute_dtype=bfloat16 || failed=1
   fi
 done
 
@@ -83,8 +87,8 @@ case " ${options[*]} " in
   *' --grid '* | *' --status '*) ;;
   *)
     cd "$scripts/.."
-    "${PYTHON:-.venv/bin/python}" -m scripts.summarize "$out" --output_dir="$out/summary"
-    "${PYTHON:-.venv/bin/python}" -m scripts.plot "$out" --output_dir="$out/figures"
+    "$python" -m scripts.summarize "$out" --output_dir="$out/summary"
+    "$python" -m scripts.plot "$out" --output_dir="$out/figures"
     ;;
 esac
 exit $failed

@@ -45,8 +45,11 @@ if [ $held -eq 75 ]; then
 elif [ $held -ne 0 ]; then
   refuse "$run/lock cannot be locked; choose an OUTPUT_DIR whose disk has locks"
 fi
-if [ -f "$run/done" ] && ! cmp -s "$run/command" <(echo "$command"); then
-  echo "[$row] $name: finished by another command ($run/command); choose another OUTPUT_DIR" >&2
+# A command without its interpreter and output folder, which may move.
+core() { cut -d ' ' -f 2- | sed -E 's/ --output_dir=([^ \\]|\\.)*//'; }
+if [ -f "$run/done" ] && [ -f "$run/command" ] &&
+  [ "$(core < "$run/command")" != "$(core <<< "$command")" ]; then
+  echo "[$row] $name: finished by another command; choose another OUTPUT_DIR, or, if only paths have changed, delete $run/command" >&2
   exit 1
 fi
 if [ -f "$run/done" ]; then

@@ -100,8 +100,9 @@ def kinds(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
     Other initial scales than the default are no part of the choice.
     """
     found: Dict[str, List[Setting]] = {}
-    for setting in with_default_start(settings):
+    for setting in settings:
         found.setdefault(setting.method.name, []).append(setting)
+    found = {kind: with_default_start(same) for kind, same in found.items()}
     order = ["full", "houlsby", "top_layers"]
     return dict(
         sorted(
@@ -178,9 +179,9 @@ def glue_table(
         )
     titles = [title for title, _, _ in columns]
     return Table(
-        "GLUE, dev sets (settings chosen on dev); mean ± standard error "
-        "(seeds); parameters and means are over the columns that all rows "
-        "have",
+        "GLUE, dev sets (chosen on dev among the settings with most seeds); "
+        "mean ± standard error (seeds); parameters and means are over the "
+        "columns that all rows have",
         ("", "parameters", "trained", *titles, "mean"),
         tuple(cells),
     )
@@ -223,8 +224,8 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         counts.append(total)
         shares.append(share)
     return Table(
-        "Other tasks, dev sets (settings chosen on dev); mean ± standard error "
-        "(seeds)",
+        "Other tasks, dev sets (chosen on dev among the settings with most "
+        "seeds); mean ± standard error (seeds)",
         ("", *(titles.get(name, name) for name in names)),
         (*rows, tuple(means), tuple(counts), tuple(shares)),
     )

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from absl import logging
 
 import files
 from errors import UserError
@@ -127,8 +128,14 @@ class TextTask(Task[Example]):
         if before and self.held_out and before != self.describe()["held_out"]:
             raise UserError(
                 f"{trained} with --dev_share={before['share']} "
-                f"--split_seed={before['seed']}; another choice would evaluate "
-                "rows that it was trained on"
+                f"--split_seed={before['seed']}; pass the same, since another "
+                "choice would hold rows that it was trained on"
+            )
+        if self.held_out and not before:
+            logging.warning(
+                "%s without --dev_share: if it was on this training file, it "
+                "has seen the rows that are held out now",
+                trained,
             )
         if description.get("pairs") != self.describe()["pairs"]:
             raise UserError(

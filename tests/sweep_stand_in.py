@@ -23,6 +23,8 @@ for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done
 echo "$out" >> {folder}/runs
+{python} -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep=",")' \\
+  >> {folder}/cores
 if grep -qsF "$out" {folder}/fail; then
   echo 'error: the data is missing' >&2
   echo 'a notice of TensorFlow' >&2

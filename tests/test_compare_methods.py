@@ -75,11 +75,12 @@ def test_runs_of_another_rate_are_not_taken_for_this_ones(
 ):
     folder = tmp_path / "MRPC" / "ia3"
     folder.mkdir(parents=True)
-    record = {"method": "ia3()", "training": {"learning_rate": 0.5}}
+    training = {"learning_rate": 0.5, "epochs": 2, "compute_dtype": "bfloat16"}
+    record = {"method": "ia3", "training": training}
     (folder / "run.json").write_text(json.dumps(record))
     for name in ("eval_results.json", "cost.json"):
         (folder / name).write_text("{}")
-    with pytest.raises(UserError, match="at 0.5; choose another --output_dir"):
+    with pytest.raises(UserError, match="holds another run: .*0.5"):
         compare.collect(str(tmp_path))
 
 

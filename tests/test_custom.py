@@ -163,6 +163,16 @@ def test_what_was_held_out_stays_so(tmp_path):
     assert custom_task().restore(description, "head").labels == ("a", "b")
 
 
+def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
+    tmp_path, caplog
+):
+    task = many(tmp_path, {"a": 9, "b": 9})
+    description = {"name": "custom", **task.describe()}
+    with caplog.at_level("WARNING"):
+        custom_task(dev_share=0.2).restore(description, "head")
+    assert "it has seen the rows that are held out now" in caplog.text
+
+
 def test_a_negative_seed_is_refused():
     message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
     assert "--split_seed is -1" in message

@@ -8,6 +8,7 @@ from conftest import ROOT
 from fake_runs import FakeRuns
 from matplotlib.figure import Figure
 
+from methods import METHODS
 from scripts import collect_runs, plot
 
 pytestmark = pytest.mark.one_stack
@@ -68,12 +69,12 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
 
 
 def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
-    for method in ("lora(8)", "ia3", "bitfit", "full", "houlsby(8)"):
+    for method in METHODS:
         fake.add("rte", method, {"accuracy": 0.5}, trained=10)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     styles = plot.styles(groups)
-    assert set(styles) == {"lora", "ia3", "bitfit", "full", "houlsby"}
-    assert len({str(style) for _, style in styles.values()}) == 5
+    assert set(styles) == set(METHODS)
+    assert len({str(style) for _, style in styles.values()}) == len(METHODS)
 
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
@@ -127,12 +128,14 @@ def test_initial_scales_are_compared_at_one_size(fake):
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
+    # Of seeds that all scales have.
+    fake.add("rte", "houlsby(8, init_scale=1.0)", {"accuracy": 0.9}, seed=2)
     # Under the same conditions only.
     fake.add("rte", "houlsby(8, init_scale=1e-3)", {"accuracy": 1.0}, rate=2)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
-    assert draw(plot.draw_init_scale, groups).axes[0].lines[
-        0
-    ].get_xdata().tolist() == [1e-7, 1e-2, 1.0]
+    line = draw(plot.draw_init_scale, groups).axes[0].lines[0]
+    assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
+    assert line.get_ydata().tolist() == [80, 70, 50]
     # Nor do other scales appear among the sizes.
     (label,) = axes.get_legend_handles_labels()[1]
     assert label == "rte (accuracy), size 8"

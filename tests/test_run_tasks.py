@@ -123,6 +123,12 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     assert lines[0] == ["id", "label", "probability"]
     assert [line[0] for line in lines[1:]] == [f"row {i}" for i in range(8)]
     assert all(0.5 <= float(line[2]) <= 1 for line in lines[1:])
+    # In the same folder, without the flag; and never with another share.
+    small.update(do_train=False, do_eval=False, dev_share=0)
+    classify(**small)
+    small.update(do_eval=True, dev_share=0.3)
+    with pytest.raises(UserError, match=r"held_out\.share was 0\.2, now 0\.3"):
+        classify(**small)
 
 
 @pytest.mark.parametrize("name", ["text_a_column", "dev_share", "header"])

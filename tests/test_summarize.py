@@ -82,6 +82,7 @@ def test_other_initial_scales_are_not_chosen(fake):
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless they are all that there is.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
+    fake.add("mrpc", "full", {"f1": 0.8})
     rows = cells(summarize.glue_table(groups(fake), 64))
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 

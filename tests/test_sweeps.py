@@ -203,6 +203,12 @@ def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
     assert f"{RUNS[0]}: finished by another command" in done.stderr
     assert len(sweep.started()) == 4
     assert sweep.run().returncode == 0
+    # Where it lies, and which Python runs it, is another matter.
+    sweep.out = sweep.out.rename(sweep.folder / "moved")
+    other = sweep.folder / "python2"
+    (sweep.folder / "python").rename(other)
+    assert sweep.run(PYTHON=str(other)).returncode == 0
+    assert len(sweep.started()) == 4
 
 
 def test_a_grid_does_not_change_under_a_running_one(sweep):
@@ -276,3 +282,8 @@ def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
     assert done.returncode == 0, done.stderr
     assert counts(done.stdout)["finished"] == 4
     assert sweep.started()[0].startswith(f"{name}/it's out/runs/")
+    cores = len(os.sched_getaffinity(0)) // 2
+    shares = set((sweep.folder / "cores").read_text().splitlines())
+    if cores:
+        sizes = [len(share.split(",")) for share in shares]
+        assert sizes == [cores] * 2
