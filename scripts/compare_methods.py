@@ -256,26 +256,31 @@ def to_markdown(results: Dict[str, Any]) -> str:
 
 
 def draw(results: Dict[str, Any], path: str) -> None:
-    """Mean score against parameters of a task, on a logarithmic scale."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for method, entry in results.items():
-        if set(entry["tasks"]) == set(TASKS):
-            place = first_task(entry)["parameters"], mean_score(entry)
+    """Scores against parameters of a task, a panel for each task."""
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    panels = figure.subplots(-(-len(TASKS) // 2), 2, squeeze=False).flat
+    for axes, (task, (_, _, score)) in zip(panels, TASKS.items()):
+        for method, entry in results.items():
+            if set(entry["tasks"]) != set(TASKS):
+                continue
+            found = entry["tasks"][task]
+            place = found["parameters"], 100 * found["score"]
             axes.plot(*place, "o", color="black", markersize=4)
+            name, _, arguments = method.partition("(")
+            size = f" {arguments[5:-1]}" if name == "houlsby" else ""
             axes.annotate(
-                method.split("(")[0]
-                + (f" {method[13:-1]}" if method.startswith("houlsby") else ""),
+                name + size,
                 place,
                 xytext=(4, 3),
                 textcoords="offset points",
-                fontsize=8,
+                fontsize=7,
             )
-    axes.set_xscale("log")
-    axes.set_xlabel("parameters of a task, its head included")
-    axes.set_ylabel(f"mean score of {', '.join(TASKS)}")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+        axes.set_xscale("log")
+        axes.set_title(f"{task}: {score}")
+        axes.grid(alpha=0.3)
+    figure.supxlabel("parameters of a task, its head included")
+    figure.supylabel("score x 100")
+    figure.savefig(path, dpi=110)
 
 
 def report(output_dir: str) -> None:
@@ -286,7 +291,7 @@ def report(output_dir: str) -> None:
     table = to_markdown(results)
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
-    figure = f"![Mean score against parameters of a task]({FIGURE.name})\n"
+    figure = f"![Scores against parameters of a task]({FIGURE.name})\n"
     files.write_text(
         str(PAGE), f"{before}{BEGIN}\n{table}\n{figure}\n{END}{after}"
     )
