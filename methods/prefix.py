@@ -1,5 +1,6 @@
 """Prefix tuning: trained keys and values before those of the tokens."""
 
+import abc
 import dataclasses
 from typing import ClassVar, Dict, Sequence, Tuple
 
@@ -14,16 +15,16 @@ from methods.base import FROZEN_BERT, TuningMethod
 PARTS = ("key", "value")
 
 
-class PrefixHooks(Hooks):
+class PrefixHooks(Hooks, abc.ABC):
     """Puts P keys and values before those of the tokens, never masked."""
 
     def __init__(self, config: modeling.BertConfig):
         """Takes the sizes of the heads."""
         self.heads = [-1, config.num_attention_heads, config.head_size]
 
+    @abc.abstractmethod
     def prefix(self, layer: int, context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
-        raise NotImplementedError
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""

@@ -63,6 +63,10 @@ def find_table(folder: str, split: str) -> str:
 def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
     """Reads the layout's columns, in the order of `Layout.columns`.
 
+    Args:
+        path: with one of the endings of `READERS`.
+        layout: of the table.
+
     Returns:
         (line number from 0, the columns' texts) for each row.
 
@@ -70,11 +74,10 @@ def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
         UserError: the file is missing, not UTF-8 or empty, is no table of its
             kind, lacks a column, or has a row with too few columns.
     """
-    ending = os.path.splitext(path)[1]
     text = files.read_text(path, "the data file")
     if not text.strip("\r\n"):
         raise UserError(f"{path} is empty")
-    rows = READERS.get(ending, _read_tsv)(path, text, layout)
+    rows = READERS[os.path.splitext(path)[1]](path, text, layout)
     if not rows:
         raise UserError(f"{path} holds no rows")
     return rows

@@ -8,33 +8,24 @@ import numpy as np
 import tensorflow as tf
 
 import metrics
-import modeling
 from errors import UserError
-from hooks import dropout
-from tasks.base import Head
+from tasks.text_classification import ClassificationHead
 from tasks.text_task import TextTask
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-class RegressionHead(Head):
-    """A number from the pooled first token. Parameters: D + 1."""
+class RegressionHead(ClassificationHead):
+    """A classifier's head with a single logit, the score."""
 
     def __init__(self, config, create):
         """Creates `output_weights` [1, D] and `output_bias` [1]."""
-        self.weights = create(
-            "output_weights",
-            (1, config.hidden_size),
-            modeling.truncated_normal(0.02),
-        )
-        self.bias = create("output_bias", (1,), modeling.zeros)
+        super().__init__(1, config, create)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"scores": float32 [B]}."""
-        pooled = bert.pooled_output(sequence_output, context)
-        pooled = dropout(pooled, 0.1, "head", context)
-        scores = tf.matmul(pooled, self.weights, transpose_b=True) + self.bias
-        return {"scores": tf.squeeze(scores, axis=1)}
+        logits = super().__call__(bert, sequence_output, context)["logits"]
+        return {"scores": tf.squeeze(logits, axis=1)}
 
     def loss(self, predictions, features):
         """Squared error, float32 [B]."""

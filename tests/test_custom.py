@@ -132,6 +132,11 @@ def test_the_choice_depends_on_its_seed_alone(tmp_path):
     assert other.examples(str(tmp_path), "dev") != dev
 
 
+def test_a_labels_only_row_is_trained_on():
+    held_out = HeldOut(0.9, 1).choose(["a"] * 10 + ["b"])
+    assert held_out.tolist().count(True) == 9 and not held_out[-1]
+
+
 def test_held_out_scores_are_any_rows():
     held_out = HeldOut(0.25, 1)
     assert held_out.choose(CUSTOM_SCORES.held_out_groups(range(8))).sum() == 2
