@@ -71,6 +71,15 @@ def changes(
     return found
 
 
+def count(values: Dict[str, np.ndarray]) -> int:
+    """How many numbers an artifact holds, the places of changes left out."""
+    return sum(
+        value.size
+        for name, value in values.items()
+        if not name.endswith(INDICES)
+    )
+
+
 def _apply(
     stored: Dict[str, np.ndarray], base: checkpoints.Weights, path: str
 ) -> checkpoints.Weights:

@@ -21,8 +21,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
 
     Args:
         text: a name of `METHODS`, with Python literals for its arguments, by
-            position or by keyword; words need no quotation marks, and true
-            and false may be written as in other flags.
+            position or by keyword; words and a layer's number need no
+            quotation marks, and true and false may be written as in other
+            flags.
         defaults: values for arguments that the text leaves out; those that
             the method does not have are ignored.
 
@@ -88,6 +89,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         kind = fields[key].type
         if kind is float and type(value) is int:
             arguments[key] = float(value)
+        elif kind is str and type(value) is int:
+            # The number of a layer.
+            arguments[key] = str(value)
         elif type(value) is not kind:
             raise UserError(
                 f"{name}: {key} is {value!r}, expected a value of type "

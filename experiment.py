@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import resource
 import time
 from typing import Any, Dict, List, Sequence
 
@@ -46,6 +47,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
         )
+    began = time.monotonic()
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
@@ -109,7 +111,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     )
     record = preparation.record(setup, engine, features.get("train"), schedule)
     run_record.check(experiment.output_dir, record, experiment.do_train)
-    checkpoint, step = checkpoints.latest_step(experiment.output_dir)
+    checkpoint, first_step = checkpoints.latest_step(experiment.output_dir)
     if checkpoint:
         checkpoints.check_training_checkpoint(checkpoint, setup.table)
         named = setup.trained and checkpoints.absolute(setup.trained)
@@ -121,16 +123,16 @@ def run(experiment: Experiment) -> Dict[str, float]:
                 f"{experiment.output_dir} holds a training's {checkpoint}; "
                 f"pass another --output_dir to use {named}"
             )
+    resumed = bool(checkpoint or _first_phase_step(experiment.output_dir))
     if experiment.do_train:
         if engine.is_chief:
             files.prepare_folder(_artifact_folder(experiment.output_dir), 0)
             run_record.write(experiment.output_dir, record)
-        _train(engine, setup, job, features["train"], schedule, step)
+        _train(engine, setup, job, features["train"], schedule, first_step)
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
         return {}
-    if experiment.do_train:
-        _, step = checkpoints.latest_step(experiment.output_dir)
+    _, step = checkpoints.latest_step(experiment.output_dir)
     step = step or setup.step
     results: Dict[str, float] = {}
     decoded = {}
@@ -156,14 +158,33 @@ def run(experiment: Experiment) -> Dict[str, float]:
         ):
             logging.info("more of the evaluation is in %s", path)
     if dev_splits:
-        results = _write_results(experiment.output_dir, scores, step)
+        data = {split: features[split].fingerprint() for _, split in dev_splits}
+        results = _write_results(experiment.output_dir, scores, step, data)
     for suffix, split in test_splits:
         predictions = predict(split, experiment.predict_batch_size, "predict")
         for path in task.write_predictions(
             experiment.output_dir, examples[split], predictions, suffix
         ):
             logging.info("predictions written to %s", path)
+    if experiment.do_train and first_step < schedule.num_train_steps:
+        _write_cost(experiment.output_dir, resumed, time.monotonic() - began)
     return results
+
+
+def _write_cost(output_dir: str, resumed: bool, seconds: float) -> None:
+    """Writes `cost.json`: what this process has taken, all that it did."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    files.write_json(
+        os.path.join(output_dir, "cost.json"),
+        {
+            # Then this is not all that the training took.
+            "resumed": resumed,
+            "seconds": seconds,
+            "processor_seconds": usage.ru_utime + usage.ru_stime,
+            # Linux counts in KiB.
+            "peak_memory_bytes": usage.ru_maxrss * 1024,
+        },
+    )
 
 
 def _schedule(
@@ -252,6 +273,12 @@ def _run_steps(
     )
 
 
+def _first_phase_step(output_dir: str) -> int:
+    """How far the first of two trainings has come."""
+    _, step = checkpoints.latest_step(os.path.join(output_dir, FIRST_PHASE))
+    return step
+
+
 def _first_phase_table(setup: Setup) -> task_model.ParameterTable:
     """The variables of what is trained before the setup's method."""
     return task_model.list_parameters(
@@ -326,7 +353,7 @@ def _write_artifact(
     features: input_pipeline.Features,
     schedule: Schedule,
 ) -> None:
-    """Writes what was trained as an adapter artifact."""
+    """Writes what was trained as an adapter artifact, and its size."""
     checkpoint, _ = checkpoints.latest_step(job.output_dir)
     weights = checkpoints.open_tensorflow(checkpoint)
     values = {p.name: weights.read(p.name) for p in job.table.trained}
@@ -343,20 +370,26 @@ def _write_artifact(
             values, lambda name: setup.initial_values[name]()
         )
     folder = _artifact_folder(job.output_dir)
+    record = preparation.record(setup, engine, features, schedule)
+    record["parameters"]["kept"] = adapter_artifact.count(values)
     config = {
         "checkpoint": os.path.basename(checkpoint),
-        **preparation.record(setup, engine, features, schedule),
+        **record,
         "method": str(method),
         "trained_with": str(setup.method),
     }
     adapter_artifact.write(folder, config, values)
+    run_record.write(job.output_dir, record)
     logging.info("the trained adapter is in %s", folder)
 
 
 def _write_results(
-    output_dir: str, scores: Dict[str, float], step: int
+    output_dir: str, scores: Dict[str, float], step: int, data: Dict[str, str]
 ) -> Dict[str, float]:
-    """Writes `eval_results.txt` and `.json`, and the scores as curves."""
+    """Writes `eval_results.txt` and `.json`, and the scores as curves.
+
+    The `.json` also has the fingerprints of the data, by split.
+    """
     results: Dict[str, float] = {
         f"eval_{name}": value for name, value in scores.items()
     }
@@ -367,7 +400,10 @@ def _write_results(
     files.write_text(
         os.path.join(output_dir, "eval_results.txt"), "\n".join(lines) + "\n"
     )
-    files.write_json(os.path.join(output_dir, "eval_results.json"), results)
+    files.write_json(
+        os.path.join(output_dir, "eval_results.json"),
+        {**results, "dev_data": data},
+    )
     writer = Writer(os.path.join(output_dir, "eval"))
     for name, value in scores.items():
         writer.add_scalar(name, value, step)

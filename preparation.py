@@ -368,6 +368,7 @@ def record(
     schedule: Optional[Schedule],
 ) -> Dict[str, Any]:
     """What `run.json` says of this run; the last two are of its training."""
+    folder = setup.experiment.data_dir
     training = dataclasses.asdict(setup.experiment.training)
     # How often a run is saved, and in how many parts a batch is computed, may
     # change while it goes on.
@@ -384,6 +385,7 @@ def record(
         )
     return {
         "base": setup.base,
+        "data_dir": folder and checkpoints.absolute(folder),
         "tokenizer": setup.tokenizer.describe(),
         "method": str(setup.method),
         "task": {"name": setup.task.name, **setup.task.describe()},

@@ -61,10 +61,15 @@ def define_flags() -> None:
     integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
     boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
     string("tpu_name", None, "The TPU: local, on a TPU VM.")
-    string("tpu_zone", None, "Google Cloud zone of a named TPU.")
-    string("gcp_project", None, "Google Cloud project of a named TPU.")
-    string("master", None, "Address of the TensorFlow master.")
-    integer("num_tpu_cores", 8, "Cores of the TPU.")
+    string("tpu_zone", None, "For published commands; only local TPUs serve.")
+    string("gcp_project", None, "For published commands, as --tpu_zone.")
+    string("master", None, "For published commands, as --tpu_zone.")
+    integer(
+        "num_tpu_cores",
+        8,
+        "Cores of the TPU, as 8 of a v2-8 or v3-8; of another number the error "
+        "tells.",
+    )
 
     string(
         "tuning_method",
@@ -109,7 +114,7 @@ def define_flags() -> None:
         "cpu_lanes",
         0,
         "Groups of a batch's rows that the CPU's cores compute at the same "
-        "time; 0 for one on each core.",
+        "time; 0 for one on each core, at most 8.",
     )
     integer(
         "gradient_accumulation_steps",

@@ -83,7 +83,9 @@ def main(run: str, output: str) -> List[str]:
     files.write_json(
         about,
         {
-            "name": task if task != "custom" else pathlib.Path(run).parent.name,
+            "name": task
+            if task != "custom"
+            else pathlib.PurePath(config["data_dir"]).name,
             "task": task,
             # The paper shows CoLA in accuracy, too.
             "score": "f1" if task == "squad" else score,

@@ -1,6 +1,7 @@
 """What the runs in some folders came to, for tables and figures."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -19,10 +20,12 @@ from tasks import TASKS
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
 FRACTIONS |= {"macro_f1"}
-
+SQUAD = ("squad", "squad 2.0")
 
 # Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
 # the first; so a task's first score is that by which its settings are chosen.
+# The paper calls STS-B's column Spearman's, but its numbers are the
+# leaderboard's Pearson.
 GLUE_COLUMNS = (
     ("CoLA (Matthews)", "cola", "matthews_correlation"),
     ("SST-2 (acc.)", "sst-2", "accuracy"),
@@ -35,6 +38,18 @@ GLUE_COLUMNS = (
     ("RTE (acc.)", "rte", "accuracy"),
     ("WNLI (acc.)", "wnli", "accuracy"),
 )
+GLUE = {task for _, task, _ in GLUE_COLUMNS}
+
+# What a kind of tuning is called in tables and figures; others by their names.
+TITLES = {
+    "full": "full fine-tuning",
+    "houlsby": "adapters",
+    "top_layers": "top layers",
+    "layernorm": "LayerNorms",
+}
+# Beside a method's first number, arguments that are chosen among, like
+# learning rates; another value of any other argument is another kind.
+SIZES = ("size", "init_scale")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +58,20 @@ class Run:
 
     Attributes:
         folder: its output folder.
-        task: name of the task; of the user's own, the folder's parent.
+        task: name of the task; of the user's own, that of its data's folder.
         method: how it was tuned.
         rate: peak learning rate.
         epochs: passes over the training set.
         seed: of everything random.
         scores: by name without `eval_`, in points of 100 but for losses.
-        trained: parameters of the task.
+        kept: parameters of the task, which its artifact holds.
         bert: parameters of the BERT.
-        conditions: whatever else its training depends on but the seed, as
-            text: its schedule, its data and its BERT.
+        data: the BERT, the task and the data, as text by name: runs of one
+            task can be compared if these are equal.
+        conditions: the schedule and whatever else its training depends on
+            but the seed, as text.
+        cost: what `cost.json` says; None if there is none, or the training
+            was resumed, so that it does not tell all.
     """
 
     folder: pathlib.Path
@@ -62,9 +81,11 @@ class Run:
     epochs: float
     seed: int
     scores: Dict[str, float]
-    trained: int
+    kept: int
     bert: int
+    data: Dict[str, str]
     conditions: str
+    cost: Optional[Dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,44 +111,89 @@ class Setting:
         return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def read_run(folder: pathlib.Path) -> Run:
-    """Reads `run.json` and `eval_results.json` of a run.
+@functools.cache
+def notice(text: str) -> None:
+    """Says something on stderr, once."""
+    print(text, file=sys.stderr)
+
+
+def read_run(folder: pathlib.Path) -> Optional[Run]:
+    """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
+
+    Returns:
+        The run, or None if it is not trained to its end, or not evaluated.
 
     Raises:
         UserError: a file cannot be read.
     """
-    description = run_record.read_description(
-        str(folder / "run.json"), "the run's description"
-    )
+    path = folder / "run.json"
+    run = run_record.read_description(str(path), "the run's description")
+    if not (folder / "eval_results.json").exists():
+        return None
     results = files.read_json(str(folder / "eval_results.json"), "the scores")
-    task = description["task"]["name"]
-    config = modeling.BertConfig(**description["bert_config"])
-    shapes = modeling.list_variables(config)
-    training = description["training"]
-    return Run(
-        folder=folder,
-        task=folder.parent.name if task == "custom" else task,
-        method=adapter_modeling.parse(description["method"]),
-        rate=training["learning_rate"],
-        epochs=training["epochs"],
-        seed=training["seed"],
-        scores={
-            name[len("eval_") :]: value
-            * (100 if _metric(name) in FRACTIONS and task != "squad" else 1)
-            for name, value in results.items()
-            if name.startswith("eval_")
-        },
-        trained=description["parameters"]["trained"],
-        bert=sum(map(math.prod, shapes.values())),
-        conditions=json.dumps(
-            [
-                description["base"]["fingerprint"],
-                description["task"],
+    try:
+        training, kept = run["training"], run["parameters"].get("kept")
+        if kept is None or results["global_step"] != training["steps"]:
+            return None
+        shapes = modeling.list_variables(
+            modeling.BertConfig(**run["bert_config"])
+        )
+        return Run(
+            folder=folder,
+            task=_task_name(run, results),
+            method=adapter_modeling.parse(run["method"]),
+            rate=training["learning_rate"],
+            epochs=training["epochs"],
+            seed=training["seed"],
+            scores=_scores(run["task"]["name"], results),
+            kept=kept,
+            bert=sum(map(math.prod, shapes.values())),
+            data={
+                "BERT": run["base"]["fingerprint"],
+                "task": json.dumps(run["task"], sort_keys=True),
+                "training data": training["data"],
+                "dev data": json.dumps(results["dev_data"], sort_keys=True),
+            },
+            conditions=json.dumps(
                 {k: v for k, v in training.items() if k != "seed"},
-            ],
-            sort_keys=True,
-        ),
-    )
+                sort_keys=True,
+            ),
+            cost=_read_cost(folder),
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} or its eval_results.json is not of this program's form: "
+            f"{type(error).__name__}: {error}; run its command again"
+        ) from error
+
+
+def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
+    """The name under which a run is compared with others."""
+    name = run["task"]["name"]
+    if name == "squad":
+        return SQUAD["eval_HasAns_f1" in results]
+    if name != "custom":
+        return name
+    own = pathlib.PurePath(run["data_dir"]).name
+    return f"{own} (custom)" if own.lower() in (*TASKS, *SQUAD) else own
+
+
+def _scores(task: str, results: Dict[str, Any]) -> Dict[str, float]:
+    """Scores by name without `eval_`; fractions become points of 100."""
+    return {
+        name[len("eval_") :]: value
+        * (100 if _metric(name) in FRACTIONS and task != "squad" else 1)
+        for name, value in results.items()
+        if name.startswith("eval_")
+    }
+
+
+def _read_cost(folder: pathlib.Path) -> Optional[Dict[str, float]]:
+    """What a run's training took, if `cost.json` tells all of it."""
+    if not (folder / "cost.json").exists():
+        return None
+    cost = files.read_json(str(folder / "cost.json"), "the cost")
+    return None if cost["resumed"] else cost
 
 
 def _metric(name: str) -> str:
@@ -150,15 +216,21 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
         for path in sorted(folder.rglob("run.json")):
             if path.parent.name == "phase_1":
                 continue
-            if (path.parent / "eval_results.json").exists():
+            run = read_run(path.parent)
+            if run:
                 # Folders may overlap.
-                found[path.parent.resolve()] = read_run(path.parent)
+                found[path.parent.resolve()] = run
             else:
                 unfinished += 1
     if not found:
-        raise UserError(f"no evaluated run in {', '.join(map(str, folders))}")
+        raise UserError(
+            f"no finished and evaluated run in {', '.join(map(str, folders))}"
+        )
     if unfinished:
-        print(f"{unfinished} runs without scores are left out", file=sys.stderr)
+        notice(
+            f"{unfinished} runs that are not finished or have no scores are "
+            "left out"
+        )
     return list(found.values())
 
 
@@ -167,22 +239,52 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
 
     Of a seed that was run twice the first counts; that the second came to
     something else is said.
+
+    Raises:
+        UserError: runs of one task differ in BERT or data.
     """
     groups: Dict[str, Dict[Any, Dict[int, Run]]] = {}
+    firsts: Dict[str, Run] = {}
     for run in runs:
+        first = firsts.setdefault(run.task, run)
+        other = [
+            name for name in run.data if run.data[name] != first.data[name]
+        ]
+        if other:
+            raise UserError(
+                f"the runs {first.folder} and {run.folder} of {run.task} "
+                f"differ in their {' and '.join(other)}, so they cannot be "
+                "compared; name folders that hold only one of the two"
+            )
         settings = groups.setdefault(run.task, {})
         seeds = settings.setdefault((str(run.method), run.conditions), {})
         first = seeds.setdefault(run.seed, run)
         if first.scores != run.scores:
-            print(
+            notice(
                 f"{run.folder} is left out: the same training as "
-                f"{first.folder}, with other scores (another dev file?)",
-                file=sys.stderr,
+                f"{first.folder}, with other scores"
             )
     return {
         task: [Setting(tuple(seeds.values())) for seeds in settings.values()]
         for task, settings in groups.items()
     }
+
+
+def kind_of(method: TuningMethod) -> str:
+    """A method's name, with the arguments that make it a variant.
+
+    Sizes and initial scales do not: `houlsby` of any size is one kind,
+    `houlsby(sites='ffn')` another.
+    """
+    differing = []
+    for number, field in enumerate(dataclasses.fields(method)):
+        value = getattr(method, field.name)
+        is_size = field.name in SIZES or (
+            number == 0 and type(value) in (int, float)
+        )
+        if value != field.default and not is_size:
+            differing.append(f"{field.name}={value!r}")
+    return method.name + (f"({', '.join(differing)})" if differing else "")
 
 
 def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
@@ -195,22 +297,35 @@ def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
     most = max((len(s.runs) for s in scored), default=0)
     complete = [s for s in scored if len(s.runs) == most]
     if len(complete) < len(scored):
-        print(
+        notice(
             f"{scored[0].runs[0].task}, {scored[0].method.name}: "
             f"{len(scored) - len(complete)} of {len(scored)} settings have "
-            f"fewer than {most} seeds, and are not chosen from",
-            file=sys.stderr,
+            f"fewer than {most} seeds, and are not chosen from"
         )
     return max(complete, key=lambda s: s.mean(score), default=None)
 
 
-def with_default_start(settings: Iterable[Setting]) -> List[Setting]:
-    """Those of the default initial scale, where there are several scales."""
+def of_one_start(settings: Iterable[Setting]) -> List[Setting]:
+    """Those of the initial scale that most have, of equal ones the default.
+
+    Other scales are an experiment of their own; that they are left out of
+    this one is said.
+    """
     settings = list(settings)
-    usual = [
-        s for s in settings if getattr(s.method, "init_scale", 1e-2) == 1e-2
-    ]
-    return usual or settings
+    scales = [getattr(s.method, "init_scale", None) for s in settings]
+    usual = max(
+        dict.fromkeys(scales),
+        key=lambda scale: (scales.count(scale), scale == 1e-2),
+        default=None,
+    )
+    left = [s for s, scale in zip(settings, scales) if scale == usual]
+    if len(left) < len(settings):
+        notice(
+            f"{settings[0].runs[0].task}, {settings[0].method.name}: "
+            f"{len(settings) - len(left)} settings with another initial scale "
+            f"than {usual:g} are only in the figure of initial scales"
+        )
+    return left
 
 
 def main_score(settings: Iterable[Setting]) -> str:

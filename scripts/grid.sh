@@ -5,7 +5,12 @@
 #   add_tunings ADD          calls ADD NAME FLAGS... for every tuning of the axes
 #   run_grid                 writes OUTPUT_DIR/grid.tsv and does what is asked
 #
-# grid.tsv has a row for each run: its name, a tab, its command line.
+#   absolute PATH            the path from the root
+#   need VARIABLE WHAT [folder|prefix]   refuses if it is not set, or there is
+#                            no such folder, or no file whose path begins so
+#
+# grid.tsv has a row for each run, between tabs its name, its command line, and
+# what of that tells runs apart: all but the interpreter and the output folder.
 set -euo pipefail
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "error: bash 4.4 or newer is needed, found $BASH_VERSION" >&2
@@ -44,6 +49,9 @@ open_grid() { # usage, arguments ...
       --)
         shift
         flags=("$@")
+        for flag in "$@"; do
+          [ "$flag" != -- ] || refuse 'two -- were given, one is expected before the flags of every run'
+        done
         break
         ;;
       -*)
@@ -67,19 +75,32 @@ open_grid() { # usage, arguments ...
   rows=()
 }
 
-need() { # variable, what it is
+absolute() { # path, may be one of a cloud
+  case $1 in *://*) echo "$1" ;; *) realpath -s "$1" ;; esac
+}
+
+need() { # variable, what it is, `folder` or `prefix` of files
   [ -n "${!1:-}" ] || refuse "the variable $1 is not set: $2"
+  case ${3:-}:${!1} in
+    *://*) ;; # is looked for by the runs
+    folder:*) [ -d "${!1}" ] || refuse "$1 is ${!1}, where there is no folder: $2" ;;
+    prefix:*) compgen -G "${!1}*" > /dev/null || refuse "$1 is ${!1}, where there is nothing: $2" ;;
+  esac
 }
 
 add_run() { # name, command ...
   local name=$1
   shift
-  rows+=("$name"$'\t'"$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")")
+  rows+=("$name"$'\t'"$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")"$'\t'"$(LC_ALL=C printf '%q ' "${@:2}" "${flags[@]}")")
 }
 
 add_tunings() { # function that takes a name and flags
-  local method size k scale
+  local method size k scale opened closed
   for method in $METHODS; do
+    opened=${method//[^(]/} closed=${method//[^)]/}
+    if [ ${#opened} -ne ${#closed} ]; then
+      refuse "METHODS has '$method'; write a method with its arguments without spaces, as 'lora(rank=8,alpha=16.0)'"
+    fi
     case $method in
       top_layers)
         for k in $LAYERS; do
@@ -137,6 +158,17 @@ _write_grid() {
   mv "$new" "$output/grid.tsv"
 }
 
+# The GPUs that this process may use, between spaces.
+_gpus() {
+  local found
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    found=${CUDA_VISIBLE_DEVICES//,/ }
+    [ "$found" = -1 ] || echo "$found"
+  elif command -v nvidia-smi > /dev/null; then
+    nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd ' '
+  fi
+}
+
 run_grid() {
   if [ "$task" = status ]; then
     "$python" "$scripts/grid_status.py" "$output"
@@ -146,11 +178,21 @@ run_grid() {
   _write_grid
   if [ "$task" = grid ]; then
     echo "$output/grid.tsv has ${#rows[@]} runs; with Slurm:"
-    echo "sbatch --array=1-${#rows[@]} scripts/sweep.sbatch $(printf %q "$output")"
+    # Slurm's arrays usually end below 1001.
+    local before left offset
+    for ((before = 0; before < ${#rows[@]}; before += 1000)); do
+      left=$((${#rows[@]} - before)) offset=
+      if [ $before -gt 0 ]; then offset=" $before"; fi
+      echo "sbatch --array=1-$((left < 1000 ? left : 1000)) scripts/sweep.sbatch $(printf %q "$output")$offset"
+    done
     return
   fi
-  local failed=0
-  seq ${#rows[@]} | JOBS=$jobs xargs -P "$jobs" -n 1 \
+  local failed=0 gpus
+  gpus=$(_gpus)
+  if [ -n "$gpus" ] && [ "$jobs" -gt "$(wc -w <<< "$gpus")" ]; then
+    refuse "--jobs $jobs, but there are only the GPUs $gpus, and TensorFlow takes all memory of one; lower --jobs, or set CUDA_VISIBLE_DEVICES=-1 to use none"
+  fi
+  seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus xargs -P "$jobs" -n 1 \
     --process-slot-var=SLOT "$scripts/run_row.sh" "$output" || failed=1
   "$python" "$scripts/grid_status.py" "$output"
   return $failed

@@ -4,11 +4,12 @@
 
 Draws what the runs below the folders allow, each as .png and .svg:
 
-    trade_off     accuracy lost against full fine-tuning over trained
-                  parameters, 20th, 50th and 80th percentile over tasks, of
-                  adapters, the top layers and others (Figures 1 and 3)
+    trade_off     points of accuracy (of tasks that have none, of their score)
+                  against full fine-tuning over a task's parameters, 20th, 50th
+                  and 80th percentile over tasks, of adapters, the top layers
+                  and others, GLUE apart from other tasks (Figures 1 and 3)
     per_task      scores with standard errors, a panel for each task (Figure 4)
-    squad         F1 over trained parameters (Figure 5)
+    squad         F1 over a task's parameters (Figure 5)
     ablation      scores with the adapters of a span of layers taken out, from
                   what scripts/ablate.sh wrote (Figure 6, left and middle)
     init_scale    scores over the initial scale of adapters (Figure 6, right)
@@ -37,12 +38,17 @@ from matplotlib.figure import Figure  # noqa: E402
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
+    GLUE,
+    SQUAD,
+    TITLES,
     Setting,
     best,
     find_runs,
     group,
+    kind_of,
     main_score,
-    with_default_start,
+    notice,
+    of_one_start,
 )
 
 Groups = Dict[str, List[Setting]]
@@ -51,29 +57,40 @@ Groups = Dict[str, List[Setting]]
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 LINE_STYLES = ("-", "--", "-.", ":")
 STYLES = {
-    "houlsby": ("adapters", {"color": "#0072B2", "marker": "o", "ls": "-"}),
-    "top_layers": (
-        "top layers",
-        {"color": "#E69F00", "marker": "s", "ls": "--"},
-    ),
-    "full": ("full fine-tuning", {"color": "black", "marker": "*", "ls": ":"}),
-    "layernorm": ("LayerNorms", {"color": "#CC79A7", "marker": "D", "ls": ""}),
+    "houlsby": {"color": "#0072B2", "marker": "o", "ls": "-"},
+    "top_layers": {"color": "#E69F00", "marker": "s", "ls": "--"},
+    "full": {"color": "black", "marker": "*", "ls": ":"},
+    "layernorm": {"color": "#CC79A7", "marker": "D", "ls": ""},
 }
 PERCENTILES = (20, 50, 80)
 
 
-def styles(groups: Groups) -> Dict[str, Tuple[str, Dict]]:
-    """Label and style of every kind of tuning that there is."""
-    kinds = {s.method.name for same in groups.values() for s in same}
-    found = {kind: STYLES[kind] for kind in STYLES if kind in kinds}
+def styles(groups: Groups) -> Dict[str, Dict]:
+    """The style of every kind of tuning that there is, with its label."""
+    kinds = {kind_of(s.method) for same in groups.values() for s in same}
+    found = {
+        kind: {**STYLES[kind], "label": TITLES[kind]}
+        for kind in STYLES
+        if kind in kinds
+    }
     others = zip(
         sorted(kinds - set(STYLES)),
         itertools.cycle(COLOURS[2:]),
         itertools.cycle("^vPX<>d"),
     )
     for kind, colour, marker in others:
-        found[kind] = kind, {"color": colour, "marker": marker, "ls": "-."}
+        found[kind] = {
+            "color": colour,
+            "marker": marker,
+            "ls": "-.",
+            "label": kind,
+        }
     return found
+
+
+def of_kind(settings: Iterable[Setting], kind: str) -> List[Setting]:
+    """Those of one kind and initial scale."""
+    return of_one_start(s for s in settings if kind_of(s.method) == kind)
 
 
 def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
@@ -82,51 +99,52 @@ def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
     for setting in settings:
         methods.setdefault(str(setting.method), []).append(setting)
     chosen = [best(same, score) for same in methods.values()]
-    return sorted(filter(None, chosen), key=lambda s: s.runs[0].trained)
+    return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
 
 def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
-    """By size: trained shares in percent, and scores less full fine-tuning's.
+    """By size: parameters in percent of BERT, and points against full tuning.
 
     A list has an entry for each task that has both. Only sizes that all of
-    these tasks have, in the order of what they train.
+    these tasks have, in the order of their parameters.
     """
     found: Dict[str, Tuple[List, List]] = {}
     tasks = 0
-    for task, settings in groups.items():
-        if task == "squad":
-            continue
-        score = main_score(settings)
-        full = best((s for s in settings if s.method.name == "full"), score)
+    for settings in groups.values():
+        usual = main_score(settings)
+        known = all("accuracy" in s.runs[0].scores for s in settings)
+        score = "accuracy" if known else usual
+        full = best(of_kind(settings, "full"), score)
         if full is None:
             continue
-        own = with_default_start(s for s in settings if s.method.name == kind)
+        own = of_kind(settings, kind)
         tasks += bool(own)
         for setting in best_by_size(own, score):
             shares, values = found.setdefault(str(setting.method), ([], []))
             run = setting.runs[0]
-            shares.append(100 * run.trained / run.bert)
+            shares.append(100 * run.kept / run.bert)
             values.append(setting.mean(score) - full.mean(score))
     whole = {k: v for k, v in found.items() if len(v[1]) == tasks}
+    if len(whole) < len(found):
+        left = ", ".join(sorted(set(found) - set(whole)))
+        notice(f"left out of trade_off, since not all tasks have it: {left}")
     return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
 
-def draw_trade_off(figure: Figure, groups: Groups) -> bool:
-    """Figures 1 and 3; False if no task has both methods to compare."""
-    axes = figure.subplots()
-    drawn = False
-    for kind, (label, style) in styles(groups).items():
+def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
+    """One panel of Figures 1 and 3."""
+    for kind, style in all_styles.items():
         points = {} if kind == "full" else gaps(groups, kind)
         if not points:
             continue
-        drawn = True
         tasks = len(next(iter(points.values()))[1])
         shares = [np.mean(share) for share, _ in points.values()]
         bands = [
             np.percentile(values, PERCENTILES) for _, values in points.values()
         ]
         low, middle, high = np.array(bands).T
-        axes.plot(shares, middle, label=f"{label} ({tasks} tasks)", **style)
+        label = f"{style['label']} ({tasks} tasks)"
+        axes.plot(shares, middle, **{**style, "label": label})
         axes.fill_between(
             shares, low, high, color=style["color"], alpha=0.2, lw=0
         )
@@ -134,14 +152,36 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
             axes.plot(
                 shares, edge, color=style["color"], ls=style["ls"], lw=0.6
             )
-    if not drawn:
-        return False
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
-    axes.set_xlabel("trained parameters of a task, % of BERT")
-    axes.set_ylabel("points against full fine-tuning")
-    axes.set_title("20th, 50th and 80th percentile of tasks")
-    axes.legend()
+    axes.legend(fontsize="small")
+
+
+def draw_trade_off(figure: Figure, groups: Groups) -> bool:
+    """Figures 1 and 3; False if no task has both methods to compare."""
+    parts = {
+        "GLUE": {t: s for t, s in groups.items() if t in GLUE},
+        "other tasks": {
+            t: s for t, s in groups.items() if t not in GLUE | set(SQUAD)
+        },
+    }
+    # With something to be compared with full fine-tuning.
+    parts = {
+        title: part
+        for title, part in parts.items()
+        if any(gaps(part, kind) for kind in styles(part) if kind != "full")
+    }
+    if not parts:
+        return False
+    figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
+    panels = figure.subplots(1, len(parts), squeeze=False)[0]
+    all_styles = styles(groups)
+    for axes, (title, part) in zip(panels, parts.items()):
+        draw_gaps(axes, part, all_styles)
+        axes.set_title(title)
+    figure.suptitle("20th, 50th and 80th percentile of tasks")
+    figure.supxlabel("parameters of a task, % of BERT")
+    figure.supylabel("points against full fine-tuning")
     return True
 
 
@@ -152,11 +192,10 @@ def errors(settings: Iterable[Setting], score: str) -> List[float]:
 
 
 def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
-    """A task's scores over trained parameters, with standard errors."""
+    """A task's scores over its parameters, with standard errors."""
     settings = groups[task]
-    for kind, (label, style) in styles(groups).items():
-        own = with_default_start(s for s in settings if s.method.name == kind)
-        chosen = best_by_size(own, score)
+    for kind, style in styles(groups).items():
+        chosen = best_by_size(of_kind(settings, kind), score)
         if not chosen:
             continue
         if kind == "full":
@@ -164,10 +203,9 @@ def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
                 chosen[0].mean(score), color=style["color"], ls=":", lw=0.8
             )
         axes.errorbar(
-            [s.runs[0].trained for s in chosen],
+            [s.runs[0].kept for s in chosen],
             [s.mean(score) for s in chosen],
             errors(chosen, score),
-            label=label,
             capsize=3,
             **style,
         )
@@ -177,7 +215,7 @@ def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
 
 def draw_per_task(figure: Figure, groups: Groups) -> bool:
     """Figure 4; False without a task."""
-    tasks = [task for task in groups if task != "squad"]
+    tasks = [task for task in groups if task not in SQUAD]
     if not tasks:
         return False
     columns = min(4, len(tasks))
@@ -188,21 +226,31 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
         draw_scores(axes, groups, task, main_score(groups[task]))
     for axes in panels[len(tasks) :]:
         axes.remove()
-    figure.axes[0].legend(fontsize="small")
-    figure.supxlabel("trained parameters of the task")
+    # Not every panel has every kind.
+    handles = {}
+    for axes in figure.axes:
+        handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
+    figure.legend(
+        handles.values(), handles, fontsize="small", loc="outside right upper"
+    )
+    figure.supxlabel("parameters of the task")
     figure.supylabel("score")
     return True
 
 
 def draw_squad(figure: Figure, groups: Groups) -> bool:
     """Figure 5; False without SQuAD."""
-    if "squad" not in groups:
+    tasks = [task for task in SQUAD if task in groups]
+    if not tasks:
         return False
-    axes = figure.subplots()
-    draw_scores(axes, groups, "squad", "f1")
-    axes.set_xlabel("trained parameters")
-    axes.set_ylabel("F1")
-    axes.legend()
+    figure.set_size_inches(6 * len(tasks) + 0.4, 4.2)
+    for axes, task in zip(
+        figure.subplots(1, len(tasks), squeeze=False)[0], tasks
+    ):
+        draw_scores(axes, groups, task, "f1")
+        axes.legend(fontsize="small")
+    figure.supxlabel("parameters of the task")
+    figure.supylabel("F1")
     return True
 
 
@@ -211,6 +259,9 @@ def of_shared_seeds(settings: Dict[float, Setting]) -> Dict[float, Setting]:
     shared = set.intersection(
         *({run.seed for run in s.runs} for s in settings.values())
     )
+    if not shared:
+        run = next(iter(settings.values())).runs[0]
+        notice(f"{run.task}: no seed was run with every initial scale")
     return {
         key: Setting(tuple(r for r in s.runs if r.seed in shared or not shared))
         for key, s in settings.items()
@@ -233,17 +284,27 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
                 key = str(same), setting.runs[0].conditions
                 scales = sweeps.setdefault(key, {})
                 scales[setting.method.init_scale] = setting
-        chosen = max(sweeps.values(), key=len, default={})
+        # Of the longest, the one with the best mean.
+        chosen = max(
+            sweeps.values(),
+            key=lambda sweep: (
+                len(sweep),
+                sum(s.mean(score) for s in sweep.values()) / len(sweep),
+            ),
+            default={},
+        )
         if len(chosen) < 2:
             continue
         drawn = True
         chosen = of_shared_seeds(dict(sorted(chosen.items())))
-        size = next(iter(chosen.values())).method.size
+        setting = next(iter(chosen.values()))
+        size, run = setting.method.size, setting.runs[0]
         axes.errorbar(
             list(chosen),
             [s.mean(score) for s in chosen.values()],
             errors(chosen.values(), score),
-            label=f"{task} ({score}), size {size}",
+            label=f"{task} ({score}), size {size}, rate {run.rate:g}, "
+            f"{run.epochs:g} epochs",
             color=next(colours),
             marker=next(markers),
             ls=next(lines),
@@ -271,7 +332,7 @@ def read_ablations(
             scale = 1 if about["task"] == "squad" else 100
             grid = np.full((layers, layers), np.nan)
             if not (path.parent / "runs/none/eval_results.json").exists():
-                print(f"{path.parent} has no score yet", file=sys.stderr)
+                notice(f"{path.parent} has no score yet")
                 continue
 
             def read(name: str, runs=path.parent / "runs", s=score, x=scale):
@@ -285,6 +346,12 @@ def read_ablations(
                 if match and (run / "eval_results.json").exists():
                     first, last = map(int, match.groups())
                     grid[first, last] = read(run.name)
+            spans = layers * (layers + 1) // 2
+            missing = spans - np.count_nonzero(~np.isnan(grid))
+            if missing:
+                notice(f"{path.parent} lacks {missing} of {spans} spans")
+            if missing == spans:
+                continue
             name = about["name"]
             if name in found:
                 name = f"{name} ({path.parent.name})"

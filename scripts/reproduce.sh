@@ -19,7 +19,15 @@ if [ $# -lt 1 ] || [ -z "${BERT:-}" ] || [ -z "${GLUE_DIR:-}" ]; then
 fi
 out=$(realpath -m "$1")
 shift
-options=("$@")
+options=() flags=()
+while [ $# -gt 0 ]; do
+  if [ "$1" = -- ]; then
+    flags=("${@:2}")
+    break
+  fi
+  options+=("$1")
+  shift
+done
 GLUE_DIR=$(realpath "$GLUE_DIR") BERT=$(realpath "$BERT")
 export BERT
 mkdir -p "$out/data"
@@ -29,7 +37,7 @@ glue() { # folder of the tasks, name of the sweep, flags of all runs ...
   local folder=$1 name=$2
   shift 2
   GLUE_DIR=$folder "$scripts/sweep_glue.sh" "$out/$name" "${options[@]}" \
-    -- --compute_dtype=bfloat16 "$@" || failed=1
+    -- --compute_dtype=bfloat16 "$@" "${flags[@]}" || failed=1
 }
 
 # The grid, decided before any score was seen.
@@ -37,15 +45,7 @@ export METHODS='houlsby full top_layers' SIZES='8 64 256' LAYERS='1 3'
 export RATES='1e-4 3e-4' EPOCHS=3 FULL_RATES='5e-5 1e-4' FULL_EPOCHS=3
 SEEDS='1 2 3' TASKS='MRPC RTE' glue "$GLUE_DIR" three_seeds
 
-first_rows() { # task, rows
-  if [ ! -f "$out/data/$1/train.tsv" ]; then
-    mkdir -p "$out/data/$1"
-    cp "$GLUE_DIR/$1/dev.tsv" "$out/data/$1/"
-    head -n $(($2 + 1)) "$GLUE_DIR/$1/train.tsv" > "$out/data/part"
-    mv "$out/data/part" "$out/data/$1/train.tsv"
-  fi
-}
-first_rows SST-2 5000
+"$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
 for task in CoLA STS-B WNLI; do ln -sfn "$GLUE_DIR/$task" "$out/data/$task"; done
 SEEDS=1 TASKS='CoLA STS-B WNLI SST-2' glue "$out/data" one_seed
 
@@ -62,7 +62,7 @@ done
 if [ -n "${SQUAD_DIR:-}" ]; then
   METHODS='houlsby full' RATES=1e-3 FULL_RATES=5e-5 SEEDS=1 BATCH=16 \
     "$scripts/sweep_squad.sh" "$out/squad" "${options[@]}" \
-    -- --compute_dtype=bfloat16 || failed=1
+    -- --compute_dtype=bfloat16 "${flags[@]}" || failed=1
 fi
 
 # Initial scales (section 3.6) at one rate; 1e-2 was run above.
@@ -79,7 +79,7 @@ for task in MRPC CoLA; do
   if [ -f "$run/done" ]; then
     RUN=$run "$scripts/ablate.sh" "$out/ablation_$task" "${options[@]}" -- \
       --task_name=$task --data_dir="$GLUE_DIR/$task" --eval_batch_size=32 \
-      --compute_dtype=bfloat16 || failed=1
+      --compute_dtype=bfloat16 "${flags[@]}" || failed=1
   fi
 done
 

@@ -4,10 +4,11 @@
 #   scripts/run_row.sh OUTPUT_DIR ROW      (rows from 1)
 #
 # In the run's folder: `lock` is held while it runs, `command` is its command
-# line, `log.txt` gets what it prints, `attempts.tsv` a line for each start and
+# line, `flags` what of that tells runs apart, `log.txt` gets what it prints, `attempts.tsv` a line for each start and
 # end, `done` or `failed` tells the end. Killed at any moment, the run goes on
-# from its last checkpoint when its row is run again. With SLOT and JOBS set, as
-# by run_grid, it gets the SLOTth of JOBS equal shares of this machine's cores.
+# from its last checkpoint when its row is run again. With SLOT, JOBS and GPUS
+# set, as by run_grid, it gets the SLOTth of JOBS equal shares of this machine's
+# cores and GPUs.
 set -euo pipefail
 refuse() { # message
   printf 'error: %s\n' "$1" >&2
@@ -19,7 +20,7 @@ row=${2:-}
 output=$(realpath "$1")
 line=$(sed -n "${row}p" "$output/grid.tsv")
 [ -n "$line" ] || refuse "$output/grid.tsv has no row $row"
-name=${line%%$'\t'*} command=${line#*$'\t'}
+IFS=$'\t' read -r name command flags <<< "$line"
 run=$output/runs/$name
 mkdir -p "$run"
 cd "$(dirname "$(realpath "$0")")/.."
@@ -34,6 +35,12 @@ if [ -n "${SLOT:-}" ] && [ "${JOBS:-1}" -gt 1 ] && command -v taskset > /dev/nul
     share="taskset -c $(IFS=, && echo "${mine[*]:SLOT*cores:cores}")"
   fi
 fi
+if [ -n "${SLOT:-}" ] && [ -n "${GPUS:-}" ]; then
+  read -ra mine <<< "$GPUS"
+  each=$((${#mine[@]} / ${JOBS:-1}))
+  CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${mine[*]:SLOT*each:each}")
+  export CUDA_VISIBLE_DEVICES
+fi
 
 # The program inherits the lock: it is held as long as either of both lives.
 exec 9> "$run/lock"
@@ -45,11 +52,8 @@ if [ $held -eq 75 ]; then
 elif [ $held -ne 0 ]; then
   refuse "$run/lock cannot be locked; choose an OUTPUT_DIR whose disk has locks"
 fi
-# A command without its interpreter and output folder, which may move.
-core() { cut -d ' ' -f 2- | sed -E 's/ --output_dir=([^ \\]|\\.)*//'; }
-if [ -f "$run/done" ] && [ -f "$run/command" ] &&
-  [ "$(core < "$run/command")" != "$(core <<< "$command")" ]; then
-  echo "[$row] $name: finished by another command; choose another OUTPUT_DIR, or, if only paths have changed, delete $run/command" >&2
+if [ -f "$run/done" ] && [ "$(cat "$run/flags")" != "$flags" ]; then
+  echo "[$row] $name: finished by another command; choose another OUTPUT_DIR, or, if only paths have changed, delete $run/flags" >&2
   exit 1
 fi
 if [ -f "$run/done" ]; then
@@ -58,6 +62,7 @@ if [ -f "$run/done" ]; then
 fi
 rm -f "$run/failed"
 echo "$command" > "$run/command"
+echo "$flags" > "$run/flags"
 printf '[%s] %s\n%s\n' "$row" "$name" "$command"
 note() { printf '%s\t%s\t%s\t%s\n' "$(date +%s.%N)" "$1" "$(hostname)" $$ >> "$run/attempts.tsv"; }
 touch "$run/log.txt"

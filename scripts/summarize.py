@@ -9,6 +9,7 @@ standard error. Writes into OUT, each as .md, .tex and .csv:
     glue      Table 1: GLUE, with total and trained parameters
     other     Table 2: every other classification task
     squad     question answering (section 3.5)
+    methods   every method with every size: scores, parameters, cost
 
 as well as settings.json, all settings with all scores, and hparams/, the runs
 for TensorBoard's HParams.
@@ -18,6 +19,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import json
 import os
 import pathlib
 import shutil
@@ -32,18 +34,23 @@ from tensorboard.plugins.hparams import api as hparams  # noqa: E402
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
+    GLUE,
     GLUE_COLUMNS,
+    SQUAD,
+    TITLES,
     Run,
     Setting,
     best,
     find_runs,
     group,
+    kind_of,
     main_score,
-    with_default_start,
+    of_one_start,
 )
 
-GLUE_TASKS = {task for _, task, _ in GLUE_COLUMNS}
 NONE = "-"
+CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
+MEAN = "mean ± standard error (seeds)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,19 +104,23 @@ def _latex(cell: str) -> str:
 def kinds(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
     """Settings by the kind of tuning, in the tables' order.
 
-    Other initial scales than the default are no part of the choice.
+    Other initial scales than most have are no part of the choice.
     """
     found: Dict[str, List[Setting]] = {}
     for setting in settings:
-        found.setdefault(setting.method.name, []).append(setting)
-    found = {kind: with_default_start(same) for kind, same in found.items()}
-    order = ["full", "houlsby", "top_layers"]
-    return dict(
-        sorted(
-            found.items(),
-            key=lambda item: order.index(item[0]) if item[0] in order else 9,
-        )
-    )
+        found.setdefault(kind_of(setting.method), []).append(setting)
+    first = [kind for kind in TITLES if kind in found]
+    return {
+        kind: of_one_start(found[kind])
+        for kind in (*first, *(kind for kind in found if kind not in TITLES))
+    }
+
+
+def title_of(kind: str) -> str:
+    """What a row or column of the best setting of a kind is called."""
+    title = TITLES.get(kind, kind)
+    ending = {"houlsby": ", best size", "top_layers": ", best number"}
+    return title + ending.get(kind, "")
 
 
 def show(setting: Optional[Setting], score: str) -> str:
@@ -123,8 +134,8 @@ def show(setting: Optional[Setting], score: str) -> str:
 
 
 def parameters(chosen: Sequence[Setting]) -> Tuple[str, str]:
-    """Parameters of all tasks as multiples of BERT, and trained per task."""
-    shares = [s.runs[0].trained / s.runs[0].bert for s in chosen]
+    """Parameters of all tasks as multiples of BERT, and their mean share."""
+    shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
     if not shares:
         return NONE, NONE
     # Full fine-tuning keeps no shared model.
@@ -147,59 +158,50 @@ def glue_table(
     rows: Dict[str, Dict[str, Setting]] = {}
     for task, score in tasks.items():
         for kind, settings in kinds(groups[task]).items():
-            names = {kind: settings}
+            names = {title_of(kind): settings}
             if kind == "houlsby":
-                names = {
-                    "adapters, best size": settings,
-                    f"adapters, size {fixed_size}": [
-                        s for s in settings if s.method.size == fixed_size
-                    ],
-                }
-            elif kind == "full":
-                names = {"full fine-tuning": settings}
-            elif kind == "top_layers":
-                names = {"top layers, best number": settings}
+                names[f"adapters, size {fixed_size}"] = [
+                    s for s in settings if s.method.size == fixed_size
+                ]
             for name, candidates in names.items():
                 chosen = best(candidates, score)
                 if chosen:
                     rows.setdefault(name, {})[task] = chosen
-    # Means and parameters are over what every row has.
-    shared = [c for c in columns if all(c[1] in row for row in rows.values())]
-    shared_tasks = dict.fromkeys(task for _, task, _ in shared)
+    # Means and parameters are over what every row has; the paper's are
+    # without WNLI.
+    shared = [
+        (task, score)
+        for _, task, score in columns
+        if task != "wnli" and all(task in row for row in rows.values())
+    ]
     cells = []
     for name, chosen in rows.items():
-        means = [chosen[task].mean(score) for _, task, score in shared]
+        means = [chosen[task].mean(score) for task, score in shared]
         cells.append(
             (
                 name,
-                *parameters([chosen[task] for task in shared_tasks]),
+                *parameters([chosen[task] for task in dict(shared)]),
                 *(show(chosen.get(task), score) for _, task, score in columns),
                 f"{sum(means) / len(means):.1f}" if means else NONE,
             )
         )
     titles = [title for title, _, _ in columns]
     return Table(
-        "GLUE, dev sets (chosen on dev among the settings with most seeds); "
-        "mean ± standard error (seeds); parameters and means are over the "
-        "columns that all rows have",
-        ("", "parameters", "trained", *titles, "mean"),
+        f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
+        "that all rows have, without WNLI",
+        ("", "parameters", "of a task", *titles, "mean"),
         tuple(cells),
     )
 
 
 def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     """Table 2: a row for each other task; None without one."""
-    tasks = [t for t in groups if t not in GLUE_TASKS | {"squad", "ax"}]
+    tasks = [t for t in groups if t not in GLUE | {*SQUAD, "ax"}]
     if not tasks:
         return None
-    titles = {
-        "full": "full fine-tuning",
-        "top_layers": "top layers, best number",
-        "houlsby": "adapters, best size",
-    }
     names = list(kinds(s for task in tasks for s in groups[task]))
     scores = {task: main_score(groups[task]) for task in tasks}
-    chosen: Dict[str, Dict[str, Setting]] = {
+    chosen = {
         task: {
             kind: best(settings, scores[task])
             for kind, settings in kinds(groups[task]).items()
@@ -210,55 +212,110 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         (task, *(show(chosen[task].get(name), scores[task]) for name in names))
         for task in tasks
     ]
-    means, counts, shares = ["mean"], ["parameters"], ["trained"]
+    ends = [["mean"], ["parameters"], ["of a task"]]
     for name in names:
-        settings = [
-            chosen[task][name] for task in tasks if chosen[task].get(name)
-        ]
-        if len(settings) == len(tasks):
-            values = [s.mean(scores[t]) for t, s in zip(tasks, settings)]
-            means.append(f"{sum(values) / len(values):.1f}")
-        else:
-            means.append(NONE)
-        total, share = parameters(settings)
-        counts.append(total)
-        shares.append(share)
+        cells = [NONE] * len(ends)
+        # Columns that lack a task cannot be set beside the others.
+        if all(chosen[task].get(name) for task in tasks):
+            settings = [chosen[task][name] for task in tasks]
+            means = [s.mean(scores[t]) for t, s in zip(tasks, settings)]
+            cells = [f"{sum(means) / len(means):.1f}", *parameters(settings)]
+        for end, cell in zip(ends, cells):
+            end.append(cell)
     return Table(
-        "Other tasks, dev sets (chosen on dev among the settings with most "
-        "seeds); mean ± standard error (seeds)",
-        ("", *(titles.get(name, name) for name in names)),
-        (*rows, tuple(means), tuple(counts), tuple(shares)),
+        f"Other tasks, {CHOSEN}; {MEAN}",
+        ("", *map(title_of, names)),
+        (*rows, *map(tuple, ends)),
     )
+
+
+def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
+    """Settings by the method with all its arguments."""
+    found: Dict[str, List[Setting]] = {}
+    for setting in settings:
+        found.setdefault(str(setting.method), []).append(setting)
+    return found
 
 
 def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     """A row for each method with its size; None without SQuAD."""
-    if "squad" not in groups:
-        return None
-    methods: Dict[str, List[Setting]] = {}
-    for setting in groups["squad"]:
-        two = "HasAns_f1" in setting.runs[0].scores
-        name = f"{setting.method}{', SQuAD 2.0' if two else ''}"
-        methods.setdefault(name, []).append(setting)
     rows = []
-    for method, settings in methods.items():
-        chosen = best(settings, "f1")
-        run = chosen.runs[0]
+    for task in (task for task in SQUAD if task in groups):
         # SQuAD 1.1's name of it, or 2.0's.
-        exact = "exact_match" if "exact_match" in run.scores else "exact"
+        exact = "exact_match" if task == SQUAD[0] else "exact"
+        for method, settings in by_method(groups[task]).items():
+            chosen = best(settings, "f1")
+            run = chosen.runs[0]
+            rows.append(
+                (
+                    method if task == SQUAD[0] else f"{method}, SQuAD 2.0",
+                    f"{run.kept:,} ({run.kept / run.bert:.2%})",
+                    f"{run.rate:g}",
+                    f"{run.epochs:g}",
+                    show(chosen, exact),
+                    show(chosen, "f1"),
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        f"SQuAD, chosen by F1; {MEAN}",
+        ("", "of a task", "learning rate", "epochs", "exact match", "F1"),
+        tuple(rows),
+    )
+
+
+def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
+    """A row for each method with its arguments that was run on every task.
+
+    With the mean of the parameters of a task, the processor time of one run
+    of every task, and the most memory that one took.
+    """
+    methods: Dict[str, Dict[str, Setting]] = {}
+    scores = {task: main_score(settings) for task, settings in groups.items()}
+    for task, settings in groups.items():
+        for method, same in by_method(settings).items():
+            chosen = best(same, scores[task])
+            if chosen:
+                methods.setdefault(method, {})[task] = chosen
+    rows = []
+    for method, chosen in methods.items():
+        if set(chosen) != set(groups):
+            continue
+        runs = [chosen[task].runs[0] for task in groups]
+        kept = sum(run.kept for run in runs) / len(runs)
+        costs = [run.cost for run in runs]
+        took = memory = NONE
+        if all(costs):
+            seconds = sum(cost["processor_seconds"] for cost in costs)
+            took = f"{seconds / 60:.1f} min"
+            most = max(cost["peak_memory_bytes"] for cost in costs)
+            memory = f"{most / 2**30:.2f} GiB"
+        means = [chosen[task].mean(scores[task]) for task in groups]
         rows.append(
             (
                 method,
-                f"{run.trained:,} ({run.trained / run.bert:.2%})",
-                f"{run.rate:g}",
-                f"{run.epochs:g}",
-                show(chosen, exact),
-                show(chosen, "f1"),
+                ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
+                f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
+                *(show(chosen[task], scores[task]) for task in groups),
+                f"{sum(means) / len(means):.1f}",
+                took,
+                memory,
             )
         )
+    if not rows:
+        return None
     return Table(
-        "SQuAD (settings chosen by F1); mean ± standard error (seeds)",
-        ("", "trained", "learning rate", "epochs", "exact match", "F1"),
+        f"Methods that were run on every task, {CHOSEN}; {MEAN}",
+        (
+            "",
+            "learning rate",
+            "parameters of a task",
+            *(f"{task} ({score})" for task, score in scores.items()),
+            "mean",
+            "processor time, all tasks",
+            "peak memory",
+        ),
         tuple(rows),
     )
 
@@ -271,8 +328,10 @@ def settings_json(groups: Dict[str, List[Setting]]) -> List[Dict]:
             "method": str(setting.method),
             "learning_rate": setting.runs[0].rate,
             "epochs": setting.runs[0].epochs,
-            "trained": setting.runs[0].trained,
+            "kept": setting.runs[0].kept,
             "bert": setting.runs[0].bert,
+            "conditions": json.loads(setting.runs[0].conditions),
+            "costs": [run.cost for run in setting.runs],
             "seeds": {
                 str(run.seed): {
                     name: round(value, 4) for name, value in run.scores.items()
@@ -299,7 +358,7 @@ def write_hparams(runs: Iterable[Run], folder: str) -> None:
                     "learning_rate": run.rate,
                     "epochs": run.epochs,
                     "seed": run.seed,
-                    "trained_parameters": run.trained,
+                    "parameters": run.kept,
                 },
                 trial_id=str(run.folder),
             )
@@ -339,6 +398,7 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
         ("glue", glue_table(groups, fixed_size)),
         ("other", other_table(groups)),
         ("squad", squad_table(groups)),
+        ("methods", methods_table(groups)),
     ):
         for ending, form in (
             ("md", Table.to_markdown),

@@ -23,15 +23,17 @@ source "$(dirname "$0")/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/sweep_glue.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 add() { # name, flags ...
   add_run "$glue/$1" "$python" run_classifier.py --task_name="$glue" \
-    --data_dir="$GLUE_DIR/$glue" --init_checkpoint="$BERT" --do_train=true \
+    --data_dir="$data" --init_checkpoint="$BERT" --do_train=true \
     --do_eval=true --eval_batch_size=32 "${@:2}"
 }
 
 if [ "$task" != status ]; then
-  need BERT 'the pretrained model, for --init_checkpoint'
-  need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on'
-  GLUE_DIR=$(realpath -s "$GLUE_DIR") BERT=$(realpath -s "$BERT")
+  need BERT 'the pretrained model, for --init_checkpoint' prefix
+  need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
+  GLUE_DIR=$(absolute "$GLUE_DIR") BERT=$(absolute "$BERT")
   for glue in $TASKS; do
+    data=$GLUE_DIR/$glue
+    need data "the task's train and dev file" folder
     add_tunings add
   done
 fi

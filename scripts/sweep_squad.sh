@@ -31,9 +31,9 @@ add() { # name, flags ...
 }
 
 if [ "$task" != status ]; then
-  need BERT 'the pretrained model, for --init_checkpoint'
-  need SQUAD_DIR "the folder of $TRAIN_FILE and $PREDICT_FILE"
-  SQUAD_DIR=$(realpath -s "$SQUAD_DIR") BERT=$(realpath -s "$BERT")
+  need BERT 'the pretrained model, for --init_checkpoint' prefix
+  need SQUAD_DIR "the folder of $TRAIN_FILE and $PREDICT_FILE" folder
+  SQUAD_DIR=$(absolute "$SQUAD_DIR") BERT=$(absolute "$BERT")
   add_tunings add
 fi
 run_grid

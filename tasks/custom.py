@@ -26,8 +26,8 @@ def custom_task(
             files have no header line. So are the other columns.
         text_b_column: the second text's column, or None.
         label_column: the label's column; the test file may lack it.
-        id_column: the column of what names a row in the predictions, or None
-            for its number from 0.
+        id_column: the test file's column of what names a row in the
+            predictions, or None for its number from 0.
         header: whether the first line of a .tsv or .csv names the columns.
         dev_share: of the training file, held out as dev set; 0 if that is a
             file of its own.
@@ -67,7 +67,7 @@ def custom_task(
         make, scores = TextRegression, ("pearson", "spearman")
     return make(
         "custom",
-        labelled=Layout(text_a, text_b, label, header, row_id),
+        labelled=Layout(text_a, text_b, label, header),
         unlabelled=Layout(text_a, text_b, None, header, row_id),
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,

@@ -22,16 +22,23 @@ class FakeRuns:
         rate=1e-3,
         epochs=3,
         seed=1,
-        trained=0,
+        kept=0,
         batch_size=32,
+        step=3,
+        bert="f",
+        data="rows",
+        dev="dev rows",
+        cost=None,
+        parent=None,
     ):
         """Writes a run; `scores` without `eval_`, as the programs do."""
-        folder = self.folder / task / str(self.count)
+        folder = self.folder / (parent or task) / str(self.count)
         self.count += 1
         folder.mkdir(parents=True)
         name = task if task in TASKS or task == "squad" else "custom"
         description = {
-            "base": {"path": "bert", "fingerprint": "f"},
+            "base": {"path": "bert", "fingerprint": bert},
+            "data_dir": f"/data/{task.replace(' (custom)', '')}",
             "tokenizer": {},
             "task": {"name": name},
             "bert_config": dataclasses.asdict(self.config),
@@ -41,11 +48,15 @@ class FakeRuns:
                 "epochs": epochs,
                 "seed": seed,
                 "batch_size": batch_size,
+                "steps": 3,
+                "data": data,
             },
-            "parameters": {"trained": trained, "total": 0},
+            "parameters": {"trained": 0, "total": 0, "kept": kept},
         }
         (folder / "run.json").write_text(json.dumps(description))
         results = {f"eval_{name}": value for name, value in scores.items()}
-        results["global_step"] = 3
+        results.update(global_step=step, dev_data={"dev": dev})
         (folder / "eval_results.json").write_text(json.dumps(results))
+        if cost:
+            (folder / "cost.json").write_text(json.dumps(cost))
         return folder

@@ -25,6 +25,7 @@ done
 echo "$out" >> {folder}/runs
 {python} -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep=",")' \\
   >> {folder}/cores
+echo "${{CUDA_VISIBLE_DEVICES-all}}" >> {folder}/gpus
 if grep -qsF "$out" {folder}/fail; then
   echo 'error: the data is missing' >&2
   echo 'a notice of TensorFlow' >&2

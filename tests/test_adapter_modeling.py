@@ -17,6 +17,7 @@ def test_defaults_fill_arguments_that_the_text_leaves_out():
 
 def test_words_need_no_quotation_marks():
     assert parse("houlsby(sites=ffn)") == parse("houlsby(sites='ffn')")
+    assert parse("houlsby(layers=5)") == parse("houlsby(layers='5')")
     direct = parse("prefix(reparameterize=False)")
     assert parse("prefix(reparameterize=false)") == direct
     assert parse(str(direct)) == direct
@@ -60,7 +61,7 @@ def test_words_need_no_quotation_marks():
         ("diff_pruning(penalty=0.0)", "expected a positive number"),
         ("lt_sft(sparsity=1.0)", "more than 0 and less than 1"),
         ("lt_sft(sparsity=-0.5)", "more than 0 and less than 1"),
-        ("houlsby(layers=1)", "expected a value of type str"),
+        ("houlsby(layers=1.5)", "expected a value of type str"),
         ("houlsby(layers='')", "'' is neither a layer nor a range"),
         ("houlsby(layers='a')", "expected 'all', or numbers and ranges"),
         ("houlsby(layers='3-1')", "'3-1' is neither a layer nor a range"),

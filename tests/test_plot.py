@@ -25,7 +25,7 @@ def many(fake):
     for task, base in (("rte", 0.5), ("wnli", 0.6)):
         for seed in (1, 2):
             add = lambda method, score, n, s=seed, t=task: fake.add(  # noqa: E731
-                t, method, {"accuracy": score}, seed=s, trained=n
+                t, method, {"accuracy": score}, seed=s, kept=n
             )
             add("full", base + 0.1, 7000)
             add("houlsby(size=8)", base + 0.05, 100)
@@ -54,15 +54,15 @@ def test_gaps_are_to_full_tuning_of_the_same_task(many):
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
     for task, sizes in (("rte", (64,)), ("wnli", (8, 64, 256))):
-        fake.add(task, "full", {"accuracy": 0.5}, trained=7000)
+        fake.add(task, "full", {"accuracy": 0.5}, kept=7000)
         for size in sizes:
             method = f"houlsby(size={size})"
-            fake.add(task, method, {"accuracy": 0.5}, trained=size)
+            fake.add(task, method, {"accuracy": 0.5}, kept=size)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     assert list(plot.gaps(groups, "houlsby")) == [
         "houlsby(size=64, init_scale=0.01)"
     ]
-    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, trained=8)
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=8)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
     assert shares == sorted(shares) and len(shares) == 2
@@ -70,15 +70,46 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
 
 def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     for method in METHODS:
-        fake.add("rte", method, {"accuracy": 0.5}, trained=10)
+        fake.add("rte", method, {"accuracy": 0.5}, kept=10)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     styles = plot.styles(groups)
     assert set(styles) == set(METHODS)
-    assert len({str(style) for _, style in styles.values()}) == len(METHODS)
+    assert len({str(style) for style in styles.values()}) == len(METHODS)
+
+
+def test_points_are_of_accuracy_where_there_is_one(fake):
+    for method, score in (("full", 0.9), ("houlsby(size=8)", 0.8)):
+        scores = {"matthews_correlation": score / 2, "accuracy": score}
+        fake.add("cola", method, scores)
+        scores = {"pearson": score / 3, "spearman": score}
+        fake.add("sts-b", method, scores)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    ((_, points),) = plot.gaps(groups, "houlsby").values()
+    assert sorted(points) == pytest.approx([-10, -10 / 3])
+
+
+def test_glue_and_other_tasks_have_a_panel_each(fake):
+    for task in ("rte", "spam"):
+        for method in ("full", "houlsby(size=8)"):
+            fake.add(task, method, {"accuracy": 0.5}, kept=9)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    figure = draw(plot.draw_trade_off, groups)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["GLUE", "other tasks"]
+
+
+def test_squad_1_and_2_have_a_panel_each(fake):
+    fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, kept=9)
+    scores = {"exact": 1.0, "f1": 2.0, "HasAns_f1": 3.0}
+    fake.add("squad", "full", scores, kept=9)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    figure = draw(plot.draw_squad, groups)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["squad: f1", "squad 2.0: f1"]
 
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
-    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, trained=10)
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=10)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     assert plot.gaps(groups, "houlsby") == {}
     assert not plot.draw_trade_off(Figure(), groups)
@@ -87,9 +118,9 @@ def test_tasks_without_full_tuning_have_no_gap(fake):
 def test_the_trade_off_shows_percentiles_over_tasks(fake):
     for i, gap in enumerate((0.0, 0.1, 0.2, 0.3, 0.4)):
         scores = {"accuracy": 0.5}
-        fake.add(f"task{i}", "full", scores, trained=7000)
+        fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
-        fake.add(f"task{i}", "houlsby(size=8)", scores, trained=100)
+        fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     (axes,) = draw(plot.draw_trade_off, groups).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
@@ -103,13 +134,17 @@ def test_each_task_has_a_panel_with_errors(many):
         "rte: accuracy",
         "wnli: accuracy",
     ]
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert labels == ["adapters", "top layers", "full fine-tuning"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts] == [
+        "adapters",
+        "top layers",
+        "full fine-tuning",
+    ]
 
 
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
-        fake.add(f"task{i}", "full", {"accuracy": 0.5}, trained=7000)
+        fake.add(f"task{i}", "full", {"accuracy": 0.5}, kept=7000)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     assert len(draw(plot.draw_per_task, groups).axes) == 5
 
@@ -138,8 +173,8 @@ def test_initial_scales_are_compared_at_one_size(fake):
     assert line.get_ydata().tolist() == [80, 70, 50]
     # Nor do other scales appear among the sizes.
     (label,) = axes.get_legend_handles_labels()[1]
-    assert label == "rte (accuracy), size 8"
-    usual = collect_runs.with_default_start(groups["rte"])
+    assert label == "rte (accuracy), size 8, rate 0.001, 3 epochs"
+    usual = plot.of_kind(groups["rte"], "houlsby")
     sizes = plot.best_by_size(usual, "accuracy")
     assert [s.method.size for s in sizes] == [8, 64]
 
@@ -167,6 +202,18 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
         "-30",
         "0",
     ]
+
+
+def test_missing_spans_are_told_and_an_ablation_without_any_left_out(
+    tmp_path, capsys
+):
+    write_ablation(tmp_path)
+    (tmp_path / "runs/layers0-1/eval_results.json").unlink()
+    assert "rte" in plot.read_ablations([str(tmp_path)])
+    assert "lacks 1 of 3 spans" in capsys.readouterr().err
+    for name in ("layers0-0", "layers1-1"):
+        (tmp_path / f"runs/{name}/eval_results.json").unlink()
+    assert plot.read_ablations([str(tmp_path)]) == {}
 
 
 def test_figures_are_written_as_png_and_svg_and_always_alike(

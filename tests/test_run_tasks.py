@@ -102,7 +102,7 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]
     for name, content in (("train", rows), ("test", test)):
         (tmp_path / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"nr": "", **row}) + "\n" for row in content)
+            "".join(json.dumps(row) + "\n" for row in content)
         )
     small.update(
         text_a_column="t",

@@ -13,6 +13,8 @@ from fake_runs import FakeRuns
 from tensorboard.backend.event_processing import event_accumulator
 
 import modeling
+from adapter_modeling import parse
+from errors import UserError
 from scripts import collect_runs, summarize
 
 
@@ -67,6 +69,82 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     assert capsys.readouterr().err.count("with other scores") == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"bert": "g"}, "BERT"),
+        ({"data": "more rows"}, "training data"),
+        ({"dev": "other rows"}, "dev data"),
+    ],
+)
+def test_runs_on_other_data_are_not_compared(fake, other, what):
+    first = fake.add("rte", "full", {"accuracy": 0.6})
+    second = fake.add("rte", "houlsby(8)", {"accuracy": 0.9}, **other)
+    with pytest.raises(UserError) as refused:
+        groups(fake)
+    for part in (str(first), str(second), f"differ in their {what},"):
+        assert part in str(refused.value)
+
+
+def test_own_tasks_are_named_by_their_data(fake):
+    for task in ("spam", "reviews", "rte (custom)", "squad (custom)"):
+        fake.add(task, "full", {"accuracy": 0.6}, parent="out")
+    fake.add("rte", "full", {"accuracy": 0.7})
+    found = groups(fake)
+    assert set(found) == {
+        "spam",
+        "reviews",
+        "rte (custom)",
+        "squad (custom)",
+        "rte",
+    }
+    rows = cells(summarize.glue_table(found, 64))
+    assert rows["full fine-tuning"]["RTE (acc.)"] == "70.0"
+    assert len(summarize.other_table(found).rows) == 4 + 3
+    assert summarize.squad_table(found) is None
+
+
+def test_a_damaged_description_is_one_line(fake):
+    folder = fake.add("rte", "full", {"accuracy": 0.6})
+    run = json.loads((folder / "run.json").read_text())
+    del run["training"]
+    (folder / "run.json").write_text(json.dumps(run))
+    with pytest.raises(UserError, match="run.json .*'training'"):
+        groups(fake)
+
+
+def test_variants_are_kinds_of_their_own():
+    kinds = {
+        "houlsby(size=8, init_scale=1e-3)": "houlsby",
+        "houlsby(sites=ffn, size=8)": "houlsby(sites='ffn')",
+        "top_layers(k=3)": "top_layers",
+        "lora(rank=16)": "lora",
+        "lora(rank=16, alpha=16.0)": "lora(alpha=16.0)",
+        "lt_sft(sparsity=0.1)": "lt_sft",
+        "adapterdrop(first=2, size=8, robust=true)": "adapterdrop(robust=True)",
+    }
+    for text, kind in kinds.items():
+        assert collect_runs.kind_of(parse(text)) == kind
+
+
+def test_variants_are_not_taken_for_the_papers_adapters(fake):
+    fake.add("rte", "houlsby(size=64)", {"accuracy": 0.6})
+    fake.add("rte", "houlsby(size=64, sites=ffn)", {"accuracy": 0.7})
+    rows = cells(summarize.glue_table(groups(fake), 64))
+    assert {name: row["mean"] for name, row in rows.items()} == {
+        "adapters, best size": "60.0",
+        "adapters, size 64": "60.0",
+        "houlsby(sites='ffn')": "70.0",
+    }
+
+
+def test_wnli_is_shown_but_no_part_of_the_mean(fake):
+    fake.add("rte", "full", {"accuracy": 0.6}, kept=10)
+    fake.add("wnli", "full", {"accuracy": 0.2}, kept=10)
+    (row,) = cells(summarize.glue_table(groups(fake), 64)).values()
+    assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
+
+
 def test_what_has_fewer_seeds_is_not_chosen(fake):
     for seed, rate, score in ((1, 1, 0.6), (2, 1, 0.6), (1, 2, 0.9)):
         fake.add("rte", "full", {"accuracy": score}, rate=rate, seed=seed)
@@ -80,7 +158,7 @@ def test_other_initial_scales_are_not_chosen(fake):
         fake.add("rte", method, {"accuracy": score})
     rows = cells(summarize.glue_table(groups(fake), 64))
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
-    # Unless they are all that there is.
+    # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
     rows = cells(summarize.glue_table(groups(fake), 64))
@@ -94,21 +172,23 @@ def test_first_phases_and_unfinished_runs_are_no_runs(fake, capsys):
         (folder / "phase_1" / name).write_text((folder / name).read_text())
     other = fake.add("rte", "full", {"accuracy": 0.5}, seed=2)
     (other / "eval_results.json").unlink()
+    # Evaluated in the middle of its training.
+    fake.add("rte", "full", {"accuracy": 0.9}, seed=3, step=2)
     assert len(collect_runs.find_runs([str(fake.folder)])) == 1
-    assert "1 runs without scores" in capsys.readouterr().err
+    assert "2 runs that are not finished" in capsys.readouterr().err
 
 
 def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
     for size, score in ((8, 0.55), (64, 0.52), (256, 0.5)):
-        trained = size * 10
+        kept = size * 10
         fake.add(
             "cola",
             f"houlsby(size={size})",
             {"matthews_correlation": score, "accuracy": 0.9},
-            trained=trained,
+            kept=kept,
         )
         scores = {"accuracy": 0.6, "accuracy_mismatched": score}
-        fake.add("mnli", f"houlsby(size={size})", scores, trained=trained)
+        fake.add("mnli", f"houlsby(size={size})", scores, kept=kept)
     # The rate is chosen by the mean over seeds, not by the best seed.
     for rate, seeds in ((1e-3, (0.5, 0.6)), (1e-4, (0.7, 0.3))):
         for seed, score in enumerate(seeds):
@@ -118,7 +198,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
                 {"matthews_correlation": score, "accuracy": 0.9},
                 rate=rate,
                 seed=seed,
-                trained=bert,
+                kept=bert,
             )
     table = summarize.glue_table(groups(fake), 64)
     rows = cells(table)
@@ -130,7 +210,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
     full, best, fixed = rows.values()
     assert full["CoLA (Matthews)"] == "55.0 ± 5.0 (2)"
     assert full["MNLI-m (acc.)"] == "-"
-    assert (full["parameters"], full["trained"]) == ("1.00×", "100.00%")
+    assert (full["parameters"], full["of a task"]) == ("1.00×", "100.00%")
     assert best["CoLA (Matthews)"] == "55.0"
     assert fixed["CoLA (Matthews)"] == "52.0"
     # Both of MNLI's are of the first of equal settings.
@@ -139,16 +219,16 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
     share = 640 / bert
     # Of CoLA alone, which all have.
     assert fixed["parameters"] == f"{1 + share:.2f}×"
-    assert fixed["trained"] == f"{100 * share:.2f}%"
+    assert fixed["of a task"] == f"{100 * share:.2f}%"
     # Over CoLA alone, which all have.
     assert [row["mean"] for row in rows.values()] == ["55.0", "55.0", "52.0"]
 
 
 def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
     for task, adapters, full in (("spam", 0.99, 0.98), ("reviews", 0.7, 0.8)):
-        fake.add(task, "houlsby(size=8)", {"accuracy": adapters}, trained=100)
-        fake.add(task, "full", {"accuracy": full}, trained=bert)
-    fake.add("spam", "top_layers(k=1)", {"accuracy": 0.9}, trained=1000)
+        fake.add(task, "houlsby(size=8)", {"accuracy": adapters}, kept=100)
+        fake.add(task, "full", {"accuracy": full}, kept=bert)
+    fake.add("spam", "top_layers(k=1)", {"accuracy": 0.9}, kept=1000)
     table = summarize.other_table(groups(fake))
     assert table.header[1:] == (
         "full fine-tuning",
@@ -160,24 +240,62 @@ def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
         ("reviews", "80.0", "70.0", "-"),
         ("spam", "98.0", "99.0", "90.0"),
         ("mean", "89.0", "84.5", "-"),
-        (
-            "parameters",
-            "2.00×",
-            f"{1 + 2 * share:.2f}×",
-            f"{1 + 1000 / bert:.2f}×",
-        ),
-        ("trained", "100.00%", f"{share:.2%}", f"{1000 / bert:.2%}"),
+        ("parameters", "2.00×", f"{1 + 2 * share:.2f}×", "-"),
+        ("of a task", "100.00%", f"{share:.2%}", "-"),
     )
 
 
 def test_question_answering_has_a_row_for_each_method(fake):
     for rate, f1 in ((1e-3, 50.0), (1e-4, 60.0)):
         scores = {"exact_match": f1 - 10, "f1": f1}
-        fake.add("squad", "houlsby(size=8)", scores, rate=rate, trained=100)
+        fake.add("squad", "houlsby(size=8)", scores, rate=rate, kept=100)
     table = summarize.squad_table(groups(fake))
     (row,) = table.rows
     assert row[0].startswith("houlsby(size=8")
     assert row[2:] == ("0.0001", "3", "50.0", "60.0")
+
+
+def test_questions_of_squad_2_are_a_task_of_their_own(fake):
+    one = {"exact_match": 40.0, "f1": 50.0}
+    two = {"exact": 20.0, "f1": 30.0, "HasAns_f1": 60.0}
+    for seed, scores in ((1, one), (2, two)):
+        fake.add("squad", "houlsby(size=8)", scores, seed=seed)
+    rows = summarize.squad_table(groups(fake)).rows
+    assert [row[-2:] for row in rows] == [("40.0", "50.0"), ("20.0", "30.0")]
+    assert rows[1][0].endswith("SQuAD 2.0")
+
+
+def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert):
+    cost = {
+        "resumed": False,
+        "seconds": 99.0,
+        "processor_seconds": 60.0,
+        "peak_memory_bytes": 2**30,
+    }
+    for task, kept in (("rte", 100), ("spam", 300)):
+        fake.add(task, "lt_sft", {"accuracy": 0.6}, kept=kept, cost=cost)
+        fake.add(
+            task,
+            "full",
+            {"accuracy": 0.7},
+            kept=bert,
+            cost={**cost, "resumed": task == "spam"},
+        )
+    fake.add("rte", "ia3", {"accuracy": 0.9}, cost=cost)
+    table = summarize.methods_table(groups(fake))
+    rows = cells(table)
+    assert set(rows) == {"lt_sft(sparsity=0.01)", "full"}
+    assert list(rows["lt_sft(sparsity=0.01)"].values())[1:] == [
+        "0.001",
+        f"200 ({200 / bert:.2%})",
+        "60.0",
+        "60.0",
+        "60.0",
+        "2.0 min",
+        "1.00 GiB",
+    ]
+    # What a resumed run took is not known.
+    assert list(rows["full"].values())[-2:] == ["-", "-"]
 
 
 def test_all_forms_hold_the_same_cells(tmp_path):
@@ -205,15 +323,22 @@ def summarize_process(*arguments):
 def test_the_script_writes_tables_settings_and_hparams(fake, tmp_path):
     for seed in (1, 2):
         scores = {"accuracy": seed / 4, "loss": 1.0}
-        fake.add("rte", "houlsby(size=8)", scores, seed=seed, trained=100)
+        fake.add("rte", "houlsby(size=8)", scores, seed=seed, kept=100)
     out = tmp_path / "summary"
     # Twice: what is there is replaced.
     for _ in range(2):
         done = summarize_process(fake.folder, f"--output_dir={out}")
         assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in out.iterdir()) == sorted(
-        ["glue.md", "glue.tex", "glue.csv", "settings.json", "hparams"]
-    )
+    tables = [
+        f"{table}.{ending}"
+        for table in ("glue", "methods")
+        for ending in ("md", "tex", "csv")
+    ]
+    assert {path.name for path in out.iterdir()} == {
+        *tables,
+        "hparams",
+        "settings.json",
+    }
     assert "37.5 ± 12.5 (2)" in done.stdout
     (setting,) = json.loads((out / "settings.json").read_text())
     assert setting["seeds"] == {

@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 import pytest
+from conftest import write_table
 from sweep_stand_in import (
     RUNS,
     SCRIPTS,
@@ -14,6 +15,9 @@ from sweep_stand_in import (
     counts,
     wait_for,
 )
+
+from adapter_modeling import parse
+from methods import METHODS
 
 pytestmark = pytest.mark.one_stack
 
@@ -29,6 +33,8 @@ def sweep(tmp_path):
 def test_the_default_grid_is_the_papers(sweep):
     for axis in SMALL:
         del sweep.environment[axis]
+    for task in ("CoLA", "MRPC", "STS-B", "QQP", "MNLI", "QNLI"):
+        (sweep.folder / "glue" / task).mkdir()
     done = sweep.run("--grid")
     assert done.returncode == 0, done.stderr
     lines = (sweep.out / "grid.tsv").read_text().splitlines()
@@ -37,11 +43,26 @@ def test_the_default_grid_is_the_papers(sweep):
     assert sweep.started() == []
 
 
+def test_a_long_grid_is_several_arrays(sweep):
+    done = sweep.run("--grid", SEEDS=" ".join(map(str, range(501))))
+    lines = done.stdout.splitlines()[1:]
+    assert [line.replace(str(sweep.out), "OUT") for line in lines] == [
+        "sbatch --array=1-1000 scripts/sweep.sbatch OUT",
+        "sbatch --array=1-1000 scripts/sweep.sbatch OUT 1000",
+        "sbatch --array=1-4 scripts/sweep.sbatch OUT 2000",
+    ]
+
+
 def test_a_row_is_a_command_that_can_be_copied(sweep):
     sweep.run("--grid", "--", "--compute_dtype=bfloat16", METHODS="houlsby")
     row = (sweep.out / "grid.tsv").read_text().splitlines()[1]
-    name, command = row.split("\t")
+    name, command, flags = row.split("\t")
     assert name == RUNS[1]
+    assert shlex.split(flags) == [
+        word
+        for word in shlex.split(command)[1:]
+        if not word.startswith("--output_dir=")
+    ]
     words = shlex.split(command)
     assert words[0] == sweep.environment["PYTHON"]
     assert words[1] == "run_classifier.py"
@@ -102,8 +123,17 @@ def test_squad_has_a_grid_of_its_own(sweep):
         (("out", "--jobs", "0"), {}, "error: --jobs 0, expected a number"),
         (("out", "--job", "2"), {}, "error: unknown option --job"),
         (("out", "two"), {}, "error: one OUTPUT_DIR is expected"),
+        (("out", "--", "--a", "--", "--b"), {}, "error: two -- were given"),
         (("out",), {"BERT": ""}, "error: the variable BERT is not set"),
+        (("out",), {"BERT": "no/bert"}, "error: BERT is no/bert, where there"),
         (("out",), {"GLUE_DIR": ""}, "error: the variable GLUE_DIR is not"),
+        (("out",), {"GLUE_DIR": "none"}, "error: GLUE_DIR is none, where"),
+        (("out",), {"TASKS": "RTE MNLI"}, "/glue/MNLI, where there is no"),
+        (
+            ("out",),
+            {"METHODS": "full lora(rank=8, alpha=16.0)"},
+            "error: METHODS has 'lora(rank=8,'; write a method",
+        ),
     ],
 )
 def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
@@ -117,6 +147,41 @@ def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
     assert done.returncode == 1
     assert expected in done.stderr
     assert not (sweep.folder / "out").exists()
+
+
+def test_paths_of_a_cloud_are_left_alone(sweep):
+    sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
+    row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
+    assert " --init_checkpoint=gs://bucket/bert " in row
+    assert " --data_dir=gs://bucket/glue/RTE " in row
+
+
+def test_the_comparison_has_every_method_on_every_task(sweep):
+    write_table(sweep.folder / "glue/SST-2/train.tsv", [("a", "1")] * 5000)
+    write_table(sweep.folder / "glue/SST-2/dev.tsv", [("a", "1")])
+    done = subprocess.run(
+        [SCRIPTS / "compare_methods.sh", sweep.out, "--grid"],
+        env=sweep.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for row in (sweep.out / "grid.tsv").read_text().splitlines():
+        name, command, _ = row.split("\t")
+        flags = dict(
+            word[2:].split("=", 1) for word in shlex.split(command)[2:]
+        )
+        assert name.startswith(f"{flags['task_name']}/")
+        found.setdefault(flags["task_name"], []).append(
+            parse(flags["tuning_method"])
+        )
+    assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
+    for methods in found.values():
+        assert methods == found["RTE"]
+        assert {method.name for method in methods} == set(METHODS)
+    part = sweep.out / "data/SST-2/train.tsv"
+    assert len(part.read_text().splitlines()) == 4001
 
 
 # How it is run
@@ -196,6 +261,30 @@ def test_jobs_run_at_the_same_time(sweep):
     process.wait()
 
 
+def test_jobs_share_the_gpus(sweep):
+    folder = sweep.folder / "bin"
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nseq 0 3\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    sweep.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    done = sweep.run("--jobs", "5", **path)
+    assert done.returncode == 1
+    assert "only the GPUs 0 1 2 3, and TensorFlow takes" in done.stderr
+    assert sweep.run("--jobs", "2", **path).returncode == 0
+    used = (sweep.folder / "gpus").read_text().split()
+    assert len(used) == 4 and set(used) == {"0,1", "2,3"}
+    # Of the user's choice, and none.
+    for number, (given, shares) in enumerate(
+        {"3,1": {"3", "1"}, "-1": {"-1"}}.items(), 5
+    ):
+        environment = {"CUDA_VISIBLE_DEVICES": given, "SEEDS": str(number)}
+        (sweep.folder / "gpus").unlink()
+        done = sweep.run("--jobs", "2", **path, **environment)
+        assert done.returncode == 0, done.stderr
+        assert set((sweep.folder / "gpus").read_text().split()) == shares
+
+
 def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
     assert sweep.run().returncode == 0
     done = sweep.run("--", "--compute_dtype=bfloat16")
@@ -205,7 +294,7 @@ def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
     assert sweep.run().returncode == 0
     # Where it lies, and which Python runs it, is another matter.
     sweep.out = sweep.out.rename(sweep.folder / "moved")
-    other = sweep.folder / "python2"
+    other = sweep.folder / "another python"
     (sweep.folder / "python").rename(other)
     assert sweep.run(PYTHON=str(other)).returncode == 0
     assert len(sweep.started()) == 4

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Trains every tuning method on four GLUE tasks, what docs/methods.md shows:
+#
+#   BERT=... GLUE_DIR=... scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
+#
+# Safe to interrupt and start again at any moment. `python -m scripts.summarize
+# OUTPUT_DIR` and `python -m scripts.plot OUTPUT_DIR` show what came out. One at
+# a time (no --jobs), runs are alike in the processor time that they take.
+source "$(dirname "$0")/grid.sh"
+open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
+
+# Each method has one peak learning rate; docs/methods.md tells how it was found.
+METHODS='
+houlsby(size=8)                              3e-4
+houlsby(size=64)                             3e-4
+houlsby(size=256)                            3e-4
+pfeiffer(size=64)                            3e-4
+bapna(size=64)                               3e-4
+parallel(size=64)                            3e-4
+adapterdrop(first=2,size=64)                 3e-4
+compacter(size=24,n=4)                       3e-3
+pals(size=96,heads=6)                        3e-4
+lora(rank=8,alpha=16.0)                      5e-4
+prefix(length=30)                            1e-4
+ia3                                          3e-3
+bitfit                                       1e-3
+layernorm                                    1e-3
+diff_pruning(sparsity=0.005,gate_rate=1000)  1e-4
+lt_sft(sparsity=0.01)                        1e-4
+top_layers(k=1)                              1e-4
+full                                         1e-4
+head                                         1e-3
+'
+
+add_task() { # task, its folder, epochs
+  local method rate
+  while read -r method rate; do
+    [ -n "$method" ] || continue
+    add_run "$1/${method//[^a-z0-9_.]/-}" "$python" run_classifier.py \
+      --task_name="$1" --data_dir="$2" --init_checkpoint="$BERT" \
+      --tuning_method="$method" --learning_rate="$rate" \
+      --num_train_epochs="$3" --compute_dtype=bfloat16 \
+      --save_checkpoints_steps=200 --do_train=true --do_eval=true
+  done <<< "$METHODS"
+}
+
+if [ "$task" != status ]; then
+  need BERT 'the pretrained model, for --init_checkpoint' prefix
+  need GLUE_DIR 'the folder of MRPC, RTE, CoLA and SST-2' folder
+  GLUE_DIR=$(absolute "$GLUE_DIR") BERT=$(absolute "$BERT")
+  "$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$output/data/SST-2" 4000
+  add_task MRPC "$GLUE_DIR/MRPC" 4
+  add_task RTE "$GLUE_DIR/RTE" 2
+  add_task CoLA "$GLUE_DIR/CoLA" 4
+  add_task SST-2 "$output/data/SST-2" 2
+fi
+run_grid

@@ -1,0 +1,90 @@
+"""Prints docs/flags.md: every flag, and every method's arguments.
+
+.venv/bin/python -m scripts.list_flags > docs/flags.md
+"""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+from typing import Dict, Iterable, List, Tuple
+from xml.etree import ElementTree
+
+from methods import METHODS
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROGRAMS = ("run_classifier.py", "run_squad.py")
+
+# Name -> (default, meaning)
+Flags = Dict[str, Tuple[str, str]]
+
+
+def flags_of(program: str) -> Flags:
+    """The flags of an entry point, without those of absl."""
+    text = subprocess.run(
+        [sys.executable, program, "--helpxml"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,  # absl ends with 1 after any help.
+    ).stdout
+    return {
+        flag.findtext("name"): (
+            flag.findtext("default") or "",
+            " ".join(flag.findtext("meaning").split()).replace("|", r"\|"),
+        )
+        for flag in ElementTree.fromstring(text).iter("flag")
+        if flag.findtext("key") == "yes"
+    }
+
+
+def table(header: Tuple[str, ...], rows: Iterable[Tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def flag_table(flags: Flags) -> str:
+    """A row for each flag."""
+    return table(
+        ("flag", "default", ""),
+        (
+            (f"`--{name}`", f"`{default}`" if default else "", meaning)
+            for name, (default, meaning) in flags.items()
+        ),
+    )
+
+
+def method_table() -> str:
+    """A row for each tuning method."""
+    rows: List[Tuple[str, ...]] = []
+    for name, method in METHODS.items():
+        arguments = (
+            f"{field.name}={field.default!r}"
+            for field in dataclasses.fields(method)
+        )
+        first = " ".join(method.__doc__.split("\n\n")[0].split())
+        rows.append((f"`{name}`", f"`{', '.join(arguments)}`", first))
+    return table(("method", "arguments", ""), rows).replace("| `` |", "| |")
+
+
+def main() -> None:
+    """Prints the page."""
+    one, two = map(flags_of, PROGRAMS)
+    shared = {name: flag for name, flag in one.items() if flag == two.get(name)}
+    own = [
+        {name: flag for name, flag in flags.items() if name not in shared}
+        for flags in (one, two)
+    ]
+    print("# Flags\n")
+    print("Made by `python -m scripts.list_flags`; `--help` shows the same.\n")
+    print(f"## Of both programs\n\n{flag_table(shared)}")
+    for program, flags in zip(PROGRAMS, own):
+        print(f"## Of `{program}`\n\n{flag_table(flags)}")
+    print("## Arguments of `--tuning_method`\n")
+    print("As in `--tuning_method='lora(rank=16, alpha=16.0)'`.\n")
+    print(method_table(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""docs/flags.md says what the programs take."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.one_stack
+
+
+def test_the_page_of_flags_is_up_to_date():
+    printed = subprocess.run(
+        [sys.executable, "-m", "scripts.list_flags"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed == (ROOT / "docs" / "flags.md").read_text(), (
+        "run: python -m scripts.list_flags > docs/flags.md"
+    )
