@@ -166,7 +166,9 @@ def run(experiment: Experiment) -> Dict[str, float]:
             experiment.output_dir, examples[split], predictions, suffix
         ):
             logging.info("predictions written to %s", path)
-    if experiment.do_train and first_step < schedule.num_train_steps:
+    is_new = experiment.do_train and first_step < schedule.num_train_steps
+    # Of several workers none knows what the others took.
+    if is_new and engine.workers == 1:
         _write_cost(experiment.output_dir, resumed, time.monotonic() - began)
     return results
 

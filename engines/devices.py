@@ -126,6 +126,14 @@ def is_multi_worker(found: tf.distribute.Strategy) -> bool:
     return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)
 
 
+def count_workers(found: tf.distribute.Strategy) -> int:
+    """Processes that take part."""
+    if not is_multi_worker(found):
+        return 1
+    cluster = found.cluster_resolver.cluster_spec().as_dict()
+    return sum(map(len, cluster.values()))
+
+
 def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes the files."""
     if not is_multi_worker(training_strategy):

@@ -32,6 +32,7 @@ class EstimatorEngine:
         self._resolver: Optional[Any] = None
         self._devices = ["CPU:0"]
         self.is_chief = True
+        self.workers = 1
         self.lanes = 1
         tf.config.experimental.enable_op_determinism()
         v1.logging.set_verbosity(v1.logging.ERROR)

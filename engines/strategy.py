@@ -30,6 +30,7 @@ class StrategyEngine:
         self._hardware = hardware
         self._strategy = tf.distribute.get_strategy()
         self.is_chief = True
+        self.workers = 1
         self.lanes = 1
         tf.config.experimental.enable_op_determinism()
 
@@ -42,6 +43,7 @@ class StrategyEngine:
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.is_chief = devices.is_chief(self._strategy)
+        self.workers = devices.count_workers(self._strategy)
         logging.info(
             "devices: %d (%s)",
             self.shards,

@@ -39,6 +39,8 @@ GLUE_COLUMNS = (
     ("WNLI (acc.)", "wnli", "accuracy"),
 )
 GLUE = {task for _, task, _ in GLUE_COLUMNS}
+# Left out of means, as by the paper: its dev set contradicts its training set.
+OMITTED = "wnli"
 
 # What a kind of tuning is called in tables and figures; others by their names.
 TITLES = {
@@ -192,7 +194,10 @@ def _read_cost(folder: pathlib.Path) -> Optional[Dict[str, float]]:
     """What a run's training took, if `cost.json` tells all of it."""
     if not (folder / "cost.json").exists():
         return None
-    cost = files.read_json(str(folder / "cost.json"), "the cost")
+    path = str(folder / "cost.json")
+    cost = files.read_json(path, "the cost")
+    if not {"resumed", "processor_seconds", "peak_memory_bytes"} <= set(cost):
+        raise UserError(f"{path} is no record of costs of this program")
     return None if cost["resumed"] else cost
 
 
@@ -253,8 +258,9 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
         if other:
             raise UserError(
                 f"the runs {first.folder} and {run.folder} of {run.task} "
-                f"differ in their {' and '.join(other)}, so they cannot be "
-                "compared; name folders that hold only one of the two"
+                f"differ in their {' and '.join(other)} (or, of data, in how "
+                "it is cut: --max_seq_length, --doc_stride), so they cannot "
+                "be compared; name folders that hold only one of the two"
             )
         settings = groups.setdefault(run.task, {})
         seeds = settings.setdefault((str(run.method), run.conditions), {})
@@ -268,6 +274,22 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
         task: [Setting(tuple(seeds.values())) for seeds in settings.values()]
         for task, settings in groups.items()
     }
+
+
+def check_one_bert(groups: Dict[str, List[Setting]]) -> None:
+    """Refuses means and shares over tasks of different BERTs.
+
+    Raises:
+        UserError: the tasks' runs started from different BERTs.
+    """
+    firsts = [settings[0].runs[0] for settings in groups.values()]
+    for run in firsts[1:]:
+        if run.data["BERT"] != firsts[0].data["BERT"]:
+            raise UserError(
+                f"the runs {firsts[0].folder} and {run.folder} are of "
+                "different BERTs, so there is no mean of their tasks; name "
+                "folders that hold only one of the two"
+            )
 
 
 def kind_of(method: TuningMethod) -> str:
@@ -308,8 +330,8 @@ def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
 def of_one_start(settings: Iterable[Setting]) -> List[Setting]:
     """Those of the initial scale that most have, of equal ones the default.
 
-    Other scales are an experiment of their own; that they are left out of
-    this one is said.
+    Other scales are an experiment of their own; that they are left out is
+    said.
     """
     settings = list(settings)
     scales = [getattr(s.method, "init_scale", None) for s in settings]
@@ -323,7 +345,7 @@ def of_one_start(settings: Iterable[Setting]) -> List[Setting]:
         notice(
             f"{settings[0].runs[0].task}, {settings[0].method.name}: "
             f"{len(settings) - len(left)} settings with another initial scale "
-            f"than {usual:g} are only in the figure of initial scales"
+            f"than {usual:g} are not chosen from"
         )
     return left
 

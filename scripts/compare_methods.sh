@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains every tuning method on four GLUE tasks, what docs/methods.md shows:
+# Trains every tuning method on four GLUE tasks:
 #
 #   BERT=... GLUE_DIR=... scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # Safe to interrupt and start again at any moment. `python -m scripts.summarize
-# OUTPUT_DIR` and `python -m scripts.plot OUTPUT_DIR` show what came out. One at
-# a time (no --jobs), runs are alike in the processor time that they take.
+# OUTPUT_DIR` and `python -m scripts.plot OUTPUT_DIR` show what came out;
+# docs/methods.md has the table `methods` and the figure `per_task`.
 source "$(dirname "$0")/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 
@@ -33,7 +33,8 @@ head                                         1e-3
 '
 
 add_task() { # task, its folder, epochs
-  local method rate
+  local method rate data=$2
+  need data "the task's train and dev file" folder
   while read -r method rate; do
     [ -n "$method" ] || continue
     add_run "$1/${method//[^a-z0-9_.]/-}" "$python" run_classifier.py \
@@ -46,8 +47,11 @@ add_task() { # task, its folder, epochs
 
 if [ "$task" != status ]; then
   need BERT 'the pretrained model, for --init_checkpoint' prefix
+  [[ ${GLUE_DIR:-} != *://* ]] || refuse "GLUE_DIR is $GLUE_DIR, expected a folder of this machine, since a part of SST-2 is cut off"
   need GLUE_DIR 'the folder of MRPC, RTE, CoLA and SST-2' folder
   GLUE_DIR=$(absolute "$GLUE_DIR") BERT=$(absolute "$BERT")
+  data=$GLUE_DIR/SST-2
+  need data "the task's train and dev file" folder
   "$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$output/data/SST-2" 4000
   add_task MRPC "$GLUE_DIR/MRPC" 4
   add_task RTE "$GLUE_DIR/RTE" 2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a smaller task of a GLUE task: its first training rows, its whole dev set.
+# Makes a smaller task of one whose files have a header: its first training rows,
+# its whole dev set.
 #
 #   scripts/first_rows.sh TASK_FOLDER NEW_FOLDER ROWS
 set -euo pipefail

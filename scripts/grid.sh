@@ -10,7 +10,7 @@
 #                            no such folder, or no file whose path begins so
 #
 # grid.tsv has a row for each run, between tabs its name, its command line, and
-# what of that tells runs apart: all but the interpreter and the output folder.
+# what of that tells runs apart: all but where the interpreter and OUTPUT_DIR are.
 set -euo pipefail
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "error: bash 4.4 or newer is needed, found $BASH_VERSION" >&2
@@ -84,14 +84,17 @@ need() { # variable, what it is, `folder` or `prefix` of files
   case ${3:-}:${!1} in
     *://*) ;; # is looked for by the runs
     folder:*) [ -d "${!1}" ] || refuse "$1 is ${!1}, where there is no folder: $2" ;;
-    prefix:*) compgen -G "${!1}*" > /dev/null || refuse "$1 is ${!1}, where there is nothing: $2" ;;
+    prefix:*) compgen -G "$(printf %q "${!1}")*" > /dev/null || refuse "$1 is ${!1}, where there is nothing: $2" ;;
   esac
 }
 
 add_run() { # name, command ...
-  local name=$1
+  local name=$1 same command
   shift
-  rows+=("$name"$'\t'"$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")"$'\t'"$(LC_ALL=C printf '%q ' "${@:2}" "${flags[@]}")")
+  command=$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")
+  same=("${@:2}" "${flags[@]}")
+  same=$(LC_ALL=C printf '%q ' "${same[@]//"$output"/OUTPUT_DIR}")
+  rows+=("$name"$'\t'"$command"$'\t'"$same")
 }
 
 add_tunings() { # function that takes a name and flags
@@ -165,7 +168,9 @@ _gpus() {
     found=${CUDA_VISIBLE_DEVICES//,/ }
     [ "$found" = -1 ] || echo "$found"
   elif command -v nvidia-smi > /dev/null; then
-    nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd ' '
+    # It fails where there is no driver.
+    found=$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null) || return 0
+    paste -sd ' ' <<< "$found"
   fi
 }
 

@@ -77,7 +77,9 @@ def main() -> None:
         for flags in (one, two)
     ]
     print("# Flags\n")
-    print("Made by `python -m scripts.list_flags`; `--help` shows the same.\n")
+    print(
+        "Made by `python -m scripts.list_flags`; `--help` has the flags too.\n"
+    )
     print(f"## Of both programs\n\n{flag_table(shared)}")
     for program, flags in zip(PROGRAMS, own):
         print(f"## Of `{program}`\n\n{flag_table(flags)}")

@@ -7,7 +7,8 @@ Draws what the runs below the folders allow, each as .png and .svg:
     trade_off     points of accuracy (of tasks that have none, of their score)
                   against full fine-tuning over a task's parameters, 20th, 50th
                   and 80th percentile over tasks, of adapters, the top layers
-                  and others, GLUE apart from other tasks (Figures 1 and 3)
+                  and others, GLUE (but WNLI) apart from other tasks (Figures 1
+                  and 3)
     per_task      scores with standard errors, a panel for each task (Figure 4)
     squad         F1 over a task's parameters (Figure 5)
     ablation      scores with the adapters of a span of layers taken out, from
@@ -39,10 +40,12 @@ import files  # noqa: E402
 from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
     GLUE,
+    OMITTED,
     SQUAD,
     TITLES,
     Setting,
     best,
+    check_one_bert,
     find_runs,
     group,
     kind_of,
@@ -158,9 +161,13 @@ def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
 
 
 def draw_trade_off(figure: Figure, groups: Groups) -> bool:
-    """Figures 1 and 3; False if no task has both methods to compare."""
+    """Figures 1 and 3; False if no task has both methods to compare.
+
+    Raises:
+        UserError: a panel's runs are of different BERTs.
+    """
     parts = {
-        "GLUE": {t: s for t, s in groups.items() if t in GLUE},
+        "GLUE": {t: s for t, s in groups.items() if t in GLUE and t != OMITTED},
         "other tasks": {
             t: s for t, s in groups.items() if t not in GLUE | set(SQUAD)
         },
@@ -177,6 +184,7 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
     all_styles = styles(groups)
     for axes, (title, part) in zip(panels, parts.items()):
+        check_one_bert(part)
         draw_gaps(axes, part, all_styles)
         axes.set_title(title)
     figure.suptitle("20th, 50th and 80th percentile of tasks")

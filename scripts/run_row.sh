@@ -52,11 +52,12 @@ if [ $held -eq 75 ]; then
 elif [ $held -ne 0 ]; then
   refuse "$run/lock cannot be locked; choose an OUTPUT_DIR whose disk has locks"
 fi
-if [ -f "$run/done" ] && [ "$(cat "$run/flags")" != "$flags" ]; then
+if [ -f "$run/done" ] && [ -f "$run/flags" ] && [ "$(< "$run/flags")" != "$flags" ]; then
   echo "[$row] $name: finished by another command; choose another OUTPUT_DIR, or, if only paths have changed, delete $run/flags" >&2
   exit 1
 fi
 if [ -f "$run/done" ]; then
+  echo "$flags" > "$run/flags"
   echo "[$row] $name: finished already"
   exit 0
 fi

@@ -9,7 +9,8 @@ standard error. Writes into OUT, each as .md, .tex and .csv:
     glue      Table 1: GLUE, with total and trained parameters
     other     Table 2: every other classification task
     squad     question answering (section 3.5)
-    methods   every method with every size: scores, parameters, cost
+    methods   every method with its size that was run on every task but SQuAD:
+              scores, parameters, cost
 
 as well as settings.json, all settings with all scores, and hparams/, the runs
 for TensorBoard's HParams.
@@ -36,15 +37,18 @@ from errors import UserError  # noqa: E402
 from scripts.collect_runs import (  # noqa: E402
     GLUE,
     GLUE_COLUMNS,
+    OMITTED,
     SQUAD,
     TITLES,
     Run,
     Setting,
     best,
+    check_one_bert,
     find_runs,
     group,
     kind_of,
     main_score,
+    notice,
     of_one_start,
 )
 
@@ -147,7 +151,12 @@ def parameters(chosen: Sequence[Setting]) -> Tuple[str, str]:
 def glue_table(
     groups: Dict[str, List[Setting]], fixed_size: int
 ) -> Optional[Table]:
-    """Table 1: a row for each kind of tuning; None without GLUE."""
+    """Table 1: a row for each kind of tuning; None without GLUE.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
+    """
+    check_one_bert({t: s for t, s in groups.items() if t in GLUE})
     columns = [column for column in GLUE_COLUMNS if column[1] in groups]
     if not columns:
         return None
@@ -172,7 +181,7 @@ def glue_table(
     shared = [
         (task, score)
         for _, task, score in columns
-        if task != "wnli" and all(task in row for row in rows.values())
+        if task != OMITTED and all(task in row for row in rows.values())
     ]
     cells = []
     for name, chosen in rows.items():
@@ -195,11 +204,15 @@ def glue_table(
 
 
 def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
-    """Table 2: a row for each other task; None without one."""
+    """Table 2: a row for each other task; None without one.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
+    """
     tasks = [t for t in groups if t not in GLUE | {*SQUAD, "ax"}]
     if not tasks:
         return None
-    names = list(kinds(s for task in tasks for s in groups[task]))
+    check_one_bert({task: groups[task] for task in tasks})
     scores = {task: main_score(groups[task]) for task in tasks}
     chosen = {
         task: {
@@ -208,6 +221,9 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         }
         for task in tasks
     }
+    names = list(
+        dict.fromkeys(kind for found in chosen.values() for kind in found)
+    )
     rows = [
         (task, *(show(chosen[task].get(name), scores[task]) for name in names))
         for task in tasks
@@ -268,9 +284,15 @@ def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
 def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     """A row for each method with its arguments that was run on every task.
 
-    With the mean of the parameters of a task, the processor time of one run
-    of every task, and the most memory that one took.
+    SQuAD, whose models are others, apart. With the mean of the parameters of
+    a task, the processor time of one run of every task, and the most memory
+    that one took, if no run was resumed. None without such a method.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
     """
+    groups = {task: same for task, same in groups.items() if task not in SQUAD}
+    check_one_bert(groups)
     methods: Dict[str, Dict[str, Setting]] = {}
     scores = {task: main_score(settings) for task, settings in groups.items()}
     for task, settings in groups.items():
@@ -280,18 +302,27 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
                 methods.setdefault(method, {})[task] = chosen
     rows = []
     for method, chosen in methods.items():
-        if set(chosen) != set(groups):
+        lacks = ", ".join(task for task in groups if task not in chosen)
+        if lacks:
+            notice(f"{method} is left out of `methods`, for it lacks {lacks}")
             continue
         runs = [chosen[task].runs[0] for task in groups]
         kept = sum(run.kept for run in runs) / len(runs)
-        costs = [run.cost for run in runs]
+        costs = [
+            next((run.cost for run in chosen[task].runs if run.cost), None)
+            for task in groups
+        ]
         took = memory = NONE
         if all(costs):
             seconds = sum(cost["processor_seconds"] for cost in costs)
             took = f"{seconds / 60:.1f} min"
             most = max(cost["peak_memory_bytes"] for cost in costs)
             memory = f"{most / 2**30:.2f} GiB"
-        means = [chosen[task].mean(scores[task]) for task in groups]
+        means = [
+            chosen[task].mean(scores[task])
+            for task in groups
+            if task != OMITTED or len(groups) == 1
+        ]
         rows.append(
             (
                 method,

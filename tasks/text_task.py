@@ -176,7 +176,8 @@ class TextTask(Task[Example]):
         if not held_out.any():
             raise UserError(
                 f"{path}: of {len(examples)} rows --dev_share="
-                f"{self.held_out.share} takes none; pass a larger share"
+                f"{self.held_out.share} takes none; pass a larger share, or "
+                "more rows of a label"
             )
         return [
             example

@@ -202,6 +202,25 @@ def test_tasks_have_the_metrics_of_glue(name, expected):
     assert set(expected) <= set(metrics.METRICS)
 
 
+def test_labels_are_numbered_as_published():
+    # By google-research/bert, whose classes trained heads have.
+    two, three = ("0", "1"), ("contradiction", "entailment", "neutral")
+    entailment = ("entailment", "not_entailment")
+    assert {
+        name: task.labels for name, task in TASKS.items() if name != "sts-b"
+    } == {
+        "cola": two,
+        "sst-2": two,
+        "mrpc": two,
+        "qqp": two,
+        "mnli": three,
+        "qnli": entailment,
+        "rte": entailment,
+        "wnli": two,
+        "ax": three,
+    }
+
+
 def test_the_diagnostic_set_is_answered_by_what_was_trained_on_mnli(published):
     task, mnli = get_task("ax"), get_task("mnli")
     description = {**mnli.describe(), "name": "mnli"}

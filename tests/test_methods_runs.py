@@ -113,6 +113,9 @@ def test_artifacts_predict_the_same_in_another_process(
         table = task_model.list_parameters(tiny_config, method, build_head)
         count = stored_count(table, method, tiny_config)
         size = sum(value.nbytes for value in held.values())
+        run = json.loads((tmp_path / f"{number}" / "run.json").read_text())
+        numbers = (v.size for k, v in held.items() if "/indices" not in k)
+        assert run["parameters"]["kept"] == sum(numbers), text
         if method.changes_few:
             # Words that never occur do not change, though they were chosen.
             assert 0.5 * 4 * count < size <= 4 * count, text

@@ -22,7 +22,7 @@ def fake(tmp_path, tiny_config):
 @pytest.fixture
 def many(fake):
     """Two tasks with full tuning, adapters of two sizes and top layers."""
-    for task, base in (("rte", 0.5), ("wnli", 0.6)):
+    for task, base in (("rte", 0.5), ("qnli", 0.6)):
         for seed in (1, 2):
             add = lambda method, score, n, s=seed, t=task: fake.add(  # noqa: E731
                 t, method, {"accuracy": score}, seed=s, kept=n
@@ -53,7 +53,7 @@ def test_gaps_are_to_full_tuning_of_the_same_task(many):
 
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
-    for task, sizes in (("rte", (64,)), ("wnli", (8, 64, 256))):
+    for task, sizes in (("rte", (64,)), ("qnli", (8, 64, 256))):
         fake.add(task, "full", {"accuracy": 0.5}, kept=7000)
         for size in sizes:
             method = f"houlsby(size={size})"
@@ -131,8 +131,8 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
 def test_each_task_has_a_panel_with_errors(many):
     figure = draw(plot.draw_per_task, many)
     assert [axes.get_title() for axes in figure.axes] == [
+        "qnli: accuracy",
         "rte: accuracy",
-        "wnli: accuracy",
     ]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.texts] == [

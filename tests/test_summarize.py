@@ -82,8 +82,18 @@ def test_runs_on_other_data_are_not_compared(fake, other, what):
     second = fake.add("rte", "houlsby(8)", {"accuracy": 0.9}, **other)
     with pytest.raises(UserError) as refused:
         groups(fake)
-    for part in (str(first), str(second), f"differ in their {what},"):
+    for part in (str(first), str(second), f"differ in their {what} ("):
         assert part in str(refused.value)
+
+
+def test_there_is_no_mean_over_different_berts(fake):
+    fake.add("rte", "full", {"accuracy": 0.6})
+    fake.add("qnli", "full", {"accuracy": 0.9}, bert="g")
+    for table in (summarize.methods_table, collect_runs.check_one_bert):
+        with pytest.raises(UserError, match="of different BERTs"):
+            table(groups(fake))
+    with pytest.raises(UserError, match="of different BERTs"):
+        summarize.glue_table(groups(fake), 64)
 
 
 def test_own_tasks_are_named_by_their_data(fake):
@@ -265,7 +275,7 @@ def test_questions_of_squad_2_are_a_task_of_their_own(fake):
     assert rows[1][0].endswith("SQuAD 2.0")
 
 
-def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert):
+def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
     cost = {
         "resumed": False,
         "seconds": 99.0,
@@ -282,7 +292,12 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert):
             cost={**cost, "resumed": task == "spam"},
         )
     fake.add("rte", "ia3", {"accuracy": 0.9}, cost=cost)
+    # Other models, whose parameters are no part of this.
+    fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, bert="g")
     table = summarize.methods_table(groups(fake))
+    assert "ia3 is left out of `methods`, for it lacks spam" in (
+        capsys.readouterr().err
+    )
     rows = cells(table)
     assert set(rows) == {"lt_sft(sparsity=0.01)", "full"}
     assert list(rows["lt_sft(sparsity=0.01)"].values())[1:] == [

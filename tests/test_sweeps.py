@@ -157,6 +157,8 @@ def test_paths_of_a_cloud_are_left_alone(sweep):
 
 
 def test_the_comparison_has_every_method_on_every_task(sweep):
+    for task in ("MRPC", "CoLA"):
+        (sweep.folder / "glue" / task).mkdir()
     write_table(sweep.folder / "glue/SST-2/train.tsv", [("a", "1")] * 5000)
     write_table(sweep.folder / "glue/SST-2/dev.tsv", [("a", "1")])
     done = subprocess.run(
@@ -274,6 +276,10 @@ def test_jobs_share_the_gpus(sweep):
     assert sweep.run("--jobs", "2", **path).returncode == 0
     used = (sweep.folder / "gpus").read_text().split()
     assert len(used) == 4 and set(used) == {"0,1", "2,3"}
+    # Without a driver there is none.
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho failed\nexit 9\n")
+    done = sweep.run("--jobs", "5", **path, SEEDS="4")
+    assert done.returncode == 0, done.stderr
     # Of the user's choice, and none.
     for number, (given, shares) in enumerate(
         {"3,1": {"3", "1"}, "-1": {"-1"}}.items(), 5
@@ -292,11 +298,17 @@ def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
     assert f"{RUNS[0]}: finished by another command" in done.stderr
     assert len(sweep.started()) == 4
     assert sweep.run().returncode == 0
+    # Unless the user says that only paths have changed.
+    for name in RUNS:
+        (sweep.name(name) / "flags").unlink()
+    assert sweep.run("--", "--data=elsewhere").returncode == 0
     # Where it lies, and which Python runs it, is another matter.
     sweep.out = sweep.out.rename(sweep.folder / "moved")
     other = sweep.folder / "another python"
     (sweep.folder / "python").rename(other)
-    assert sweep.run(PYTHON=str(other)).returncode == 0
+    assert (
+        sweep.run("--", "--data=elsewhere", PYTHON=str(other)).returncode == 0
+    )
     assert len(sweep.started()) == 4
 
 

@@ -9,7 +9,10 @@ import subprocess
 import time
 
 import pytest
+import safetensors.numpy
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
+
+from scripts import collect_runs
 
 AXES = {
     "TASKS": "RTE SST-2",
@@ -18,7 +21,8 @@ AXES = {
     "EPOCHS": "1",
     "SEEDS": " ".join(map(str, range(1, 26))),
 }
-KILLS = 10
+# Alone, a driver or its xargs leaves runs alive, which end by themselves.
+KILLS = ("all", "driver", "all", "xargs", "all") * 2
 
 
 def kill(process, how):
@@ -50,23 +54,30 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
         "end 0",
     ]
     killed = (run / "adapter" / "adapter.safetensors").read_bytes()
+    assert json.loads((run / "cost.json").read_text())["resumed"] is True
     shutil.rmtree(run)
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
-    assert json.loads((run / "eval_results.json").read_text())
+    # What the whole took is only known of the second.
+    (found,) = collect_runs.find_runs([str(sweep.out)])
+    assert found.cost["processor_seconds"] > 1
+    assert found.cost["peak_memory_bytes"] > 2**27
+    held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
+    assert found.kept == sum(value.size for value in held.values())
+    results = json.loads((run / "eval_results.json").read_text())
+    assert len(results["dev_data"]["dev"]) == 64
 
 
 @pytest.mark.slow
 def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     rng = random.Random(0)
-    for number in range(KILLS):
+    for number, how in enumerate(KILLS, 1):
         process = sweep.start("--jobs", "2", *TINY, **AXES)
         time.sleep(rng.uniform(5, 60))
-        how = rng.choice(["all", "driver", "xargs"])
         kill(process, how)
         shown = counts(sweep.run("--status").stdout)
-        print(f"kill {number + 1}, {how}: {shown}", flush=True)
+        print(f"kill {number}, {how}: {shown}", flush=True)
     process = sweep.start("--jobs", "2", *TINY, **AXES)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -86,7 +97,7 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
         if len(events) > 2:
             interrupted.append(name)
     print(f"{len(interrupted)} runs were cut off and went on")
-    assert interrupted
+    assert len(interrupted) >= 3
     # They ended in the bits of runs that were not.
     for name in rng.sample(interrupted, 3):
         artifact = sweep.name(name) / "adapter" / "adapter.safetensors"
