@@ -164,7 +164,8 @@ def test_two_workers_give_the_result_of_one(
         {name.split("events")[0] for name in os.listdir(tmp_path / folder)}
         for folder in ("one", "two")
     ]
-    assert files[0] == files[1]
+    # Of two workers none knows what both took.
+    assert files[0] == files[1] | {"cost.json"}
     jobs = [
         make_job(steady_config, tmp_path / folder, task=SQUAD)
         for folder in ("one", "two")
