@@ -292,21 +292,36 @@ def check_one_bert(groups: Dict[str, List[Setting]]) -> None:
             )
 
 
+def _arguments(method: TuningMethod, with_sizes: bool) -> str:
+    """A method's name, with its sizes if wanted, and what is not default."""
+    shown = []
+    for number, field in enumerate(dataclasses.fields(method)):
+        value = getattr(method, field.name)
+        is_size = field.name in SIZES or (
+            number == 0 and type(value) in (int, float)
+        )
+        is_default = value == field.default
+        if is_size and field.name != "init_scale":
+            is_shown = with_sizes
+        else:
+            is_shown = not is_default and (with_sizes or not is_size)
+        if is_shown:
+            shown.append(f"{field.name}={value!r}")
+    return method.name + (f"({', '.join(shown)})" if shown else "")
+
+
 def kind_of(method: TuningMethod) -> str:
     """A method's name, with the arguments that make it a variant.
 
     Sizes and initial scales do not: `houlsby` of any size is one kind,
     `houlsby(sites='ffn')` another.
     """
-    differing = []
-    for number, field in enumerate(dataclasses.fields(method)):
-        value = getattr(method, field.name)
-        is_size = field.name in SIZES or (
-            number == 0 and type(value) in (int, float)
-        )
-        if value != field.default and not is_size:
-            differing.append(f"{field.name}={value!r}")
-    return method.name + (f"({', '.join(differing)})" if differing else "")
+    return _arguments(method, with_sizes=False)
+
+
+def text_of(method: TuningMethod) -> str:
+    """A method with its sizes, and those arguments that are not default."""
+    return _arguments(method, with_sizes=True)
 
 
 def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:

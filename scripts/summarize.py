@@ -50,6 +50,7 @@ from scripts.collect_runs import (  # noqa: E402
     main_score,
     notice,
     of_one_start,
+    text_of,
 )
 
 NONE = "-"
@@ -249,7 +250,7 @@ def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
     """Settings by the method with all its arguments."""
     found: Dict[str, List[Setting]] = {}
     for setting in settings:
-        found.setdefault(str(setting.method), []).append(setting)
+        found.setdefault(text_of(setting.method), []).append(setting)
     return found
 
 

@@ -137,6 +137,19 @@ def test_variants_are_kinds_of_their_own():
         assert collect_runs.kind_of(parse(text)) == kind
 
 
+def test_methods_are_called_by_size_and_what_is_not_default():
+    names = {
+        "houlsby(8)": "houlsby(size=8)",
+        "houlsby": "houlsby(size=64)",
+        "houlsby(8, init_scale=1e-3)": "houlsby(size=8, init_scale=0.001)",
+        "pals": "pals(size=204)",
+        "lora(rank=8, alpha=16.0)": "lora(rank=8, alpha=16.0)",
+        "full": "full",
+    }
+    for text, name in names.items():
+        assert collect_runs.text_of(parse(text)) == name
+
+
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", {"accuracy": 0.6})
     fake.add("rte", "houlsby(size=64, sites=ffn)", {"accuracy": 0.7})
