@@ -9,7 +9,7 @@
 source "$(dirname "$0")/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 
-# Each method has one peak learning rate; docs/methods.md tells how it was found.
+# Methods and peak learning rates; docs/methods.md tells how these were found.
 METHODS='
 houlsby(size=8)                              3e-4
 houlsby(size=64)                             3e-4
@@ -30,6 +30,12 @@ lt_sft(sparsity=0.01)                        1e-4
 top_layers(k=1)                              1e-4
 full                                         1e-4
 head                                         1e-3
+compacter(size=24,n=4)                       1e-3
+parallel(size=64)                            1e-4
+prefix(length=30)                            3e-5
+lt_sft(sparsity=0.01)                        3e-5
+full                                         3e-5
+head                                         3e-3
 '
 
 add_task() { # task, its folder, epochs
@@ -37,7 +43,7 @@ add_task() { # task, its folder, epochs
   need data "the task's train and dev file" folder
   while read -r method rate; do
     [ -n "$method" ] || continue
-    add_run "$1/${method//[^a-z0-9_.]/-}" "$python" run_classifier.py \
+    add_run "$1/${method//[^a-z0-9_.]/-}-lr$rate" "$python" run_classifier.py \
       --task_name="$1" --data_dir="$2" --init_checkpoint="$BERT" \
       --tuning_method="$method" --learning_rate="$rate" \
       --num_train_epochs="$3" --compute_dtype=bfloat16 \

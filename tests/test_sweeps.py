@@ -168,8 +168,9 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = {}
-    for row in (sweep.out / "grid.tsv").read_text().splitlines():
+    found, names = {}, set()
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    for row in rows:
         name, command, _ = row.split("\t")
         flags = dict(
             word[2:].split("=", 1) for word in shlex.split(command)[2:]
@@ -178,6 +179,8 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
         found.setdefault(flags["task_name"], []).append(
             parse(flags["tuning_method"])
         )
+        names.add(name)
+    assert len(names) == len(rows)
     assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
     for methods in found.values():
         assert methods == found["RTE"]
