@@ -23,6 +23,7 @@ not all tasks of a method have is left out of the first figure.
 import argparse
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -226,7 +227,7 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
     tasks = [task for task in groups if task not in SQUAD]
     if not tasks:
         return False
-    columns = min(4, len(tasks))
+    columns = min(4, math.ceil(math.sqrt(len(tasks))))
     rows = -(-len(tasks) // columns)
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -285,9 +285,10 @@ def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
 def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     """A row for each method with its arguments that was run on every task.
 
-    SQuAD, whose models are others, apart. With the mean of the parameters of
-    a task, the processor time of one run of every task, and the most memory
-    that one took, if no run was resumed. None without such a method.
+    Those with most parameters first; SQuAD, whose models are others, apart.
+    With the mean of the parameters of a task, the processor time of one run
+    of every task, and the most memory that one took, if no run was resumed.
+    None without such a method.
 
     Raises:
         UserError: the tasks' runs are of different BERTs.
@@ -326,6 +327,7 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         ]
         rows.append(
             (
+                kept,
                 method,
                 ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
                 f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
@@ -348,7 +350,7 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
             "processor time, all tasks",
             "peak memory",
         ),
-        tuple(rows),
+        tuple(row[1:] for row in sorted(rows, reverse=True)),
     )
 
 
