@@ -324,6 +324,14 @@ def text_of(method: TuningMethod) -> str:
     return _arguments(method, with_sizes=True)
 
 
+def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
+    """Settings by the method with all its arguments."""
+    found: Dict[str, List[Setting]] = {}
+    for setting in settings:
+        found.setdefault(text_of(setting.method), []).append(setting)
+    return found
+
+
 def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
     """The setting with the best mean score; the first of equal ones.
 

@@ -180,6 +180,11 @@ run_grid() {
     return
   fi
   [ ${#rows[@]} -gt 0 ] || refuse 'the grid has no run; is one of its axes empty?'
+  local failed=0 gpus=
+  if [ "$task" = run ]; then gpus=$(_gpus); fi
+  if [ -n "$gpus" ] && [ "$jobs" -gt "$(wc -w <<< "$gpus")" ]; then
+    refuse "--jobs $jobs, but there are only the GPUs $gpus, and TensorFlow takes all memory of one; lower --jobs, or set CUDA_VISIBLE_DEVICES=-1 to use none"
+  fi
   _write_grid
   if [ "$task" = grid ]; then
     echo "$output/grid.tsv has ${#rows[@]} runs; with Slurm:"
@@ -191,11 +196,6 @@ run_grid() {
       echo "sbatch --array=1-$((left < 1000 ? left : 1000)) scripts/sweep.sbatch $(printf %q "$output")$offset"
     done
     return
-  fi
-  local failed=0 gpus
-  gpus=$(_gpus)
-  if [ -n "$gpus" ] && [ "$jobs" -gt "$(wc -w <<< "$gpus")" ]; then
-    refuse "--jobs $jobs, but there are only the GPUs $gpus, and TensorFlow takes all memory of one; lower --jobs, or set CUDA_VISIBLE_DEVICES=-1 to use none"
   fi
   seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus xargs -P "$jobs" -n 1 \
     --process-slot-var=SLOT "$scripts/run_row.sh" "$output" || failed=1

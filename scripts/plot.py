@@ -46,6 +46,7 @@ from scripts.collect_runs import (  # noqa: E402
     TITLES,
     Setting,
     best,
+    by_method,
     check_one_bert,
     find_runs,
     group,
@@ -99,10 +100,7 @@ def of_kind(settings: Iterable[Setting], kind: str) -> List[Setting]:
 
 def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
     """The best setting of each method with its size, smallest first."""
-    methods: Dict[str, List[Setting]] = {}
-    for setting in settings:
-        methods.setdefault(str(setting.method), []).append(setting)
-    chosen = [best(same, score) for same in methods.values()]
+    chosen = [best(same, score) for same in by_method(settings).values()]
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
 

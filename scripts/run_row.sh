@@ -4,11 +4,11 @@
 #   scripts/run_row.sh OUTPUT_DIR ROW      (rows from 1)
 #
 # In the run's folder: `lock` is held while it runs, `command` is its command
-# line, `flags` what of that tells runs apart, `log.txt` gets what it prints, `attempts.tsv` a line for each start and
-# end, `done` or `failed` tells the end. Killed at any moment, the run goes on
-# from its last checkpoint when its row is run again. With SLOT, JOBS and GPUS
-# set, as by run_grid, it gets the SLOTth of JOBS equal shares of this machine's
-# cores and GPUs.
+# line, `flags` what of that tells runs apart, `log.txt` gets what it prints,
+# `attempts.tsv` a line for each start and end, `done` or `failed` tells the end.
+# Killed at any moment, the run goes on from its last checkpoint when its row is
+# run again. With SLOT, JOBS and GPUS set, as by run_grid, it gets the SLOTth of
+# JOBS equal shares of this machine's cores and GPUs.
 set -euo pipefail
 refuse() { # message
   printf 'error: %s\n' "$1" >&2

@@ -43,6 +43,7 @@ from scripts.collect_runs import (  # noqa: E402
     Run,
     Setting,
     best,
+    by_method,
     check_one_bert,
     find_runs,
     group,
@@ -50,7 +51,6 @@ from scripts.collect_runs import (  # noqa: E402
     main_score,
     notice,
     of_one_start,
-    text_of,
 )
 
 NONE = "-"
@@ -244,14 +244,6 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         ("", *map(title_of, names)),
         (*rows, *map(tuple, ends)),
     )
-
-
-def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
-    """Settings by the method with all its arguments."""
-    found: Dict[str, List[Setting]] = {}
-    for setting in settings:
-        found.setdefault(text_of(setting.method), []).append(setting)
-    return found
 
 
 def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:

@@ -23,8 +23,9 @@ for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done
 echo "$out" >> {folder}/runs
-{python} -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep=",")' \\
-  >> {folder}/cores
+share='import os; print(*sorted(os.sched_getaffinity(0)), sep=",")'
+# A line in one piece, since two jobs write at once.
+echo "$({python} -c "$share")" >> {folder}/cores
 echo "${{CUDA_VISIBLE_DEVICES-all}}" >> {folder}/gpus
 if grep -qsF "$out" {folder}/fail; then
   echo 'error: the data is missing' >&2

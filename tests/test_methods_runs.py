@@ -186,6 +186,9 @@ def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
         for folder in (alone, killed)
     )
     assert first == second
+    for folder in (alone, killed):
+        cost = json.loads((folder / "cost.json").read_text())
+        assert cost["resumed"] is (folder == killed)
 
 
 @pytest.mark.parametrize("method", ["lt_sft(0.1)", "diff_pruning(0.1)"])

@@ -8,6 +8,7 @@ from conftest import ROOT
 from fake_runs import FakeRuns
 from matplotlib.figure import Figure
 
+from errors import UserError
 from methods import METHODS
 from scripts import collect_runs, plot
 
@@ -96,6 +97,15 @@ def test_glue_and_other_tasks_have_a_panel_each(fake):
     figure = draw(plot.draw_trade_off, groups)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["GLUE", "other tasks"]
+
+
+def test_a_panel_is_of_one_bert(fake):
+    for task, bert in (("rte", "f"), ("qnli", "g")):
+        for method in ("full", "houlsby(size=8)"):
+            fake.add(task, method, {"accuracy": 0.5}, kept=9, bert=bert)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    with pytest.raises(UserError, match="of different BERTs"):
+        plot.draw_trade_off(Figure(), groups)
 
 
 def test_squad_1_and_2_have_a_panel_each(fake):

@@ -123,31 +123,39 @@ def test_a_damaged_description_is_one_line(fake):
         groups(fake)
 
 
-def test_variants_are_kinds_of_their_own():
-    kinds = {
-        "houlsby(size=8, init_scale=1e-3)": "houlsby",
-        "houlsby(sites=ffn, size=8)": "houlsby(sites='ffn')",
-        "top_layers(k=3)": "top_layers",
-        "lora(rank=16)": "lora",
-        "lora(rank=16, alpha=16.0)": "lora(alpha=16.0)",
-        "lt_sft(sparsity=0.1)": "lt_sft",
-        "adapterdrop(first=2, size=8, robust=true)": "adapterdrop(robust=True)",
-    }
-    for text, kind in kinds.items():
-        assert collect_runs.kind_of(parse(text)) == kind
-
-
-def test_methods_are_called_by_size_and_what_is_not_default():
-    names = {
-        "houlsby(8)": "houlsby(size=8)",
-        "houlsby": "houlsby(size=64)",
-        "houlsby(8, init_scale=1e-3)": "houlsby(size=8, init_scale=0.001)",
-        "pals": "pals(size=204)",
-        "lora(rank=8, alpha=16.0)": "lora(rank=8, alpha=16.0)",
-        "full": "full",
-    }
-    for text, name in names.items():
-        assert collect_runs.text_of(parse(text)) == name
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("houlsby", "houlsby", "houlsby(size=64)"),
+        (
+            "houlsby(8, init_scale=1e-3)",
+            "houlsby",
+            "houlsby(size=8, init_scale=0.001)",
+        ),
+        (
+            "houlsby(sites=ffn, size=8)",
+            "houlsby(sites='ffn')",
+            "houlsby(size=8, sites='ffn')",
+        ),
+        ("top_layers(k=3)", "top_layers", "top_layers(k=3)"),
+        ("lora(rank=16)", "lora", "lora(rank=16)"),
+        (
+            "lora(rank=16, alpha=16.0)",
+            "lora(alpha=16.0)",
+            "lora(rank=16, alpha=16.0)",
+        ),
+        ("lt_sft(sparsity=0.1)", "lt_sft", "lt_sft(sparsity=0.1)"),
+        (
+            "adapterdrop(first=2, size=8, robust=true)",
+            "adapterdrop(robust=True)",
+            "adapterdrop(first=2, size=8, robust=True)",
+        ),
+        ("full", "full", "full"),
+    ],
+)
+def test_sizes_name_a_method_and_other_arguments_its_kind(text, kind, name):
+    assert collect_runs.kind_of(parse(text)) == kind
+    assert collect_runs.text_of(parse(text)) == name
 
 
 def test_variants_are_not_taken_for_the_papers_adapters(fake):

@@ -149,7 +149,12 @@ def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
     assert not (sweep.folder / "out").exists()
 
 
-def test_paths_of_a_cloud_are_left_alone(sweep):
+def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
+    odd = sweep.folder / "[v1] it's"
+    odd.mkdir()
+    (odd / "bert_model.ckpt.index").touch()
+    done = sweep.run("--grid", BERT=str(odd / "bert_model.ckpt"))
+    assert done.returncode == 0, done.stderr
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
     row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row
@@ -171,7 +176,7 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
     found, names = {}, set()
     rows = (sweep.out / "grid.tsv").read_text().splitlines()
     for row in rows:
-        name, command, _ = row.split("\t")
+        name, command, told = row.split("\t")
         flags = dict(
             word[2:].split("=", 1) for word in shlex.split(command)[2:]
         )
@@ -180,6 +185,10 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
             parse(flags["tuning_method"])
         )
         names.add(name)
+        # Data below OUTPUT_DIR moves with it.
+        is_part = flags["task_name"] == "SST-2"
+        assert ("=OUTPUT_DIR/data/SST-2 " in told) == is_part
+        assert str(sweep.out) not in told
     assert len(names) == len(rows)
     assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
     for methods in found.values():
@@ -276,6 +285,7 @@ def test_jobs_share_the_gpus(sweep):
     done = sweep.run("--jobs", "5", **path)
     assert done.returncode == 1
     assert "only the GPUs 0 1 2 3, and TensorFlow takes" in done.stderr
+    assert not sweep.out.exists()
     assert sweep.run("--jobs", "2", **path).returncode == 0
     used = (sweep.folder / "gpus").read_text().split()
     assert len(used) == 4 and set(used) == {"0,1", "2,3"}
