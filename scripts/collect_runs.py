@@ -325,7 +325,7 @@ def text_of(method: TuningMethod) -> str:
 
 
 def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
-    """Settings by the method with all its arguments."""
+    """Settings by the method as `text_of` writes it."""
     found: Dict[str, List[Setting]] = {}
     for setting in settings:
         found.setdefault(text_of(setting.method), []).append(setting)

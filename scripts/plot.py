@@ -54,6 +54,7 @@ from scripts.collect_runs import (  # noqa: E402
     main_score,
     notice,
     of_one_start,
+    text_of,
 )
 
 Groups = Dict[str, List[Setting]]
@@ -122,7 +123,8 @@ def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
         own = of_kind(settings, kind)
         tasks += bool(own)
         for setting in best_by_size(own, score):
-            shares, values = found.setdefault(str(setting.method), ([], []))
+            method = text_of(setting.method)
+            shares, values = found.setdefault(method, ([], []))
             run = setting.runs[0]
             shares.append(100 * run.kept / run.bert)
             values.append(setting.mean(score) - full.mean(score))

@@ -44,8 +44,8 @@ def draw(function, *arguments):
 def test_gaps_are_to_full_tuning_of_the_same_task(many):
     gaps = plot.gaps(many, "houlsby")
     assert list(gaps) == [
-        "houlsby(size=8, init_scale=0.01)",
-        "houlsby(size=64, init_scale=0.01)",
+        "houlsby(size=8)",
+        "houlsby(size=64)",
     ]
     assert [values for _, values in gaps.values()] == [
         pytest.approx([-5, -5]),
@@ -60,9 +60,7 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
             method = f"houlsby(size={size})"
             fake.add(task, method, {"accuracy": 0.5}, kept=size)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
-    assert list(plot.gaps(groups, "houlsby")) == [
-        "houlsby(size=64, init_scale=0.01)"
-    ]
+    assert list(plot.gaps(groups, "houlsby")) == ["houlsby(size=64)"]
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=8)
     groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
     shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]

@@ -153,7 +153,7 @@ def test_a_damaged_description_is_one_line(fake):
         ("full", "full", "full"),
     ],
 )
-def test_sizes_name_a_method_and_other_arguments_its_kind(text, kind, name):
+def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
     assert collect_runs.kind_of(parse(text)) == kind
     assert collect_runs.text_of(parse(text)) == name
 
