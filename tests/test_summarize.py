@@ -137,6 +137,7 @@ def test_a_damaged_description_is_one_line(fake):
             "houlsby(sites='ffn')",
             "houlsby(size=8, sites='ffn')",
         ),
+        ("pals", "pals", "pals(size=204)"),
         ("top_layers(k=3)", "top_layers", "top_layers(k=3)"),
         ("lora(rank=16)", "lora", "lora(rank=16)"),
         (
