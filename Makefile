@@ -1,7 +1,8 @@
 # make setup       a virtual environment with everything, in .venv
 # make quickstart  setup, then three small tasks on one frozen BERT
-# make test        setup, then all tests
+# make test        setup, then the tests, but for a slow one (CONTRIBUTING.md)
 # make benchmark   setup, then speed and memory beside AdapterHub's adapters
+# make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
 # .venv stays what it is. Python 3.9 to 3.11 get TensorFlow 2.15, the last with
@@ -75,4 +76,4 @@ lock:
 	done
 
 clean:
-	rm -rf $(VENV) .venv-tf221 $(PEER) out
+	rm -rf $(VENV) .venv-tf221 $(PEER)

@@ -227,6 +227,13 @@ def experiment_from_flags(
             )
     if not FLAGS.describe and not FLAGS.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
+    # TensorFlow looks for checkpoints by a pattern.
+    odd = "".join(sorted(set(FLAGS.output_dir or "") & set("*?[\\")))
+    if odd:
+        raise UserError(
+            f"--output_dir is {FLAGS.output_dir}; TensorFlow finds no "
+            f"checkpoint below a name with {odd}, choose another"
+        )
     return Experiment(
         task=task,
         **tuning_method(),

@@ -33,7 +33,8 @@ class Hardware:
 
     Attributes:
         use_tpu: whether to run on a TPU, else on a GPU or the CPU.
-        tpu_name: `local` on a TPU VM, a TPU's name, or a `grpc://` address.
+        tpu_name: `local` on a TPU VM; a TPU of another machine, whose name or
+            `grpc://` address would stand here, is refused.
         tpu_zone: Google Cloud zone of a named TPU.
         gcp_project: Google Cloud project of a named TPU.
         master: TensorFlow master's address, if not found by name.

@@ -6,8 +6,8 @@
 #   run_grid                 writes OUTPUT_DIR/grid.tsv and does what is asked
 #
 #   absolute PATH            the path from the root
-#   need VARIABLE WHAT [folder|prefix]   refuses if it is not set, or there is
-#                            no such folder, or no file whose path begins so
+#   need VARIABLE WHAT [file|folder|prefix]   refuses if it is not set, or there
+#                            is no such file or folder, or none that begins so
 #
 # grid.tsv has a row for each run, between tabs its name, its command line, and
 # what of that tells runs apart: all but where the interpreter and OUTPUT_DIR are.
@@ -19,13 +19,16 @@ fi
 scripts=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 python=${PYTHON:-$(dirname "$scripts")/.venv/bin/python}
 # Rows are run in the project's folder.
-case $python in */*) python=$(realpath -s "$python") ;; esac
+case $python in */*) python=$(realpath -sm "$python") ;; esac
 
 # Options of every script that runs a grid.
 GRID_OPTIONS='  --jobs N    N runs at a time, each on its share of the cores (default 1)
   --grid      only write OUTPUT_DIR/grid.tsv, with a command line on each row
   --status    show which runs are finished, running, failed and waiting
   -- FLAGS    flags for every run'
+
+# Flags of a row that those after -- may replace; the others tell runs apart.
+REPLACEABLE=' --task_name --init_checkpoint --eval_batch_size --predict_batch_size --save_checkpoints_steps '
 
 refuse() { # message
   printf 'error: %s\n' "$1" >&2
@@ -70,6 +73,7 @@ open_grid() { # usage, arguments ...
     printf '%s\n%s\n' "$usage" "$GRID_OPTIONS" >&2
     exit 1
   fi
+  command -v "$python" > /dev/null || refuse "there is no interpreter $python; run \`make setup\`, or set PYTHON"
   output=$(realpath -m "$output")
   runs=$output/runs
   rows=()
@@ -79,18 +83,31 @@ absolute() { # path, may be one of a cloud
   case $1 in *://*) echo "$1" ;; *) realpath -s "$1" ;; esac
 }
 
-need() { # variable, what it is, `folder` or `prefix` of files
+need() { # variable, what it is, `file`, `folder` or `prefix` of files
+  local found
   [ -n "${!1:-}" ] || refuse "the variable $1 is not set: $2"
   case ${3:-}:${!1} in
     *://*) ;; # is looked for by the runs
+    file:*) [ -f "${!1}" ] || refuse "$1 is ${!1}, where there is no file: $2" ;;
     folder:*) [ -d "${!1}" ] || refuse "$1 is ${!1}, where there is no folder: $2" ;;
-    prefix:*) compgen -G "$(printf %q "${!1}")*" > /dev/null || refuse "$1 is ${!1}, where there is nothing: $2" ;;
+    prefix:*)
+      found=("${!1}"*)
+      [ -e "${found[0]}" ] || refuse "$1 is ${!1}, where there is nothing: $2"
+      ;;
   esac
 }
 
 add_run() { # name, command ...
-  local name=$1 same command
+  local name=$1 same command own flag
   shift
+  own=" ${*%%=*} --output_dir "
+  for flag in "${flags[@]%%=*}"; do
+    [[ $flag == -* ]] || continue
+    flag=${flag#-} flag=--${flag#-}
+    if [[ $REPLACEABLE != *" $flag "* && ($own == *" $flag "* || $own == *" --${flag#--no} "*) ]]; then
+      refuse "$flag is given after --, but each run has its own; set the variable of it, see the script"
+    fi
+  done
   command=$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")
   same=("${@:2}" "${flags[@]}")
   same=$(LC_ALL=C printf '%q ' "${same[@]//"$output"/OUTPUT_DIR}")
@@ -152,10 +169,12 @@ _write_grid() {
   printf '%s\n' "${rows[@]}" > "$new"
   if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
     "$python" "$scripts/grid_status.py" "$output" --is_running || alive=$?
-    if [ $alive -ne 3 ]; then
-      rm "$new"
-      refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR"
-    fi
+    if [ $alive -ne 3 ]; then rm "$new"; fi
+    case $alive in
+      0) refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR" ;;
+      3) ;;
+      *) refuse "$python cannot tell whether another grid is running in $output; see above" ;;
+    esac
   fi
   chmod 644 "$new"
   mv "$new" "$output/grid.tsv"

@@ -334,8 +334,13 @@ def read_ablations(
     """What ablate.sh wrote: by name, scores [first, last], that of none, and
     the score's name."""
     found: Dict[str, Tuple[np.ndarray, float, str]] = {}
+    # Folders may overlap.
+    seen = set()
     for folder in map(pathlib.Path, folders):
         for path in sorted(folder.rglob("ablation.json")):
+            if path.resolve() in seen:
+                continue
+            seen.add(path.resolve())
             about = files.read_json(str(path), "the ablation")
             layers, score = about["layers"], about["score"]
             scale = 1 if about["task"] == "squad" else 100
@@ -363,7 +368,7 @@ def read_ablations(
                 continue
             name = about["name"]
             if name in found:
-                name = f"{name} ({path.parent.name})"
+                name = f"{name} ({path.parent})"
             found[name] = grid, read("none"), score
     return found
 

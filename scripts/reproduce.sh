@@ -2,93 +2,112 @@
 # Runs what docs/reproduction.md reports: the part of the grid of Houlsby et al.
 # 2019 that a small BERT and two cores allow, then tables and figures.
 #
-#   BERT=... GLUE_DIR=... scripts/reproduce.sh OUTPUT_DIR [OPTIONS]
+#   BERT=... GLUE_DIR=... scripts/reproduce.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # Safe to interrupt and start again at any moment. SPAM and REVIEWS name the SMS
 # spam collection (label, text) and rotten tomatoes' training file (label,
 # text), without headers; SQUAD_DIR a folder with TRAIN_FILE and PREDICT_FILE.
-# What is not set is left out. OPTIONS are those of the sweeps.
-set -euo pipefail
-scripts=$(dirname "$(realpath "$0")")
-python=${PYTHON:-$(dirname "$scripts")/.venv/bin/python}
-case $python in */*) python=$(realpath -s "$python") ;; esac
+# What is not set is left out.
+source "$(dirname "$0")/grid.sh"
+open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/reproduce.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 export PYTHON=$python
-if [ $# -lt 1 ] || [ -z "${BERT:-}" ] || [ -z "${GLUE_DIR:-}" ]; then
-  echo 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/reproduce.sh OUTPUT_DIR [OPTIONS]' >&2
-  exit 1
+out=$output
+
+if [ "$task" = status ]; then
+  for grid in "$out"/*/grid.tsv; do
+    [ -f "$grid" ] || refuse "$out holds no sweep; start it first"
+    echo "== $(basename "$(dirname "$grid")")"
+    "$python" "$scripts/grid_status.py" "$(dirname "$grid")"
+  done
+  exit
 fi
-out=$(realpath -m "$1")
-shift
-options=() flags=()
-while [ $# -gt 0 ]; do
-  if [ "$1" = -- ]; then
-    flags=("${@:2}")
-    break
-  fi
-  options+=("$1")
-  shift
-done
-GLUE_DIR=$(realpath "$GLUE_DIR") BERT=$(realpath "$BERT")
+
+need BERT 'the pretrained model, for --init_checkpoint' prefix
+need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
+# Its tasks are linked to.
+GLUE_DIR=$(realpath "$GLUE_DIR") BERT=$(absolute "$BERT")
 export BERT
-mkdir -p "$out/data"
+for name in MRPC RTE CoLA STS-B WNLI SST-2; do
+  data=$GLUE_DIR/$name
+  need data "the task's train and dev file" folder
+done
+for name in SPAM REVIEWS; do
+  [ -z "${!name:-}" ] || need "$name" 'a file of label, tab, text' file
+done
+
 failed=0
+sweep() { # name, script, flags of all runs ...
+  local name=$1 script=$2
+  shift 2
+  echo "== $name"
+  "$scripts/$script" "$out/$name" "${how[@]}" \
+    -- --compute_dtype=bfloat16 "$@" "${flags[@]}" || failed=1
+}
 
 glue() { # folder of the tasks, name of the sweep, flags of all runs ...
-  local folder=$1 name=$2
-  shift 2
-  GLUE_DIR=$folder "$scripts/sweep_glue.sh" "$out/$name" "${options[@]}" \
-    -- --compute_dtype=bfloat16 "$@" "${flags[@]}" || failed=1
+  GLUE_DIR=$1 sweep "$2" sweep_glue.sh "${@:3}"
 }
 
 # The grid, decided before any score was seen.
 export METHODS='houlsby full top_layers' SIZES='8 64 256' LAYERS='1 3'
 export RATES='1e-4 3e-4' EPOCHS=3 FULL_RATES='5e-5 1e-4' FULL_EPOCHS=3
-SEEDS='1 2 3' TASKS='MRPC RTE' glue "$GLUE_DIR" three_seeds
+sweeps() { # options of the sweeps ...
+  local set name file
+  how=("$@")
+  SEEDS='1 2 3' TASKS='MRPC RTE' glue "$GLUE_DIR" three_seeds
 
-"$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
-for task in CoLA STS-B WNLI; do ln -sfn "$GLUE_DIR/$task" "$out/data/$task"; done
-SEEDS=1 TASKS='CoLA STS-B WNLI SST-2' glue "$out/data" one_seed
+  "$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
+  for name in CoLA STS-B WNLI; do ln -sfn "$GLUE_DIR/$name" "$out/data/$name"; done
+  SEEDS=1 TASKS='CoLA STS-B WNLI SST-2' glue "$out/data" one_seed
 
-for set in "spam ${SPAM:-}" "reviews ${REVIEWS:-}"; do
-  name=${set%% *} file=${set#* }
-  if [ -n "$file" ]; then
-    mkdir -p "$out/data/$name"
-    ln -sfn "$(realpath "$file")" "$out/data/$name/train.tsv"
-    SEEDS=1 TASKS=$name glue "$out/data" "$name" --task_name=custom \
-      --header=false --label_column=0 --text_a_column=1 --dev_share=0.1
+  for set in "spam ${SPAM:-}" "reviews ${REVIEWS:-}"; do
+    name=${set%% *} file=${set#* }
+    if [ -n "$file" ]; then
+      mkdir -p "$out/data/$name"
+      ln -sfn "$(realpath "$file")" "$out/data/$name/train.tsv"
+      SEEDS=1 TASKS=$name glue "$out/data" "$name" --task_name=custom \
+        --header=false --label_column=0 --text_a_column=1 --dev_share=0.1
+    fi
+  done
+
+  if [ -n "${SQUAD_DIR:-}" ]; then
+    METHODS='houlsby full' RATES=1e-3 FULL_RATES=5e-5 SEEDS=1 BATCH=16 \
+      sweep squad sweep_squad.sh
   fi
-done
 
-if [ -n "${SQUAD_DIR:-}" ]; then
-  METHODS='houlsby full' RATES=1e-3 FULL_RATES=5e-5 SEEDS=1 BATCH=16 \
-    "$scripts/sweep_squad.sh" "$out/squad" "${options[@]}" \
-    -- --compute_dtype=bfloat16 "${flags[@]}" || failed=1
+  # Initial scales (section 3.6) at one rate; 1e-2 was run above.
+  export INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1'
+  METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS=CoLA \
+    glue "$out/data" init_scale
+  METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS=MRPC \
+    glue "$GLUE_DIR" init_scale_mrpc
+  unset INIT_SCALES
+}
+
+mkdir -p "$out/data"
+if [ "$task" = grid ]; then
+  sweeps --grid
+else
+  # All grids first, so that what they refuse is said before any long work.
+  sweeps --grid > /dev/null
+  [ $failed = 0 ] || exit 1
+  sweeps --jobs "$jobs"
 fi
 
-# Initial scales (section 3.6) at one rate; 1e-2 was run above.
-METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS='CoLA' \
-  INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1' glue "$out/data" init_scale
-METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS='MRPC' \
-  INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1' glue "$GLUE_DIR" init_scale_mrpc
-
 # Adapters taken out of trained models.
-for task in MRPC CoLA; do
+for name in MRPC CoLA; do
   run=$out/three_seeds/runs/MRPC
-  if [ $task = CoLA ]; then run=$out/one_seed/runs/CoLA; fi
+  if [ $name = CoLA ]; then run=$out/one_seed/runs/CoLA; fi
   run=$run/houlsby64-lr3e-4-epochs3-seed1
   if [ -f "$run/done" ]; then
-    RUN=$run "$scripts/ablate.sh" "$out/ablation_$task" "${options[@]}" -- \
-      --task_name=$task --data_dir="$GLUE_DIR/$task" --eval_batch_size=32 \
-      --compute_dtype=bfloat16 "${flags[@]}" || failed=1
+    RUN=$run sweep "ablation_$name" ablate.sh --task_name=$name \
+      --data_dir="$GLUE_DIR/$name" --eval_batch_size=32
   fi
 done
 
-case " ${options[*]} " in
-  *' --grid '* | *' --status '*) ;;
-  *)
-    cd "$scripts/.."
-    "$python" -m scripts.summarize "$out" --output_dir="$out/summary"
-    "$python" -m scripts.plot "$out" --output_dir="$out/figures"
-    ;;
-esac
+if [ "$task" = run ]; then
+  cd "$scripts/.."
+  "$python" -m scripts.summarize "$out" --output_dir="$out/summary"
+  "$python" -m scripts.plot "$out" --output_dir="$out/figures"
+fi
 exit $failed

@@ -33,6 +33,9 @@ add() { # name, flags ...
 if [ "$task" != status ]; then
   need BERT 'the pretrained model, for --init_checkpoint' prefix
   need SQUAD_DIR "the folder of $TRAIN_FILE and $PREDICT_FILE" folder
+  train_file=$SQUAD_DIR/$TRAIN_FILE predict_file=$SQUAD_DIR/$PREDICT_FILE
+  need train_file 'TRAIN_FILE in SQUAD_DIR' file
+  need predict_file 'PREDICT_FILE in SQUAD_DIR' file
   SQUAD_DIR=$(absolute "$SQUAD_DIR") BERT=$(absolute "$BERT")
   add_tunings add
 fi

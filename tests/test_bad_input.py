@@ -42,6 +42,7 @@ BAD_FLAGS = {
     ),
     "size of full": ({"tuning_method": "full"}, "has no size"),
     "file as output": ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
+    "pattern as output": ({"output_dir": "/nowhere/[1]"}, r"a name with \["),
     "TPU without name": ({"use_tpu": True}, "--tpu_name"),
     "TPU": (
         {"use_tpu": True, "tpu_name": "local"},

@@ -212,6 +212,17 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     ]
 
 
+def test_ablations_of_one_name_are_all_drawn_each_once(tmp_path):
+    for name in ("a", "b", "c"):
+        write_ablation(tmp_path / name / "ablation")
+    found = plot.read_ablations([str(tmp_path), str(tmp_path / "b")])
+    assert list(found) == [
+        "rte",
+        f"rte ({tmp_path}/b/ablation)",
+        f"rte ({tmp_path}/c/ablation)",
+    ]
+
+
 def test_missing_spans_are_told_and_an_ablation_without_any_left_out(
     tmp_path, capsys
 ):

@@ -9,19 +9,45 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.pretrained
-def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
-    done = subprocess.run(
-        [
-            ROOT / "scripts" / "quickstart.sh",
-            tmp_path / "out",
-            "--num_train_epochs=0.2",
-        ],
-        env={**os.environ, "PYTHON": sys.executable},
+def quickstart(*arguments, python=sys.executable):
+    return subprocess.run(
+        [ROOT / "scripts" / "quickstart.sh", *arguments],
+        env={**os.environ, "PYTHON": python},
         capture_output=True,
         text=True,
-        check=True,
     )
+
+
+@pytest.mark.pretrained
+def test_quickstart_does_not_replace_data(tmp_path, pretrained_dir):
+    data = tmp_path / "same_meaning" / "train.tsv"
+    data.parent.mkdir()
+    data.touch()
+    done = quickstart(tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {data.parent} holds data, not results; choose another "
+        "OUTPUT_DIR\n"
+    )
+    assert data.exists()
+
+
+def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
+    bare = tmp_path / "python"
+    # Without the packages of this environment.
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    done = quickstart(tmp_path, python=str(bare))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the pretrained model is not installed; run `make setup`\n"
+    )
+
+
+@pytest.mark.pretrained
+def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
+    done = quickstart(tmp_path / "out", "--num_train_epochs=0.2")
+    assert done.returncode == 0, done.stderr
     table, *answers = done.stdout.split("\n\n")[-6:]
     header, *rows = table.strip().splitlines()[-4:]
     assert header.split()[0] == "task"

@@ -1,6 +1,7 @@
 """Grids of runs: sweeps, their states, kills, and Slurm."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -99,16 +100,24 @@ def test_methods_have_the_axes_that_they_need(sweep):
 
 
 def test_squad_has_a_grid_of_its_own(sweep):
-    done = subprocess.run(
-        [SCRIPTS / "sweep_squad.sh", sweep.out, "--grid"],
-        env={
-            **os.environ,
-            "BERT": str(sweep.folder),
-            "SQUAD_DIR": str(sweep.folder),
-        },
-        capture_output=True,
-        text=True,
-    )
+    def run():
+        return subprocess.run(
+            [SCRIPTS / "sweep_squad.sh", sweep.out, "--grid"],
+            env={
+                **os.environ,
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                "SQUAD_DIR": str(sweep.folder),
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    (sweep.folder / "train-v1.1.json").touch()
+    missing = sweep.folder / "dev-v1.1.json"
+    assert f"{missing}, where there is no file: PREDICT_FILE" in run().stderr
+    missing.touch()
+    done = run()
     assert done.returncode == 0, done.stderr
     rows = (sweep.out / "grid.tsv").read_text().splitlines()
     # Adapters: 3 sizes x 4 rates x 3 epochs x 3 seeds; full: 3 x 3 x 3.
@@ -124,6 +133,11 @@ def test_squad_has_a_grid_of_its_own(sweep):
         (("out", "--job", "2"), {}, "error: unknown option --job"),
         (("out", "two"), {}, "error: one OUTPUT_DIR is expected"),
         (("out", "--", "--a", "--", "--b"), {}, "error: two -- were given"),
+        (("out", "--", "--seed=7"), {}, "error: --seed is given after --"),
+        (("out", "--", "-seed", "7"), {}, "error: --seed is given after --"),
+        (("out", "--", "--nodo_train"), {}, "error: --nodo_train is given"),
+        (("out", "--", "--output_dir=x"), {}, "error: --output_dir is given"),
+        (("out",), {"PYTHON": "/no/python"}, "error: there is no interpreter"),
         (("out",), {"BERT": ""}, "error: the variable BERT is not set"),
         (("out",), {"BERT": "no/bert"}, "error: BERT is no/bert, where there"),
         (("out",), {"GLUE_DIR": ""}, "error: the variable GLUE_DIR is not"),
@@ -150,15 +164,74 @@ def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
 
 
 def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
-    odd = sweep.folder / "[v1] it's"
+    odd = sweep.folder / "[v1] it's donn\u00e9es\\"
     odd.mkdir()
     (odd / "bert_model.ckpt.index").touch()
-    done = sweep.run("--grid", BERT=str(odd / "bert_model.ckpt"))
+    done = sweep.run("--grid", BERT=str(odd / "bert_model.ckpt"), LC_ALL="C")
     assert done.returncode == 0, done.stderr
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
     row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row
     assert " --data_dir=gs://bucket/glue/RTE " in row
+
+
+def test_the_reproduction_has_all_its_sweeps_and_checks_them_first(sweep):
+    tasks = ("MRPC", "RTE", "CoLA", "STS-B", "WNLI", "SST-2")
+    for task in tasks:
+        folder = sweep.folder / "glue" / task
+        folder.mkdir(exist_ok=True)
+        for name in ("train", "dev"):
+            (folder / f"{name}.tsv").write_text("sentence\tlabel\n")
+    spam = sweep.folder / "spam"
+    squad = sweep.folder / "squad"
+    squad.mkdir()
+
+    def run(*arguments):
+        return subprocess.run(
+            [SCRIPTS / "reproduce.sh", sweep.out, *arguments],
+            env={
+                **{k: v for k, v in os.environ.items() if k not in SMALL},
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                "GLUE_DIR": str(sweep.folder / "glue"),
+                "SPAM": str(spam),
+                "SQUAD_DIR": str(squad),
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert "holds no sweep; start it first" in run("--status").stderr
+    assert f"SPAM is {spam}, where there is no file" in run().stderr
+    assert not sweep.out.exists()
+    spam.write_text("ham\thello\n")
+    # Of a sweep that comes late.
+    missing = run()
+    assert missing.returncode == 1
+    assert "train_file is" in missing.stderr
+    assert sweep.started() == []
+    for name in ("train", "dev"):
+        (squad / f"{name}-v1.1.json").touch()
+    refused = run("--", "--seed=3")
+    assert refused.returncode == 1
+    assert "error: --seed is given after --" in refused.stderr
+    done = run("--grid")
+    assert done.returncode == 0, done.stderr
+    shown = run("--status").stdout
+    sweeps = re.split(r"^== (.*)\n", shown, flags=re.M)[1:]
+    # A task has 3 sizes and 2 numbers of layers at 2 rates, and 2 rates of
+    # full tuning, so 12 settings.
+    assert {
+        name: counts(text)["waiting"]
+        for name, text in zip(sweeps[::2], sweeps[1::2])
+    } == {
+        "three_seeds": 2 * 12 * 3,
+        "one_seed": 4 * 12,
+        "spam": 12,
+        "squad": 4,
+        "init_scale": 5,
+        "init_scale_mrpc": 5,
+    }
 
 
 def test_the_comparison_has_every_method_on_every_task(sweep):
@@ -337,6 +410,16 @@ def test_a_grid_does_not_change_under_a_running_one(sweep):
     process.communicate(timeout=60)
     assert sweep.run("--grid", SIZES="2").returncode == 0
     assert len((sweep.out / "grid.tsv").read_text().splitlines()) == 2
+
+
+def test_a_grid_whose_state_cannot_be_told_is_left_alone(sweep):
+    sweep.run("--grid")
+    before = (sweep.out / "grid.tsv").read_text()
+    other = sweep.run("--grid", SIZES="2", PYTHON="false")
+    assert other.returncode == 1
+    assert "error: false cannot tell whether another" in other.stderr
+    assert (sweep.out / "grid.tsv").read_text() == before
+    assert sorted(path.name for path in sweep.out.iterdir()) == ["grid.tsv"]
 
 
 @pytest.mark.parametrize("axis", ["TASKS", "METHODS", "SIZES", "SEEDS"])
