@@ -88,7 +88,10 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
             )
         kind = fields[key].type
         if kind is float and type(value) is int:
-            arguments[key] = float(value)
+            try:
+                arguments[key] = float(value)
+            except OverflowError as error:
+                raise UserError(f"{name}: {key} is too large") from error
         elif kind is str and type(value) is int:
             # The number of a layer.
             arguments[key] = str(value)

@@ -261,6 +261,7 @@ def open_pretrained(path: str) -> Tuple[str, Weights]:
         path = found[0]
     if path.endswith(".safetensors"):
         return path, open_safetensors(path, translate=True)
+    check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(
             f"--init_checkpoint {path} does not exist; expected a TensorFlow "
@@ -268,6 +269,20 @@ def open_pretrained(path: str) -> Tuple[str, Weights]:
             "a folder with one"
         )
     return path, open_tensorflow(path)
+
+
+def check_name(path: str, flag: str) -> None:
+    """Checks that TensorFlow can find checkpoints under a name.
+
+    Raises:
+        UserError: it would take the name for a pattern.
+    """
+    odd = "".join(sorted(set(path) & set("*?[\\")))
+    if odd:
+        raise UserError(
+            f"{flag} is {path}; TensorFlow finds no checkpoint under a name "
+            f"with {odd}, choose another"
+        )
 
 
 def absolute(path: str) -> str:
@@ -481,6 +496,12 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     if path is None:
         return None, 0
     return path, step_of(path)
+
+
+def count_kept(output_dir: str) -> int:
+    """How many training checkpoints a folder holds."""
+    state = tf.train.get_checkpoint_state(output_dir)
+    return len(state.all_model_checkpoint_paths) if state else 0
 
 
 def step_of(path: str) -> int:

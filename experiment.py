@@ -47,6 +47,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
         )
+    checkpoints.check_name(experiment.output_dir, "--output_dir")
     began = time.monotonic()
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
@@ -69,15 +70,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
     examples = {
         split: task.examples(experiment.data_dir, split) for split in splits
     }
-    needed = 0
-    if experiment.do_train:
-        # Five checkpoints with two slots each, while a sixth is written.
-        count = setup.table.trained_count
-        if setup.method.first_phase:
-            count += _first_phase_table(setup).trained_count
-        needed = count * 4 * 3 * 6
     if engine.is_chief:
-        files.prepare_folder(experiment.output_dir, needed + 2**20)
+        files.prepare_folder(experiment.output_dir)
     features = {}
     for split, rows in examples.items():
         about = task.summarize(rows)
@@ -126,7 +120,10 @@ def run(experiment: Experiment) -> Dict[str, float]:
     resumed = bool(checkpoint or _first_phase_step(experiment.output_dir))
     if experiment.do_train:
         if engine.is_chief:
-            files.prepare_folder(_artifact_folder(experiment.output_dir), 0)
+            files.check_room(
+                experiment.output_dir, _room(setup, schedule, first_step)
+            )
+            files.prepare_folder(_artifact_folder(experiment.output_dir))
             run_record.write(experiment.output_dir, record)
         _train(engine, setup, job, features["train"], schedule, first_step)
     if not engine.is_chief:
@@ -200,6 +197,33 @@ def _schedule(
     return Schedule(
         training.learning_rate, steps, int(steps * training.warmup_proportion)
     )
+
+
+def _room(setup: Setup, schedule: Schedule, first_step: int) -> int:
+    """Bytes that a training from `first_step` on needs for checkpoints."""
+    output_dir = setup.experiment.output_dir
+    every = setup.experiment.training.save_checkpoints_steps
+
+    def of(table: task_model.ParameterTable, folder: str, first: int) -> int:
+        left = schedule.num_train_steps - first
+        if not left:
+            return 0
+        # At the start, at every interval and at the end; one more than are
+        # kept, while it is written. Each variable has two slots.
+        new = min(
+            2 + (left - 1) // every,
+            checkpoints.KEPT_CHECKPOINTS + 1 - checkpoints.count_kept(folder),
+        )
+        return new * table.trained_count * 4 * 3
+
+    needed = of(setup.table, output_dir, first_step)
+    if setup.method.first_phase and not first_step:
+        needed += of(
+            _first_phase_table(setup),
+            os.path.join(output_dir, FIRST_PHASE),
+            _first_phase_step(output_dir),
+        )
+    return needed
 
 
 def _artifact_folder(output_dir: str) -> str:
@@ -304,7 +328,7 @@ def _train_first_phase(
     """
     method, table = setup.method.first_phase, _first_phase_table(setup)
     folder = os.path.join(job.output_dir, FIRST_PHASE)
-    files.prepare_folder(folder, 0)
+    files.prepare_folder(folder)
     initial_values = {
         p.name: setup.initial_values.get(p.name)
         or functools.partial(

@@ -125,15 +125,11 @@ def write_json(path: str, value: Any) -> None:
     write_text(path, text + "\n")
 
 
-def prepare_folder(path: str, needed: int) -> None:
-    """Makes a folder and checks that files can be written into it.
-
-    Args:
-        path: local or `gs://`.
-        needed: bytes that the run will write at most.
+def prepare_folder(path: str) -> None:
+    """Makes a folder, local or `gs://`, and checks that it can be written.
 
     Raises:
-        UserError: it cannot be made or written, or has too little room.
+        UserError: it cannot be made or written.
     """
     try:
         tf.io.gfile.makedirs(path)
@@ -144,8 +140,22 @@ def prepare_folder(path: str, needed: int) -> None:
     probe = os.path.join(path, f"write-test-{uuid.uuid4().hex}")
     write_bytes(probe, b"")
     tf.io.gfile.remove(probe)
+
+
+def check_room(path: str, needed: int) -> None:
+    """Checks that a folder's disk has room.
+
+    Args:
+        path: the folder; of one that is not local nothing is known.
+        needed: bytes to be written at most.
+
+    Raises:
+        UserError: there is less.
+    """
     if "://" in path:
         return
+    # Results and logs beside.
+    needed += 2**20
     free = shutil.disk_usage(path).free
     if free < needed:
         raise UserError(

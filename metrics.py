@@ -28,10 +28,14 @@ def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean over classes of each one's F1, 0 to 1."""
+    """Mean of each class's F1, 0 to 1, over the classes that `labels` has."""
     return float(
         sklearn_metrics.f1_score(
-            labels, predictions, average="macro", zero_division=0
+            labels,
+            predictions,
+            labels=np.unique(labels),
+            average="macro",
+            zero_division=0,
         )
     )
 

@@ -221,6 +221,11 @@ def open_all(experiment: Experiment) -> Setup:
             f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
             f"config says {config.vocab_size}; check --vocab_file"
         )
+    if experiment.do_lower_case and tokenizer.is_cased:
+        raise UserError(
+            "the vocabulary has words with capital letters, which texts in "
+            "lower case never use; pass --do_lower_case=false"
+        )
     if experiment.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length is {experiment.max_seq_length}, but the model "

@@ -5,6 +5,7 @@ read here and in the entry points, nowhere else.
 """
 
 import sys
+import unicodedata
 from typing import Any, Callable, Dict, List
 
 from absl import app, flags
@@ -227,13 +228,6 @@ def experiment_from_flags(
             )
     if not FLAGS.describe and not FLAGS.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
-    # TensorFlow looks for checkpoints by a pattern.
-    odd = "".join(sorted(set(FLAGS.output_dir or "") & set("*?[\\")))
-    if odd:
-        raise UserError(
-            f"--output_dir is {FLAGS.output_dir}; TensorFlow finds no "
-            f"checkpoint below a name with {odd}, choose another"
-        )
     return Experiment(
         task=task,
         **tuning_method(),
@@ -288,9 +282,13 @@ def run_app(main: Callable[[], None]) -> None:
             return FLAGS(arguments)
         except (flags.Error, OSError) as error:
             raise SystemExit(_complain(str(error))) from error
+        except UnicodeError as error:
+            complaint = f"the --flagfile is not UTF-8 text: {error}"
+            raise SystemExit(_complain(complaint)) from error
 
     for argument in sys.argv:
-        if not argument.isprintable():
+        # Bytes that are no text, and what would break a line of the log.
+        if {"Cc", "Cs", "Zl", "Zp"} & set(map(unicodedata.category, argument)):
             raise SystemExit(_complain(f"unreadable argument {argument!a}"))
 
     def guarded(arguments: List[str]) -> None:

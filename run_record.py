@@ -89,7 +89,7 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
         for name, before, now in _compare(key, old.get(key), record[key])
         # The same weights may lie at another path. Beside a dev or test set of
         # its own, nothing is held out.
-        if name not in ("base.path", "task.held_out")
+        if name != "base.path" and (name, now) != ("task.held_out", None)
     ]
     if differences:
         raise UserError(

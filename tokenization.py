@@ -68,6 +68,15 @@ def read_vocabulary(path: str) -> Dict[str, int]:
     return vocabulary
 
 
+def _is_cased(vocabulary: Dict[str, int]) -> bool:
+    """Whether a vocabulary, but for stray entries, is of a cased model.
+
+    Special tokens, as `[CLS]`, have capital letters in any.
+    """
+    words = [word for word in vocabulary if not word.startswith("[")]
+    return 100 * sum(word != word.lower() for word in words) > len(words)
+
+
 def lower_sigmas(text: str) -> str:
     """Writes each capital sigma as the small one of its place in the word.
 
@@ -111,6 +120,7 @@ class FullTokenizer:
         self.vocabulary = read_vocabulary(vocab_file)
         self.do_lower_case = do_lower_case
         self.vocab_size = max(self.vocabulary.values()) + 1
+        self.is_cased = _is_cased(self.vocabulary)
         self.classify_id = self.vocabulary[CLASSIFY]
         self.separate_id = self.vocabulary[SEPARATE]
         characters = set().union(*self.vocabulary)

@@ -76,7 +76,7 @@ def main(run: str, output: str) -> List[str]:
             spans[f"layers{first}-{last}"] = first, last
     for name, (first, last) in spans.items():
         folder = os.path.join(output, "adapters", name)
-        files.prepare_folder(folder, 0)
+        files.prepare_folder(folder)
         adapter_artifact.write(folder, config, ablate(values, first, last))
     task = config["task"]["name"]
     score = "pearson" if config["task"].get("regression") else "accuracy"

@@ -111,7 +111,7 @@ def main() -> None:
         folder = arguments.output_dir
         if files.exists(os.path.join(folder, "bert_config.json")):
             raise UserError(f"{folder} holds a BERT; choose another folder")
-        files.prepare_folder(folder, 0)
+        files.prepare_folder(folder)
         prefix = os.path.join(folder, "bert_model.ckpt")
         try:
             checkpoints.save_tensors(prefix, found["values"])

@@ -449,7 +449,7 @@ def draw_all(folders: Sequence[str], output: str) -> None:
     if not (ablations or trainings):
         raise UserError(f"no run in {', '.join(folders)}")
     groups = group(find_runs(trainings)) if trainings else {}
-    files.prepare_folder(output, 0)
+    files.prepare_folder(output)
     written = [
         path
         for name, draw in (

@@ -418,7 +418,7 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
     """
     runs = find_runs(folders)
     groups = group(runs)
-    files.prepare_folder(output, 0)
+    files.prepare_folder(output)
     out = pathlib.Path(output)
     for name, table in (
         ("glue", glue_table(groups, fixed_size)),

@@ -74,14 +74,18 @@ class TextClassification(TextTask):
             return self
         path = find_table(data_dir, "train")
         place = self.labelled.columns.index(self.labelled.label)
-        found = {cells[place] for _, cells in read_rows(path, self.labelled)}
+        found = set()
+        for number, cells in read_rows(path, self.labelled):
+            if not cells[place].strip():
+                raise UserError(f"{path}:{number + 1}: the label is empty")
+            found.add(cells[place])
         if len(found) < 2:
             raise UserError(
                 f"{path}: the column {self.labelled.label!r} holds only the "
                 f"label {found.pop()!r}, expected at least two labels"
             )
         for label in found:
-            if "\t" in label or len(label.splitlines()) > 1:
+            if "\t" in label or label.splitlines() != [label]:
                 raise UserError(
                     f"{path}: the label {label[:80]!r} holds a tab or a line "
                     "break; is it the right column?"

@@ -105,7 +105,10 @@ class TextRegression(TextTask):
         return results
 
     def answers(self, predictions):
-        """The scores as they are, and within the scale to three places."""
+        """The scores as they are; within a scale, if any, to three places."""
         scores = predictions["scores"].astype(np.float64)
-        shown = np.clip(scores, *self.scale) if self.scale else scores
-        return scores[:, np.newaxis], [f"{score:.3f}" for score in shown]
+        if self.scale:
+            shown = [f"{score:.3f}" for score in np.clip(scores, *self.scale)]
+        else:
+            shown = [f"{score:.7g}" for score in scores]
+        return scores[:, np.newaxis], shown

@@ -199,8 +199,8 @@ class TextTask(Task[Example]):
             row_id = None if layout.row_id is None else next(rest)
             if label is not None:
                 self.check_label(label, where)
-            if row_id is not None and len(row_id.splitlines()) > 1:
-                raise UserError(f"{where}: the row's id has several lines")
+            if row_id and row_id.splitlines() != [row_id]:
+                raise UserError(f"{where}: the row's id holds a line break")
             examples.append(
                 Example(f"{split}-{number}", text_a, text_b, label, row_id)
             )

@@ -35,6 +35,7 @@ def test_words_need_no_quotation_marks():
         ("houlsby(size='8')", "expected a value of type int"),
         ("houlsby(size=True)", "expected a value of type int"),
         ("houlsby(init_scale=-1.0)", "expected a positive number"),
+        (f"houlsby(init_scale={10**400})", "init_scale is too large"),
         ("houlsby(dept=2)", "it takes: size, init_scale"),
         ("houlsby(depth=0)", "depth is 0, expected at least 1"),
         ("houlsby(nonlinearity='sin')", "expected one of gelu, gelu_new"),

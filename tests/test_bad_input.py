@@ -56,6 +56,10 @@ BAD_FLAGS = {
         "no size",
     ),
     "many epochs": ({"num_train_epochs": 1e300}, "too many steps"),
+    "pattern as checkpoint": (
+        {"init_checkpoint": "/nowhere/[1]/bert_model.ckpt"},
+        r"--init_checkpoint is .* a name with \[, choose",
+    ),
     "other kind of place": ({"init_checkpoint": "s3://x/y"}, "s3://x/y"),
 }
 
@@ -135,19 +139,50 @@ def test_an_adapter_of_another_base_is_refused(
 
 
 def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
-    usage = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage)
+    # With all variables trained and their slots, a checkpoint is 0.07 MB.
+    tiny_flags.update(tuning_method="full", num_train_epochs=2)
+    del tiny_flags["adapter_size"]
+    disk, room = shutil.disk_usage("/"), 2**20
+
+    def usage(path):
+        return disk._replace(free=room)
+
+    monkeypatch.setattr(files.shutil, "disk_usage", usage)
     with pytest.raises(UserError, match="make room"):
         classify(**tiny_flags)
+    assert not list(tiny_flags["output_dir"].glob("model.ckpt*"))
+    room += 200_000
+    # Every step needs more room than the start and the end.
+    with pytest.raises(UserError, match="make room"):
+        classify(**tiny_flags, save_checkpoints_steps=1)
+    classify(**tiny_flags)
+    # A training that is over needs none.
+    room = 2**20
+    classify(**tiny_flags, do_eval=True)
+
+
+def test_a_cased_vocabulary_is_not_lower_cased(classify, tiny_flags, tmp_path):
+    words = [*TINY_WORDS[:-1], "The"]
+    path = spoil(tmp_path, "vocab.txt", "\n".join(words).encode())
+    tiny_flags["vocab_file"] = path
+    with pytest.raises(UserError, match="pass --do_lower_case=false"):
+        classify(**tiny_flags)
+    classify(**{**tiny_flags, "do_lower_case": False, "num_train_epochs": 1})
 
 
 def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
     """Of the program's own, of absl's flags, of a missing flag file."""
+    utf_16 = tmp_path / "utf-16.flags"
+    utf_16.write_text("--task_name=MRPC", encoding="utf-16")
     for arguments, words in (
         (["--task_name=nope", "--output_dir=x"], "unknown task 'nope'"),
         (["--max_seq_length=many"], "max_seq_length"),
         (["--no_such_flag=1"], "no_such_flag"),
         (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
+        ([f"--flagfile={utf_16}"], "is not UTF-8 text"),
+        (["--task_name=a\nb"], "unreadable argument"),
+        # Characters between words of Persian, and of Japanese.
+        (["--task_name=a\u200cb\u3000c"], "unknown task 'a"),
         (["stray"], "stray"),
     ):
         done = run_process(*arguments, check=False)

@@ -95,11 +95,19 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
     )
 
 
-@pytest.mark.parametrize("label", ["a\tb", "a\nb"])
+@pytest.mark.parametrize("label", ["a\tb", "a\nb", "b\n"])
 def test_labels_that_are_no_words_are_refused(tmp_path, label):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
     write_json_lines(tmp_path / "train.jsonl", rows)
     assert "a tab or a line break" in refusal(CUSTOM.complete, str(tmp_path))
+
+
+@pytest.mark.parametrize("label", ["", " "])
+def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
+    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
+    write_json_lines(tmp_path / "train.jsonl", rows)
+    message = refusal(CUSTOM.complete, str(tmp_path))
+    assert message == f"{tmp_path / 'train.jsonl'}:2: the label is empty"
 
 
 # A part of the training file as dev set
@@ -234,16 +242,18 @@ def test_predictions_have_id_label_and_probability(tmp_path):
 
 def test_predicted_scores_have_id_and_number(tmp_path):
     task, _ = write_task(tmp_path, CUSTOM_SCORES, count=3)
-    scores = np.array([1.5, -1, 7.25], np.float32)
+    scores = np.array([1.5, -1, 7.25e-5], np.float32)
     results, path = task.write_predictions(
         str(tmp_path), task.examples(str(tmp_path), "test"), {"scores": scores}
     )
-    assert open(results).read() == "1.5\n-1.0\n7.25\n"
-    assert open(path).read() == "id\tlabel\n0\t1.500\n1\t-1.000\n2\t7.250\n"
+    assert open(results).read() == "1.5\n-1.0\n7.249999907799065e-05\n"
+    # A scale of the user's own is of any size.
+    assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-def test_an_id_of_several_lines_is_refused(tmp_path):
-    write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": "a\nb"}])
+@pytest.mark.parametrize("name", ["a\nb", "a\n"])
+def test_an_id_with_a_line_break_is_refused(tmp_path, name):
+    write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": name}])
     task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
     message = refusal(task.examples, str(tmp_path), "test")
     assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: ")

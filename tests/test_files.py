@@ -186,13 +186,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
 
 def test_a_prepared_folder_exists_and_is_empty(tmp_path):
     path = tmp_path / "a" / "b"
-    files.prepare_folder(str(path), 1)
+    files.prepare_folder(str(path))
     assert os.listdir(path) == []
 
 
 def test_preparing_a_folder_again_keeps_its_files(tmp_path):
     (tmp_path / "file").write_text("old")
-    files.prepare_folder(str(tmp_path), 1)
+    files.prepare_folder(str(tmp_path))
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "old"
 
@@ -200,14 +200,14 @@ def test_preparing_a_folder_again_keeps_its_files(tmp_path):
 def test_an_output_folder_at_a_files_place_is_refused(tmp_path):
     path = tmp_path / "file"
     path.touch()
-    message = message_of(files.prepare_folder, str(path), 1)
+    message = message_of(files.prepare_folder, str(path))
     assert message.startswith(f"cannot make the output folder {path}: ")
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="not on Linux")
 def test_a_folder_that_takes_no_files_is_refused():
     # Root may write everywhere else.
-    message = message_of(files.prepare_folder, "/proc", 1)
+    message = message_of(files.prepare_folder, "/proc")
     assert message.startswith("cannot write /proc/")
 
 
@@ -216,7 +216,6 @@ def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         files.shutil, "disk_usage", lambda path: usage(10**9, 0, 5_000_000)
     )
-    files.prepare_folder(str(tmp_path), 5_000_000)
-    message = message_of(files.prepare_folder, str(tmp_path), 7_000_000)
+    files.check_room(str(tmp_path), 3_900_000)
+    message = message_of(files.check_room, str(tmp_path), 4_000_000)
     assert "5 MB free" in message
-    assert "7 MB" in message

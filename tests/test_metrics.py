@@ -39,6 +39,13 @@ def test_scores_of_three_classes_are_those_counted_by_hand():
     assert metrics.accuracy(labels, predictions) == pytest.approx(4 / 6)
 
 
+def test_a_class_without_examples_is_no_part_of_the_mean():
+    labels = np.array([0, 0, 1, 1])
+    predictions = np.array([0, 2, 1, 1])
+    # F1 by class: 2 / 3, 1.
+    assert metrics.macro_f1(labels, predictions) == pytest.approx(5 / 6)
+
+
 @pytest.mark.parametrize("name", sorted(metrics.METRICS))
 def test_perfect_predictions_score_one(name):
     assert metrics.METRICS[name](LABELS, LABELS) == 1.0

@@ -131,6 +131,16 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
         classify(**small)
 
 
+def test_rows_that_were_trained_on_are_not_held_out_later(
+    classify, small, tmp_path
+):
+    write_table(tmp_path / "train.tsv", SENTENCES * 5, ("text", "label"))
+    classify(**small)
+    small.update(do_train=False, do_eval=True, dev_share=0.25)
+    with pytest.raises(UserError, match="task.held_out was None, now"):
+        classify(**small)
+
+
 @pytest.mark.parametrize("name", ["text_a_column", "dev_share", "header"])
 def test_columns_of_a_known_task_are_not_the_users(
     classify, small, tmp_path, name
