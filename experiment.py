@@ -200,7 +200,7 @@ def _schedule(
 
 
 def _room(setup: Setup, schedule: Schedule, first_step: int) -> int:
-    """Bytes that a training from `first_step` on needs for checkpoints."""
+    """Bytes that a training from `first_step` on needs for what it writes."""
     output_dir = setup.experiment.output_dir
     every = setup.experiment.training.save_checkpoints_steps
 
@@ -208,15 +208,17 @@ def _room(setup: Setup, schedule: Schedule, first_step: int) -> int:
         left = schedule.num_train_steps - first
         if not left:
             return 0
-        # At the start, at every interval and at the end; one more than are
-        # kept, while it is written. Each variable has two slots.
+        # At every interval and at the end; one more than are kept, while it is
+        # written. Each variable has two slots.
         new = min(
-            2 + (left - 1) // every,
+            1 + (left - 1) // every,
             checkpoints.KEPT_CHECKPOINTS + 1 - checkpoints.count_kept(folder),
         )
         return new * table.trained_count * 4 * 3
 
-    needed = of(setup.table, output_dir, first_step)
+    # The artifact is written in any case.
+    needed = setup.table.trained_count * 4
+    needed += of(setup.table, output_dir, first_step)
     if setup.method.first_phase and not first_step:
         needed += of(
             _first_phase_table(setup),

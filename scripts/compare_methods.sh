@@ -58,10 +58,10 @@ if [ "$task" != status ]; then
   GLUE_DIR=$(absolute "$GLUE_DIR") BERT=$(absolute "$BERT")
   data=$GLUE_DIR/SST-2
   need data "the task's train and dev file" folder
-  "$scripts/first_rows.sh" "$data" "$output/data/SST-2" 4000
   add_task MRPC "$GLUE_DIR/MRPC" 4
   add_task RTE "$GLUE_DIR/RTE" 2
   add_task CoLA "$GLUE_DIR/CoLA" 4
+  "$scripts/first_rows.sh" "$data" "$output/data/SST-2" 4000
   add_task SST-2 "$output/data/SST-2" 2
 fi
 run_grid

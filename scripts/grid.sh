@@ -27,8 +27,9 @@ GRID_OPTIONS='  --jobs N    N runs at a time, each on its share of the cores (de
   --status    show which runs are finished, running, failed and waiting
   -- FLAGS    flags for every run'
 
-# Flags of a row that those after -- may replace; the others tell runs apart.
-REPLACEABLE=' --task_name --init_checkpoint --eval_batch_size --predict_batch_size --save_checkpoints_steps '
+# Flags of a row that those after -- may replace, for all runs alike. The others
+# tell runs apart.
+REPLACEABLE=' --task_name --init_checkpoint --eval_batch_size --predict_batch_size --save_checkpoints_steps --compute_dtype --do_predict --nodo_predict '
 
 refuse() { # message
   printf 'error: %s\n' "$1" >&2
@@ -75,6 +76,7 @@ open_grid() { # usage, arguments ...
   fi
   command -v "$python" > /dev/null || refuse "there is no interpreter $python; run \`make setup\`, or set PYTHON"
   output=$(realpath -m "$output")
+  [[ $output != *[\\*?[]* ]] || refuse "OUTPUT_DIR is $output; TensorFlow finds no checkpoint under a name with * ? [ or \\, choose another"
   runs=$output/runs
   rows=()
 }
@@ -104,8 +106,9 @@ add_run() { # name, command ...
   for flag in "${flags[@]%%=*}"; do
     [[ $flag == -* ]] || continue
     flag=${flag#-} flag=--${flag#-}
+    [ "$flag" != --epochs ] || flag=--num_train_epochs # its other name
     if [[ $REPLACEABLE != *" $flag "* && ($own == *" $flag "* || $own == *" --${flag#--no} "*) ]]; then
-      refuse "$flag is given after --, but each run has its own; set the variable of it, see the script"
+      refuse "$flag is given after --, but each run has its own; the script says by which variable it is chosen, if any"
     fi
   done
   command=$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")

@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--output_dir", required=True, help="for the result")
     arguments = parser.parse_args()
     try:
+        checkpoints.check_name(arguments.output_dir, "--output_dir")
         opened = checkpoints.open_init_checkpoint(arguments.init_checkpoint)
         found = merge(opened.weights, arguments.adapter)
         vocabulary = os.path.join(opened.folder, "vocab.txt")

@@ -24,8 +24,9 @@ fi
 
 need BERT 'the pretrained model, for --init_checkpoint' prefix
 need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
-# Its tasks are linked to.
-GLUE_DIR=$(realpath "$GLUE_DIR") BERT=$(absolute "$BERT")
+[[ $GLUE_DIR != *://* ]] || refuse "GLUE_DIR is $GLUE_DIR, expected a folder of this machine, since its tasks are linked to"
+GLUE_DIR=$(realpath "$GLUE_DIR")
+BERT=$(absolute "$BERT")
 export BERT
 for name in MRPC RTE CoLA STS-B WNLI SST-2; do
   data=$GLUE_DIR/$name
@@ -51,6 +52,7 @@ glue() { # folder of the tasks, name of the sweep, flags of all runs ...
 # The grid, decided before any score was seen.
 export METHODS='houlsby full top_layers' SIZES='8 64 256' LAYERS='1 3'
 export RATES='1e-4 3e-4' EPOCHS=3 FULL_RATES='5e-5 1e-4' FULL_EPOCHS=3
+export INIT_SCALES=
 sweeps() { # options of the sweeps ...
   local set name file
   how=("$@")
@@ -76,12 +78,10 @@ sweeps() { # options of the sweeps ...
   fi
 
   # Initial scales (section 3.6) at one rate; 1e-2 was run above.
-  export INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1'
   METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS=CoLA \
-    glue "$out/data" init_scale
+    INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1' glue "$out/data" init_scale
   METHODS=houlsby SIZES=64 RATES=3e-4 SEEDS=1 TASKS=MRPC \
-    glue "$GLUE_DIR" init_scale_mrpc
-  unset INIT_SCALES
+    INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1' glue "$GLUE_DIR" init_scale_mrpc
 }
 
 mkdir -p "$out/data"

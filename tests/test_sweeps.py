@@ -135,6 +135,8 @@ def test_squad_has_a_grid_of_its_own(sweep):
         (("out", "--", "--a", "--", "--b"), {}, "error: two -- were given"),
         (("out", "--", "--seed=7"), {}, "error: --seed is given after --"),
         (("out", "--", "-seed", "7"), {}, "error: --seed is given after --"),
+        (("out", "--", "--epochs=1"), {}, "error: --num_train_epochs is given"),
+        (("o[6]",), {}, "o[6]; TensorFlow finds no checkpoint under a name"),
         (("out", "--", "--nodo_train"), {}, "error: --nodo_train is given"),
         (("out", "--", "--output_dir=x"), {}, "error: --output_dir is given"),
         (("out",), {"PYTHON": "/no/python"}, "error: there is no interpreter"),
@@ -166,8 +168,8 @@ def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
 def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     odd = sweep.folder / "[v1] it's donn\u00e9es\\"
     odd.mkdir()
-    (odd / "bert_model.ckpt.index").touch()
-    done = sweep.run("--grid", BERT=str(odd / "bert_model.ckpt"), LC_ALL="C")
+    (odd / "model.safetensors").touch()
+    done = sweep.run("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
     assert done.returncode == 0, done.stderr
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
     row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
@@ -194,6 +196,8 @@ def test_the_reproduction_has_all_its_sweeps_and_checks_them_first(sweep):
                 "PYTHON": sweep.environment["PYTHON"],
                 "BERT": str(sweep.folder),
                 "GLUE_DIR": str(sweep.folder / "glue"),
+                # Of another sweep of the user's.
+                "INIT_SCALES": "1e-3",
                 "SPAM": str(spam),
                 "SQUAD_DIR": str(squad),
             },
