@@ -12,7 +12,8 @@ Draws what the runs below the folders allow, each as .png and .svg:
     per_task      scores with standard errors, a panel for each task (Figure 4)
     squad         F1 over a task's parameters (Figure 5)
     ablation      scores with the adapters of a span of layers taken out, from
-                  what scripts/ablate.sh wrote (Figure 6, left and middle)
+                  what scripts/ablate.sh wrote (Figure 6, left and middle);
+                  as numbers in ablation_scores.json
     init_scale    scores over the initial scale of adapters (Figure 6, right)
 
 Of each task, method and size, the learning rate and number of epochs with the
@@ -158,6 +159,7 @@ def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
             )
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.legend(fontsize="small")
 
 
@@ -382,6 +384,7 @@ def draw_ablations(
     figure.set_size_inches(4.6 * len(ablations), 4.4)
     panels = figure.subplots(1, len(ablations), squeeze=False)[0]
     for axes, (name, (grid, whole, score)) in zip(panels, ablations.items()):
+        decimals = 1 if len(grid) <= 12 else 0
         lost = grid - whole
         image = axes.imshow(lost, cmap="cividis", origin="upper")
         middle = (np.nanmin(lost) + np.nanmax(lost)) / 2
@@ -390,7 +393,7 @@ def draw_ablations(
                 axes.text(
                     last,
                     first,
-                    f"{value:.0f}",
+                    f"{value:.{decimals}f}",
                     ha="center",
                     va="center",
                     fontsize=min(9, 70 / len(lost)),
@@ -401,6 +404,24 @@ def draw_ablations(
         axes.set_ylabel("first layer without adapters")
         figure.colorbar(image, ax=axes, shrink=0.8, label="points")
     return True
+
+
+def ablations_json(
+    ablations: Dict[str, Tuple[np.ndarray, float, str]],
+) -> Dict[str, Dict]:
+    """Scores with all adapters and without those of layers "first-last"."""
+    return {
+        name: {
+            "score": score,
+            "all": round(whole, 4),
+            "without": {
+                f"{first}-{last}": round(value, 4)
+                for (first, last), value in np.ndenumerate(grid)
+                if not np.isnan(value)
+            },
+        }
+        for name, (grid, whole, score) in ablations.items()
+    }
 
 
 def save(
@@ -461,6 +482,12 @@ def draw_all(folders: Sequence[str], output: str) -> None:
         )
         for path in save(pathlib.Path(output), name, draw)
     ]
+    numbers = pathlib.Path(output) / "ablation_scores.json"
+    if ablations:
+        files.write_json(str(numbers), ablations_json(ablations))
+        written.append(str(numbers))
+    else:
+        numbers.unlink(missing_ok=True)
     print("\n".join(written))
 
 
