@@ -37,6 +37,7 @@ import matplotlib  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
 
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
@@ -159,7 +160,9 @@ def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
             )
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize="small")
 
 
@@ -384,8 +387,9 @@ def draw_ablations(
     figure.set_size_inches(4.6 * len(ablations), 4.4)
     panels = figure.subplots(1, len(ablations), squeeze=False)[0]
     for axes, (name, (grid, whole, score)) in zip(panels, ablations.items()):
+        # What a cell has room for; + 0.0 makes no difference of -0.0.
         decimals = 1 if len(grid) <= 12 else 0
-        lost = grid - whole
+        lost = np.round(grid - whole, decimals) + 0.0
         image = axes.imshow(lost, cmap="cividis", origin="upper")
         middle = (np.nanmin(lost) + np.nanmax(lost)) / 2
         for (first, last), value in np.ndenumerate(lost):

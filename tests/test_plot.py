@@ -1,6 +1,7 @@
 """Figures of runs."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -262,6 +263,10 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
         for kind in ("png", "svg")
     }
     assert contents[0] == contents[1]
+    shutil.rmtree(tmp_path / "ablation")
+    plot.main()
+    left = {path.name for path in (tmp_path / "two").iterdir()}
+    assert not any(name.startswith("ablation") for name in left) and left
 
 
 def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
