@@ -173,6 +173,7 @@ def test_a_cased_vocabulary_is_not_lower_cased(classify, tiny_flags, tmp_path):
     classify(**{**tiny_flags, "do_lower_case": False, "num_train_epochs": 1})
 
 
+@pytest.mark.newer_stack
 def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
     """Of the program's own, of absl's flags, of a missing flag file."""
     utf_16 = tmp_path / "utf-16.flags"

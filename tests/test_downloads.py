@@ -11,7 +11,7 @@ import zipfile
 import pytest
 from conftest import ROOT
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.newer_stack
 
 SCRIPTS = ROOT / "scripts"
 SQUAD_FILES = ("train-v1.1.json", "dev-v1.1.json")

@@ -12,7 +12,7 @@ from scripts import glue_submission
 from scripts.glue_submission import FILES, PREDICTIONS
 from tasks import get_task
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def write(folder, task, file, rows):

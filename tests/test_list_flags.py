@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def test_the_page_of_flags_is_up_to_date():

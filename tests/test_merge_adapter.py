@@ -3,9 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 from conftest import own_lines, run_process
 
 import checkpoints
+
+pytestmark = pytest.mark.older_stack
 
 
 def train(classify, flags, method, folder, **more):

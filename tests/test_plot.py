@@ -13,7 +13,7 @@ from errors import UserError
 from methods import METHODS
 from scripts import collect_runs, plot
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture

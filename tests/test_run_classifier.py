@@ -323,6 +323,7 @@ def test_flags_have_berts_names_and_defaults(classify):
     assert FLAGS["epochs"].default == FLAGS["num_train_epochs"].default
 
 
+@pytest.mark.newer_stack
 def test_config_files_of_the_project_are_read():
     for path in sorted((ROOT / "configs").glob("*.flags")):
         squad = "--train_file" in path.read_text()

@@ -71,6 +71,7 @@ def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
         assert right.strip().startswith("right: ")
 
 
+@pytest.mark.older_stack
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
     """The quickstart's own flags, with fewer epochs."""

@@ -17,6 +17,8 @@ from adapter_modeling import parse
 from errors import UserError
 from scripts import collect_runs, summarize
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):

@@ -20,7 +20,7 @@ from sweep_stand_in import (
 from adapter_modeling import parse
 from methods import METHODS
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture

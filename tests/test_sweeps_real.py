@@ -14,6 +14,8 @@ from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from scripts import collect_runs
 
+pytestmark = pytest.mark.newer_stack
+
 AXES = {
     "TASKS": "RTE SST-2",
     "SIZES": "2 4 8",
