@@ -153,7 +153,7 @@ def test_a_robust_adapter_is_used_with_other_layers(
         )
 
 
-@pytest.mark.newer_stack
+@pytest.mark.older_stack
 def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
     """In either phase; the bits are those of a run that was left alone."""
     flags = {
