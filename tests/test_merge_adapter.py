@@ -8,7 +8,7 @@ from conftest import own_lines, run_process
 
 import checkpoints
 
-pytestmark = pytest.mark.older_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def train(classify, flags, method, folder, **more):
