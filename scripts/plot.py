@@ -60,6 +60,8 @@ from scripts.collect_runs import (  # noqa: E402
 )
 
 Groups = Dict[str, List[Setting]]
+# By name: scores [first, last], that of none, and the score's name.
+Ablations = Dict[str, Tuple[np.ndarray, float, str]]
 # Colours of Okabe and Ito, which differ in lightness as well; the markers and
 # lines differ too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
@@ -160,7 +162,7 @@ def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
             )
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize="small")
@@ -333,12 +335,9 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
     return True
 
 
-def read_ablations(
-    folders: Iterable[str],
-) -> Dict[str, Tuple[np.ndarray, float, str]]:
-    """What ablate.sh wrote: by name, scores [first, last], that of none, and
-    the score's name."""
-    found: Dict[str, Tuple[np.ndarray, float, str]] = {}
+def read_ablations(folders: Iterable[str]) -> Ablations:
+    """What ablate.sh wrote below some folders."""
+    found: Ablations = {}
     # Folders may overlap.
     seen = set()
     for folder in map(pathlib.Path, folders):
@@ -378,16 +377,14 @@ def read_ablations(
     return found
 
 
-def draw_ablations(
-    figure: Figure, ablations: Dict[str, Tuple[np.ndarray, float, str]]
-) -> bool:
+def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
     """Figure 6, left and middle: points lost; False without an ablation."""
     if not ablations:
         return False
     figure.set_size_inches(4.6 * len(ablations), 4.4)
     panels = figure.subplots(1, len(ablations), squeeze=False)[0]
     for axes, (name, (grid, whole, score)) in zip(panels, ablations.items()):
-        # What a cell has room for; + 0.0 makes no difference of -0.0.
+        # As many as a cell has room for. Adding 0.0 turns -0.0 into 0.0.
         decimals = 1 if len(grid) <= 12 else 0
         lost = np.round(grid - whole, decimals) + 0.0
         image = axes.imshow(lost, cmap="cividis", origin="upper")
@@ -410,9 +407,7 @@ def draw_ablations(
     return True
 
 
-def ablations_json(
-    ablations: Dict[str, Tuple[np.ndarray, float, str]],
-) -> Dict[str, Dict]:
+def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
     """Scores with all adapters and without those of layers "first-last"."""
     return {
         name: {

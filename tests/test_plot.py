@@ -1,6 +1,8 @@
 """Figures of runs."""
 
 import json
+import math
+import re
 import shutil
 
 import numpy as np
@@ -9,6 +11,7 @@ from conftest import ROOT
 from fake_runs import FakeRuns
 from matplotlib.figure import Figure
 
+import modeling
 from errors import UserError
 from methods import METHODS
 from scripts import collect_runs, plot
@@ -137,6 +140,27 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
     assert heights == pytest.approx([-20, -32, -8])
 
 
+@pytest.mark.parametrize("shares", [(0.004, 0.24), (0.04, 0.08)])
+def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
+    bert = sum(map(math.prod, modeling.list_variables(tiny_config).values()))
+    fake.add("rte", "full", {"accuracy": 0.5}, kept=bert)
+    for size, share in zip((8, 64), shares):
+        method = f"houlsby(size={size})"
+        kept = int(share * bert)
+        fake.add("rte", method, {"accuracy": 0.5}, kept=kept)
+    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    (axes,) = draw(plot.draw_trade_off, groups).axes
+    low, high = axes.get_xlim()
+    shown = {
+        text.get_text()
+        for minor in (False, True)
+        for text in axes.get_xticklabels(minor=minor)
+        if low <= text.get_position()[0] <= high
+    } - {""}
+    assert all(re.fullmatch(r"\d+(\.\d+)?", text) for text in shown)
+    assert shown >= ({"0.5", "2", "20"} if shares[0] < 0.01 else {"5", "6"})
+
+
 def test_each_task_has_a_panel_with_errors(many):
     figure = draw(plot.draw_per_task, many)
     assert [axes.get_title() for axes in figure.axes] == [
@@ -220,6 +244,16 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "layers, text", [(2, ["0.0", "-1.3"]), (24, ["0", "-1"])]
+)
+def test_cells_have_the_decimals_that_there_is_room_for(layers, text):
+    grid = np.full((layers, layers), np.nan)
+    grid[0, :2] = 69.96, 68.7
+    figure = draw(plot.draw_ablations, {"rte": (grid, 70.0, "accuracy")})
+    assert [cell.get_text() for cell in figure.axes[0].texts] == text
+
+
 def test_ablations_of_one_name_are_all_drawn_each_once(tmp_path):
     for name in ("a", "b", "c"):
         write_ablation(tmp_path / name / "ablation")
@@ -266,7 +300,7 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
     shutil.rmtree(tmp_path / "ablation")
     plot.main()
     left = {path.name for path in (tmp_path / "two").iterdir()}
-    assert not any(name.startswith("ablation") for name in left) and left
+    assert left == {n for n in contents[0] if not n.startswith("ablation")}
 
 
 def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
