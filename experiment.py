@@ -102,6 +102,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,
+        adam_bias_correction=experiment.training.adam_bias_correction,
     )
     record = preparation.record(setup, engine, features.get("train"), schedule)
     run_record.check(experiment.output_dir, record, experiment.do_train)
@@ -195,7 +196,7 @@ def _schedule(
         examples, features, training.batch_size, training.epochs
     )
     return Schedule(
-        training.learning_rate, steps, int(steps * training.warmup_proportion)
+        setup.learning_rate, steps, int(steps * training.warmup_proportion)
     )
 
 
@@ -262,10 +263,12 @@ def _run_steps(
     """Trains a job from `first_step` to the schedule's end."""
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(
-        "training: %d steps of %d examples, from step %d",
+        "training: %d steps of %d examples, from step %d, learning rate %g%s",
         steps,
         training.batch_size,
         first_step,
+        schedule.learning_rate,
+        "" if training.learning_rate else f" (of {job.table.method})",
     )
     plan = input_pipeline.TrainPlan(
         features.lengths,

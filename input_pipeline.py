@@ -8,7 +8,6 @@ batches that an uninterrupted one would have read.
 import dataclasses
 import functools
 import hashlib
-import math
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -75,18 +74,17 @@ class Features:
 
 
 def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
-    """Steps that see every row `epochs` times.
+    """Whole batches in `epochs` passes over the rows, at least one.
 
-    google-research/bert rounds down; here the count is rounded up, so that no
-    row is left out: at most one step more. The last batch is filled up from
-    the next epoch's order.
+    Source: google-research/bert, `run_classifier.py`, which rounds down too:
+    less than a batch of the last pass is left out.
 
     Raises:
         UserError: more steps than can be counted.
     """
     if rows * epochs / batch_size >= 2**31:
         raise UserError(f"{epochs} epochs of {rows} rows are too many steps")
-    return max(1, math.ceil(rows * epochs / batch_size - 1e-9))
+    return max(1, int(rows / batch_size * epochs))
 
 
 class TrainPlan:

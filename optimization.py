@@ -6,6 +6,7 @@ bring the gradients, added up over devices.
 
 import dataclasses
 import functools
+import math
 import re
 from typing import Any, Callable, List, Sequence, Tuple
 
@@ -88,11 +89,11 @@ class Recipe:
 
 
 class AdamWeightDecay:
-    """Adam without bias correction, with decoupled weight decay.
+    """Adam with decoupled weight decay, by default without bias correction.
 
     Source: google-research/bert, `optimization.py`, `AdamWeightDecayOptimizer`
     (slots `<variable>/adam_m` and `<variable>/adam_v`); Loshchilov and Hutter
-    2019 for the decay.
+    2019 for the decay; Kingma and Ba 2015, section 3, for the correction.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class AdamWeightDecay:
         schedule: Schedule,
         create_slot: Callable[[str, Tuple[int, ...]], Any],
         recipe: Recipe = Recipe(),
+        bias_correction: bool = False,
     ):
         """Creates two slots for each variable.
 
@@ -109,8 +111,11 @@ class AdamWeightDecay:
             schedule: tells the learning rate.
             create_slot: makes a zero variable from a name and a shape.
             recipe: of the tuning method.
+            bias_correction: whether the averages of young runs are divided by
+                the weight that they have gathered.
         """
         self.schedule = schedule
+        self.bias_correction = bias_correction
         self.variables = [variable for _, variable in variables]
         self.updates = [
             functools.partial(
@@ -128,10 +133,30 @@ class AdamWeightDecay:
             for name, variable in variables
         ]
 
+    def rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """What the update of a step depends on beside the gradients.
+
+        Args:
+            step: integer [], counted from 1.
+
+        Returns:
+            The learning rate, float32 []; with bias correction also
+            `1 - BETA_1^step` and `1 - BETA_2^step`, float32 [].
+        """
+        rates = (self.schedule(step),)
+        if self.bias_correction:
+            count = tf.cast(step, tf.float32)
+            # Not 1 - beta^step, which cancels at the first steps.
+            rates += tuple(
+                -tf.math.expm1(count * math.log(beta))
+                for beta in (BETA_1, BETA_2)
+            )
+        return rates
+
     def apply(
         self,
         gradients: Sequence[tf.Tensor],
-        learning_rate: Any,
+        rates: Sequence[Any],
         on_device: Callable = lambda update, *args: update(*args),
     ) -> List[Any]:
         """Updates variables and slots by one step.
@@ -139,7 +164,7 @@ class AdamWeightDecay:
         Args:
             gradients: float32, one for each variable, the mean over the whole
                 batch, clipped (`clip`).
-            learning_rate: of this step.
+            rates: of this step, as of `rates`.
             on_device: called as (update, variable, *arguments), does the
                 update wherever the variable lives.
 
@@ -147,7 +172,7 @@ class AdamWeightDecay:
             The assignments, for graphs to run.
         """
         return [
-            on_device(update, variable, m, v, gradient, learning_rate)
+            on_device(update, variable, m, v, gradient, *rates)
             for variable, (m, v), gradient, update in zip(
                 self.variables, self.slots, gradients, self.updates
             )
@@ -167,16 +192,37 @@ def update_variable(
     v_slot: Any,
     gradient: tf.Tensor,
     learning_rate: Any,
+    *corrections: tf.Tensor,
 ) -> tf.Operation:
     """One step of Adam for one variable and its two slots.
 
     TensorFlow's fused kernel does it in one pass; with powers of 0 it does not
     correct the bias of young averages. It computes 1 - beta in float32, which
-    makes `v` 1.3e-5 of itself smaller.
+    makes `v` 1.3e-5 of itself smaller. Its own correction would leave epsilon
+    as it is; Kingma and Ba add epsilon to the corrected root, so that here
+    rate and epsilon are both scaled: `(m / c1) / (sqrt(v / c2) + epsilon)` is
+    `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`.
+
+    Args:
+        weight_decay: share of the rate by which the variable shrinks.
+        rate_scale: what the rate is multiplied by.
+        variable: float32 [...].
+        m_slot: like it, average of gradients.
+        v_slot: like it, average of their squares.
+        gradient: like it, clipped.
+        learning_rate: of this step.
+        *corrections: none, or c1 and c2 as of `AdamWeightDecay.rates`.
+
+    Returns:
+        The update.
     """
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:
         rate *= rate_scale
+    adam_rate, epsilon = rate, EPSILON
+    if corrections:
+        root = tf.sqrt(corrections[1])
+        adam_rate, epsilon = rate * root / corrections[0], EPSILON * root
     decayed = []
     if weight_decay:
         # In TensorFlow 1 graphs nothing else keeps the forward pass from
@@ -191,9 +237,9 @@ def update_variable(
             v=v_slot.handle,
             beta1_power=0.0,
             beta2_power=0.0,
-            lr=rate,
+            lr=adam_rate,
             beta1=BETA_1,
             beta2=BETA_2,
-            epsilon=EPSILON,
+            epsilon=epsilon,
             grad=gradient,
         )

@@ -35,7 +35,8 @@ class Training:
 
     Attributes:
         batch_size: examples of a step, over all devices.
-        learning_rate: peak of the schedule.
+        learning_rate: peak of the schedule, or None for the method's own.
+        adam_bias_correction: whether Adam corrects its young averages.
         epochs: passes over the training split, may be a fraction.
         warmup_proportion: share of the steps that warm up, 0 to 1.
         save_checkpoints_steps: distance of checkpoints, in steps.
@@ -46,7 +47,8 @@ class Training:
     """
 
     batch_size: int
-    learning_rate: float
+    learning_rate: Optional[float]
+    adam_bias_correction: bool
     epochs: float
     warmup_proportion: float
     save_checkpoints_steps: int
@@ -103,6 +105,7 @@ class Setup:
         start: fingerprint of trained values to start from, or None.
         step: training steps of those values.
         trained: where those values come from, or None.
+        learning_rate: peak of the schedule.
         initial_values: every variable's first value.
     """
 
@@ -116,6 +119,7 @@ class Setup:
     start: Optional[str]
     step: int
     trained: Optional[str]
+    learning_rate: float
     initial_values: checkpoints.InitialValues
 
 
@@ -270,6 +274,7 @@ def open_all(experiment: Experiment) -> Setup:
         start=checkpoints.start_fingerprint(table, opened.weights, trained),
         step=sources.step,
         trained=trained.source if trained else None,
+        learning_rate=experiment.training.learning_rate or method.learning_rate,
         initial_values=initial_values,
     )
 
@@ -379,6 +384,7 @@ def record(
     # change while it goes on.
     del training["save_checkpoints_steps"]
     parts = training.pop("gradient_accumulation_steps")
+    training["learning_rate"] = setup.learning_rate
     training["start"] = setup.start
     training["compute_dtype"] = setup.experiment.compute_dtype
     if train_features is not None:

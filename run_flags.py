@@ -54,7 +54,15 @@ def define_flags() -> None:
     boolean("do_predict", False, "Predict, and write the predictions.")
     integer("train_batch_size", 32, "Examples of a training step.")
     integer("predict_batch_size", 8, "Examples predicted at once.")
-    floating("learning_rate", 5e-5, "Peak learning rate.")
+    floating(
+        "learning_rate", None, "Peak learning rate; default: the method's own."
+    )
+    boolean(
+        "adam_bias_correction",
+        False,
+        "Correct Adam's young averages, as most programs do and BERT's does "
+        "not.",
+    )
     floating("num_train_epochs", 3.0, "Passes over the training set.")
     flags.DEFINE_alias("epochs", "num_train_epochs")
     floating("warmup_proportion", 0.1, "Share of the steps that warm up.")
@@ -199,10 +207,9 @@ def experiment_from_flags(
             f"--max_seq_length is {FLAGS.max_seq_length}, expected at least 3"
         )
     for name in ("learning_rate", "num_train_epochs"):
-        if not 0 < FLAGS[name].value < float("inf"):
-            raise UserError(
-                f"--{name} is {FLAGS[name].value}, expected a positive number"
-            )
+        value = FLAGS[name].value
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"--{name} is {value}, expected a positive number")
     if not 0 <= FLAGS.warmup_proportion <= 1:
         raise UserError(
             f"--warmup_proportion is {FLAGS.warmup_proportion}, expected a "
@@ -234,6 +241,7 @@ def experiment_from_flags(
         training=Training(
             batch_size=FLAGS.train_batch_size,
             learning_rate=FLAGS.learning_rate,
+            adam_bias_correction=FLAGS.adam_bias_correction,
             epochs=FLAGS.num_train_epochs,
             warmup_proportion=FLAGS.warmup_proportion,
             save_checkpoints_steps=FLAGS.save_checkpoints_steps,

@@ -75,6 +75,7 @@ class Job:
             time.
         use_xla: whether XLA compiles the model.
         compute_dtype: of products and activations.
+        adam_bias_correction: whether the optimizer corrects young averages.
     """
 
     build_model: Callable[[CreateVariable], TaskModel]
@@ -87,6 +88,7 @@ class Job:
     lanes: int = 1
     use_xla: bool = False
     compute_dtype: str = "float32"
+    adam_bias_correction: bool = False
 
 
 def choose_engine(name: str) -> Tuple[type, str]:

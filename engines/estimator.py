@@ -252,7 +252,11 @@ class EstimatorEngine:
                 job, model, trained, features, step, batch_size
             )
             optimizer = optimization.AdamWeightDecay(
-                trained, schedule, _create_slot, job.table.recipe
+                trained,
+                schedule,
+                _create_slot,
+                job.table.recipe,
+                job.adam_bias_correction,
             )
             if self._hardware.use_tpu:
                 loss, *gradients = map(

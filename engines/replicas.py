@@ -31,21 +31,21 @@ def train(
     loss, *gradients = replica.all_reduce(
         tf.distribute.ReduceOp.SUM, [loss, *gradients]
     )
-    learning_rate = optimizer.schedule(tf.convert_to_tensor(step) + 1)
+    rates = optimizer.rates(tf.convert_to_tensor(step) + 1)
 
-    def update(strategy, gradients, learning_rate) -> List[tf.Operation]:
+    def update(strategy, gradients, *rates) -> List[tf.Operation]:
         def on_device(function: Callable, variable: Any, *args: Any):
             return strategy.extended.update(
                 variable, function, args=args, group=False
             )
 
-        updates = optimizer.apply(gradients, learning_rate, on_device)
+        updates = optimizer.apply(gradients, rates, on_device)
         # Everything else of this step reads the step before it is counted.
         with tf.control_dependencies(tf.nest.flatten(updates)):
             updates.append(on_device(count_one, step))
         return tf.nest.flatten(updates)
 
-    updates = replica.merge_call(update, args=(clip(gradients), learning_rate))
+    updates = replica.merge_call(update, args=(clip(gradients), *rates))
     return loss, updates
 
 

@@ -257,7 +257,11 @@ class _TrainingState:
             return self._saved[name]
 
         self.optimizer = optimization.AdamWeightDecay(
-            self.trained, schedule, create_slot, job.table.recipe
+            self.trained,
+            schedule,
+            create_slot,
+            job.table.recipe,
+            job.adam_bias_correction,
         )
 
     def values(self) -> Dict[str, np.ndarray]:

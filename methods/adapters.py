@@ -199,6 +199,8 @@ class Houlsby(TuningMethod):
     """
 
     name: ClassVar[str] = "houlsby"
+    # google-research/adapter-bert, README; one of the paper's three.
+    learning_rate: ClassVar[float] = 3e-4
     size: int = 64
     init_scale: float = 1e-2
     layers: str = later(ALL_LAYERS)
@@ -267,6 +269,8 @@ class Pfeiffer(TuningMethod):
     """
 
     name: ClassVar[str] = "pfeiffer"
+    # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
+    learning_rate: ClassVar[float] = 3e-4
     size: int = 64
     nonlinearity: str = "relu"
     init_scale: float = 1e-2
@@ -320,6 +324,8 @@ class Bapna(TuningMethod):
     """
 
     name: ClassVar[str] = "bapna"
+    # As of houlsby; the paper tunes no BERT.
+    learning_rate: ClassVar[float] = 3e-4
     size: int = 64
     init_scale: float = 1e-2
 
@@ -365,6 +371,8 @@ class Parallel(TuningMethod):
     """
 
     name: ClassVar[str] = "parallel"
+    # He et al. 2022, the published script for GLUE.
+    learning_rate: ClassVar[float] = 1e-4
     size: int = 64
     scale: float = 4.0
 
@@ -447,6 +455,8 @@ class AdapterDrop(TuningMethod):
     """
 
     name: ClassVar[str] = "adapterdrop"
+    # That of the adapters that are left.
+    learning_rate: ClassVar[float] = 3e-4
     first: int = 5
     over: str = "houlsby"
     size: int = 64

@@ -50,12 +50,14 @@ class TuningMethod:
 
     Attributes:
         name: what users call it.
+        learning_rate: peak that a training takes where none is given.
         recipe: how its variables are updated.
         changes_few: whether training changes only few entries of BERT's own
             variables, so that the artifact holds only those.
     """
 
     name: ClassVar[str] = ""
+    learning_rate: ClassVar[float]
     recipe: ClassVar[Recipe] = Recipe()
     changes_few: ClassVar[bool] = False
 

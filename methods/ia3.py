@@ -43,6 +43,8 @@ class Ia3(TuningMethod):
     """
 
     name: ClassVar[str] = "ia3"
+    # Liu et al. 2022, the recipe T-Few.
+    learning_rate: ClassVar[float] = 3e-3
     recipe: ClassVar[Recipe] = Recipe(undecayed="ia3_scale")
 
     def rules(self, config):

@@ -69,6 +69,8 @@ class Lora(TuningMethod):
     """
 
     name: ClassVar[str] = "lora"
+    # Hu et al. 2022, Table 9.
+    learning_rate: ClassVar[float] = 5e-4
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"

@@ -104,6 +104,8 @@ class Pals(TuningMethod):
     """
 
     name: ClassVar[str] = "pals"
+    # As of houlsby; the paper trains BERT too, at 2e-5.
+    learning_rate: ClassVar[float] = 3e-4
     size: int = 204
     heads: int = 6
 

@@ -13,6 +13,8 @@ class Full(TuningMethod):
     """Every parameter is trained, as Devlin et al. 2019 do."""
 
     name: ClassVar[str] = "full"
+    # google-research/bert's default.
+    learning_rate: ClassVar[float] = 5e-5
 
     def rules(self, config):
         """Everything."""
@@ -35,6 +37,8 @@ class TopLayers(TuningMethod):
     """
 
     name: ClassVar[str] = "top_layers"
+    # Better than full's on most tasks of docs/reproduction.md.
+    learning_rate: ClassVar[float] = 1e-4
     k: int = 1
 
     def __post_init__(self):
@@ -67,6 +71,8 @@ class LayerNormOnly(TuningMethod):
     """
 
     name: ClassVar[str] = "layernorm"
+    # As of bitfit, which trains as little.
+    learning_rate: ClassVar[float] = 1e-3
 
     def rules(self, config):
         """LayerNorms."""
@@ -83,6 +89,8 @@ class BitFit(TuningMethod):
     """
 
     name: ClassVar[str] = "bitfit"
+    # Ben Zaken et al. 2022, the published code's default.
+    learning_rate: ClassVar[float] = 1e-3
 
     def rules(self, config):
         """Biases."""
@@ -94,6 +102,8 @@ class HeadOnly(TuningMethod):
     """Only the head is trained: BERT as a fixed feature extractor."""
 
     name: ClassVar[str] = "head"
+    # docs/methods.md: the better of two on most tasks.
+    learning_rate: ClassVar[float] = 1e-3
 
     def rules(self, config):
         """Nothing outside the head."""

@@ -104,6 +104,8 @@ class Prefix(TuningMethod):
     """
 
     name: ClassVar[str] = "prefix"
+    # The highest tried that learned anything (docs/methods.md).
+    learning_rate: ClassVar[float] = 1e-4
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512

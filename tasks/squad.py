@@ -203,7 +203,9 @@ class Squad(Task[Question]):
         windows = super().count_train_steps(
             examples, features, batch_size, epochs
         )
-        questions = max(1, int(len(examples) / batch_size * epochs))
+        questions = input_pipeline.count_train_steps(
+            len(examples), batch_size, epochs
+        )
         steps = dict(zip(COUNTS, (questions, windows)))
         logging.info(
             "%g epochs are %d steps counted in questions, %d counted in "

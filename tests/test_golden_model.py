@@ -137,7 +137,7 @@ def test_golden_twenty_optimizer_steps(folder):
     for step in range(20):
         loss, gradients = recorded.gradients()
         losses.append(float(loss))
-        optimizer.apply(optimization.clip(gradients), schedule(step + 1))
+        optimizer.apply(optimization.clip(gradients), [schedule(step + 1)])
         after = folder / f"after_{step + 1}.npz"
         if after.exists():
             expected = np.load(after)

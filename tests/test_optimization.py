@@ -54,12 +54,14 @@ def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
 class Reference:
     """BERT's Adam, by the paper's formulas, in float64."""
 
-    def __init__(self, values):
+    def __init__(self, values, bias_correction):
+        self.bias_correction, self.count = bias_correction, 0
         self.values = {n: v.astype(np.float64) for n, v in values.items()}
         self.m = {name: np.zeros(v.shape) for name, v in values.items()}
         self.v = {name: np.zeros(v.shape) for name, v in values.items()}
 
     def step(self, gradients, learning_rate):
+        self.count += 1
         norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in gradients))
         for name, gradient in zip(NAMES, gradients):
             gradient = gradient / max(norm, 1.0)
@@ -68,6 +70,9 @@ class Reference:
             # The kernel's beta is the float32 next to 0.999.
             v += (1 - float(np.float32(0.999))) * (gradient**2 - v)
             decay = 0.01 * value if name in DECAYED else 0.0
+            if self.bias_correction:
+                # Kingma and Ba 2015, algorithm 1.
+                m, v = m / (1 - 0.9**self.count), v / (1 - 0.999**self.count)
             value -= learning_rate * (m / (np.sqrt(v) + 1e-6) + decay)
 
 
@@ -76,7 +81,7 @@ def make_values():
     return {name: rng.normal(size=(3, 2)).astype(np.float32) for name in NAMES}
 
 
-def make_optimizer(values, schedule):
+def make_optimizer(values, schedule, bias_correction=False):
     """The optimizer, its variables in order, its slots by name."""
     variables = [(name, tf.Variable(value)) for name, value in values.items()]
     slots = {}
@@ -85,15 +90,20 @@ def make_optimizer(values, schedule):
         slots[name] = tf.Variable(tf.zeros(shape))
         return slots[name]
 
-    return AdamWeightDecay(variables, schedule, create_slot), variables, slots
+    optimizer = AdamWeightDecay(
+        variables, schedule, create_slot, bias_correction=bias_correction
+    )
+    return optimizer, variables, slots
 
 
-@pytest.mark.parametrize("scale", [10.0, 0.01], ids=["clipped", "unclipped"])
-def test_three_steps_agree_with_numpy(scale):
+@pytest.mark.parametrize("corrected", [False, True])
+# The smallest makes epsilon as large as the root of `v`.
+@pytest.mark.parametrize("scale", [10.0, 0.01, 1e-5])
+def test_three_steps_agree_with_numpy(scale, corrected):
     schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
     values = make_values()
-    optimizer, variables, slots = make_optimizer(values, schedule)
-    reference = Reference(values)
+    optimizer, variables, slots = make_optimizer(values, schedule, corrected)
+    reference = Reference(values, corrected)
     rng = np.random.default_rng(1)
     for step, rate in enumerate([0.1 * 1 / 2, 0.1 * 2 / 4, 0.1 * 1 / 4]):
         gradients = [
@@ -101,7 +111,7 @@ def test_three_steps_agree_with_numpy(scale):
         ]
         optimizer.apply(
             clip([tf.constant(g) for g in gradients]),
-            schedule(tf.constant(step + 1)),
+            optimizer.rates(tf.constant(step + 1)),
         )
         reference.step(gradients, rate)
         for name, variable in variables:
@@ -119,7 +129,7 @@ def test_without_gradients_only_the_decayed_variables_shrink():
     schedule = Schedule(1.0, num_train_steps=2, num_warmup_steps=0)
     values = make_values()
     optimizer, variables, _ = make_optimizer(values, schedule)
-    optimizer.apply([tf.zeros((3, 2)) for _ in NAMES], schedule(1))
+    optimizer.apply([tf.zeros((3, 2)) for _ in NAMES], [schedule(1)])
     for name, variable in variables:
         # The first of two steps has half of the peak's rate.
         factor = 1 - 0.5 * 0.01 if name in DECAYED else 1.0
@@ -146,7 +156,7 @@ def test_a_step_is_the_same_inside_a_graph():
         optimizer, variables, _ = make_optimizer(make_values(), schedule)
 
         def step(optimizer=optimizer):
-            optimizer.apply(clip(gradients), schedule(2))
+            optimizer.apply(clip(gradients), [schedule(2)])
 
         wrap(step)()
         results.append([variable.numpy() for _, variable in variables])
@@ -196,6 +206,6 @@ def test_a_scaled_rate_moves_as_much_further():
             lambda _, shape: tf.Variable(tf.zeros(shape)),
             Recipe(undecayed=".", rate_scales=(("fast", 8.0),)),
         )
-        optimizer.apply([tf.constant([0.5, 0.25])], 1e-3)
+        optimizer.apply([tf.constant([0.5, 0.25])], [1e-3])
         moved.append(variable.numpy() - [1.0, -2.0])
     np.testing.assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)

@@ -143,3 +143,11 @@ def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json is no description"):
         run_record.check(str(tmp_path), RECORD, True)
+
+
+def test_a_run_of_before_there_was_a_choice_did_as_by_default(folder):
+    place = "training.adam_bias_correction"
+    run_record.check(str(folder), changed(place, False), True)
+    assert f"{place} was None, now True" in refusal(
+        folder, changed(place, True)
+    )

@@ -72,4 +72,4 @@ class TinyModel:
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        optimizer.apply(optimization.clip(gradients), 1e-3)
+        optimizer.apply(optimization.clip(gradients), [1e-3])
