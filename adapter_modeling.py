@@ -1,110 +1,221 @@
-"""Reads what `--tuning_method` says, as `houlsby(size=64)`.
+"""The paper's adapters: the bottleneck, where it acts, and `houlsby`.
 
-The methods are in `methods/`, one small dataclass each; how their rules become
-a table of parameters is in `task_model.py`.
+Houlsby et al. 2019, section 2.1, with the variable names and shapes of
+google-research/adapter-bert. Adapters that came after are in
+`methods/adapters.py`; `--tuning_method` is read in `methods/parsing.py`.
 """
 
-import ast
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import ClassVar, Dict, Tuple
 
-from errors import UserError
-from methods import METHODS
-from methods.base import TuningMethod
+import tensorflow as tf
 
-# Longest description of a method, in characters.
-MAX_TEXT = 1000
+import functional
+import modeling
+from hooks import Hooks
+from methods import base
+from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, later
+
+# Where adapters may be -> sites, and the scope of each.
+SCOPES = {"attention": "attention/output", "ffn": "output"}
+SITES = {"both": tuple(SCOPES), "attention": ("attention",), "ffn": ("ffn",)}
+ADAPTERS = (r".*/adapters/.*", True)
 
 
-def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
-    """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
+class Bottleneck(tf.Module):
+    """The inner part of an adapter, `up(act(down(h)))`, without the sum.
 
-    Args:
-        text: a name of `METHODS`, with Python literals for its arguments, by
-            position or by keyword; words and a layer's number need no
-            quotation marks, and true and false may be written as in other
-            flags.
-        defaults: values for arguments that the text leaves out; those that
-            the method does not have are ignored.
+    Source: Houlsby et al. 2019, section 2.1; variable names and shapes of
+    google-research/adapter-bert. Parameters: 2 M D + D + M; M^2 + M for each
+    layer of `depth` beyond the first, 2 D with `layer_norm`.
+    """
 
-    Returns:
-        The method.
+    def __init__(
+        self,
+        scope: str,
+        hidden: int,
+        size: int,
+        create: modeling.CreateVariable,
+        *,
+        down: modeling.Initializer,
+        up: modeling.Initializer,
+        nonlinearity: str,
+        depth: int = 1,
+        layer_norm: bool = False,
+    ):
+        """Creates the variables.
+
+        Args:
+            scope: of the variables `<scope>/adapters/...`.
+            hidden: D, of inputs and outputs.
+            size: M, of the bottleneck.
+            create: makes a variable.
+            down: initializer of every matrix but the last.
+            up: initializer of the last matrix.
+            nonlinearity: a name of `functional.ACTIVATIONS`.
+            depth: number of layers with that nonlinearity.
+            layer_norm: whether an own LayerNorm comes first.
+        """
+        scope = f"{scope}/adapters"
+        self.norm = None
+        if layer_norm:
+            self.norm = tuple(
+                create(f"{scope}/LayerNorm/{name}", (hidden,), initializer)
+                for name, initializer in (
+                    ("gamma", modeling.ones),
+                    ("beta", modeling.zeros),
+                )
+            )
+        self.activation = functional.activation(nonlinearity)
+        sizes = [hidden] + [size] * depth + [hidden]
+        numbers = ["1", *(f"1_{i}" for i in range(1, depth)), "2"]
+        self.matrices = [
+            (
+                create(f"{scope}/weights{number}", shape, initializer),
+                create(
+                    f"{scope}/biases{number}", (1, shape[1]), modeling.zeros
+                ),
+            )
+            for number, shape, initializer in zip(
+                numbers, zip(sizes, sizes[1:]), [down] * depth + [up]
+            )
+        ]
+
+    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
+        """float32 [B, T, D] -> float32 [B, T, D]."""
+        inner = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
+        if self.norm:
+            inner = functional.layer_norm(
+                inner, *map(tf.convert_to_tensor, self.norm)
+            )
+        for number, (kernel, bias) in enumerate(self.matrices):
+            if number:
+                inner = self.activation(inner)
+            inner = tf.nn.bias_add(
+                tf.matmul(inner, tf.cast(kernel, hidden.dtype)),
+                tf.cast(bias[0], hidden.dtype),
+            )
+        outputs = tf.reshape(inner, tf.shape(hidden))
+        outputs.set_shape(hidden.shape)
+        return outputs
+
+
+class AdapterHooks(Hooks):
+    """Acts on the sublayers that have an adapter."""
+
+    def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
+        """Takes the adapters by layer and site."""
+        self.adapters = adapters
+
+    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
+        """`join` with the adapter, if there is one; shapes as in `Hooks`."""
+        if (layer, site) in self.adapters:
+            adapter = self.adapters[layer, site]
+            return self.join(adapter, inputs, outputs, layer_norm)
+        return layer_norm(inputs + outputs)
+
+    def join(self, adapter, inputs, outputs, layer_norm):
+        """`LN(x + f + adapter(f))`: before the sum, as Houlsby et al."""
+        return layer_norm(inputs + (outputs + adapter(outputs)))
+
+
+def make_adapters(
+    config, create, size, layers=ALL_LAYERS, sites="ffn", **arguments
+) -> Dict[Tuple[int, str], Bottleneck]:
+    """One `Bottleneck` for each of the sites of each of the layers."""
+    return {
+        (layer, site): Bottleneck(
+            f"bert/encoder/layer_{layer}/{SCOPES[site]}",
+            config.hidden_size,
+            size,
+            create,
+            **arguments,
+        )
+        for layer in base.choose_layers(layers, config)
+        for site in SITES[sites]
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Houlsby(TuningMethod):
+    """Two adapters in every layer; they, every LayerNorm and the head train.
+
+    BERT-base: 24 (2 M 768 + 768 + M) adapter parameters, 2,379,264 at M = 64,
+    and 25 x 2 x 768 = 38,400 of LayerNorm. If `layers` names k of them, only
+    these have adapters, 2k (2 M 768 + 768 + M), and only their LayerNorms
+    train, 2k x 2 x 768: nothing below the lowest adapter is differentiated.
+
+    The last four arguments are the variants that the paper reports to have
+    tried without gain (section 3.6).
+
+    Attributes:
+        size: bottleneck size M.
+        init_scale: standard deviation of the matrices' initial values, a
+            normal truncated at two of them. The paper's section 3.6 has 1e-2;
+            google-research/adapter-bert's code has 1e-3.
+        layers: which layers have adapters: `all`, or numbers and inclusive
+            ranges, counted from 0, as `0,2,6-11`. All 12 of BERT-base named
+            differ from `all` in the embeddings' LayerNorm, which is frozen.
+        nonlinearity: a name of `functional.ACTIVATIONS`.
+        depth: layers of size M in each adapter.
+        layer_norm: whether each adapter begins with a LayerNorm of its own.
+        sites: after which sublayers: `attention`, `ffn` or `both`.
 
     Raises:
-        UserError: no such method, no such argument, or a value of the wrong
-            type or range; the message names the choices.
+        UserError: a size or depth below 1, a scale that is not positive, an
+            unknown nonlinearity or site, layers that cannot be read or that
+            the model does not have.
+
+    Source: Houlsby et al. 2019, section 2.1. The pooler stays frozen, as in
+    google-research/adapter-bert. Rueckle et al. 2021 (AdapterDrop), section 3,
+    leave out the adapters of the lowest layers. AdapterHub's method of this
+    name is another recipe: swish, frozen LayerNorms, a normal of 0.02.
     """
-    choices = ", ".join(METHODS)
-    if len(text) > MAX_TEXT:
-        raise UserError(
-            f"the tuning method is {len(text)} characters long, expected at "
-            f"most {MAX_TEXT}"
-        )
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        call = tree if isinstance(tree, ast.Call) else None
-        name = (call.func if call else tree).id
-        values = [_value(node) for node in call.args] if call else []
-        named = (
-            {node.arg: _value(node.value) for node in call.keywords}
-            if call
-            else {}
-        )
-    except (
-        SyntaxError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise UserError(
-            f"tuning method {text!r} cannot be read; expected one of "
-            f"{choices}, with arguments as in houlsby(size=64) or "
-            "houlsby(layers='6-11')"
-        ) from error
-    if name not in METHODS:
-        raise UserError(
-            f"unknown tuning method {name!r}; expected one of {choices}"
-        )
-    fields = {field.name: field for field in dataclasses.fields(METHODS[name])}
-    takes = ", ".join(fields) or "none"
-    if len(values) > len(fields):
-        raise UserError(
-            f"{name} was given {len(values)} arguments; it takes: {takes}"
-        )
-    arguments = {
-        key: value for key, value in (defaults or {}).items() if key in fields
-    }
-    arguments.update(zip(fields, values))
-    for key in list(fields)[: len(values)]:
-        if key in named:
-            raise UserError(f"{name} was given {key} twice")
-    arguments.update(named)
-    for key, value in arguments.items():
-        if key not in fields:
-            raise UserError(
-                f"{name} has no argument {key!r}; it takes: {takes}"
-            )
-        kind = fields[key].type
-        if kind is float and type(value) is int:
-            try:
-                arguments[key] = float(value)
-            except OverflowError as error:
-                raise UserError(f"{name}: {key} is too large") from error
-        elif kind is str and type(value) is int:
-            # The number of a layer.
-            arguments[key] = str(value)
-        elif type(value) is not kind:
-            raise UserError(
-                f"{name}: {key} is {value!r}, expected a value of type "
-                f"{kind.__name__}"
-            )
-    return METHODS[name](**arguments)
 
+    name: ClassVar[str] = "houlsby"
+    # google-research/adapter-bert, README; one of the paper's three.
+    learning_rate: ClassVar[float] = 3e-4
+    size: int = 64
+    init_scale: float = 1e-2
+    layers: str = later(ALL_LAYERS)
+    nonlinearity: str = later("gelu")
+    depth: int = later(1)
+    layer_norm: bool = later(False)
+    sites: str = later("both")
 
-def _value(node: ast.expr) -> Any:
-    """The value of an argument as it is written."""
-    if isinstance(node, ast.Name):
-        return {"true": True, "false": False}.get(node.id, node.id)
-    return ast.literal_eval(node)
+    def __post_init__(self):
+        base.check_positive(self, "size", "init_scale", "depth")
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        base.check_choice(self, "sites", tuple(SITES))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        base.choose_layers(self.layers, config)
+
+    def rules(self, config):
+        """Adapters, and all LayerNorms or those of the layers named."""
+        return (
+            ADAPTERS,
+            base.layer_norms_of(self.layers, config),
+            FROZEN_BERT,
+        )
+
+    def build(self, config, create, pooler):
+        """Creates the adapters of each of the layers."""
+        initializer = modeling.truncated_normal(self.init_scale)
+        return AdapterHooks(
+            make_adapters(
+                config,
+                create,
+                self.size,
+                self.layers,
+                self.sites,
+                down=initializer,
+                up=initializer,
+                nonlinearity=self.nonlinearity,
+                depth=self.depth,
+                layer_norm=self.layer_norm,
+            )
+        )

@@ -16,6 +16,11 @@ import tensorflow as tf
 from errors import UserError
 
 
+def absolute(path: str) -> str:
+    """The path from the root, so that it holds from another folder."""
+    return path if "://" in path else os.path.abspath(path)
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder is there.
 
@@ -142,7 +147,7 @@ def prepare_folder(path: str) -> None:
     tf.io.gfile.remove(probe)
 
 
-def check_room(path: str, needed: int) -> None:
+def check_disk_space(path: str, needed: int) -> None:
     """Checks that a folder's disk has room.
 
     Args:

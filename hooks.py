@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
-import operations
+import functional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ def dropout(
     only, so a step that is done again after a restart computes the same.
     """
     keep = keep_mask(tf.shape(x), rate, site, context)
-    return x if keep is None else operations.drop(x, keep, rate)
+    return x if keep is None else functional.drop(x, keep, rate)
 
 
 def keep_mask(
@@ -56,7 +56,7 @@ def keep_mask(
     """What dropout keeps at a site: bool of `shape`, or None for all."""
     if not context.training or rate == 0.0:
         return None
-    return operations.keep_mask(shape, rate, seed_at(context.seed, site))
+    return functional.keep_mask(shape, rate, seed_at(context.seed, site))
 
 
 def seed_at(seed: tf.Tensor, site: str) -> tf.Tensor:

@@ -3,7 +3,7 @@
 In here: `BertConfig`, and the layers of BERT under the variable names of
 Google's checkpoints. Not in here: the places where a tuning method may act
 (`hooks.py`), what a method adds (`methods/`), heads (`tasks/`),
-reading weights (`checkpoints.py`).
+reading weights (`weights/`).
 
 Dimension letters of every docstring and comment:
 
@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 import files
-import operations
+import functional
 from errors import UserError
 from hooks import Context, Hooks, dropout, keep_mask
 
@@ -93,7 +93,7 @@ class BertConfig:
                 f"BERT config: hidden_size {self.hidden_size} is not a "
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
-        operations.activation(self.hidden_act)
+        functional.activation(self.hidden_act)
 
     @property
     def head_size(self) -> int:
@@ -128,7 +128,7 @@ class BertConfig:
         expected = {
             "model_type": "bert",
             "position_embedding_type": "absolute",
-            "layer_norm_eps": operations.LAYER_NORM_EPSILON,
+            "layer_norm_eps": functional.LAYER_NORM_EPSILON,
         }
         for key, value in expected.items():
             if values.get(key, value) != value:
@@ -232,7 +232,7 @@ class LayerNorm(tf.Module):
             self.hooks.parameter(f"{self.scope}/{name}", variable, context)
             for name, variable in (("beta", self.beta), ("gamma", self.gamma))
         )
-        outputs = operations.layer_norm(x, gamma, beta)
+        outputs = functional.layer_norm(x, gamma, beta)
         return tf.cast(outputs, context.dtype)
 
 
@@ -342,7 +342,7 @@ class SelfAttention(tf.Module):
             self.scope,
             context,
         )
-        attended = operations.attend(
+        attended = functional.attend(
             query, key, value, attention_bias, keep, rate
         )
         attended = tf.transpose(attended, [0, 2, 1, 3])
@@ -393,7 +393,7 @@ class Layer(tf.Module):
             lambda x: self.intermediate(x, context),
             context,
         )
-        inner = operations.activation(self.config.hidden_act)(inner)
+        inner = functional.activation(self.config.hidden_act)(inner)
         return self._sublayer(
             "ffn", hidden, inner, self.output, self.output_norm, context
         )

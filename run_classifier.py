@@ -14,10 +14,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import flags, logging  # noqa: E402
 
-import experiment  # noqa: E402
-import preparation  # noqa: E402
-import run_flags  # noqa: E402
 from errors import UserError  # noqa: E402
+from runs import experiment  # noqa: E402
+from runs import flags as run_flags  # noqa: E402
+from runs.setup import describe_parameters  # noqa: E402
 from tasks import TASKS, get_task  # noqa: E402
 from tasks.base import Task  # noqa: E402
 from tasks.custom import custom_task  # noqa: E402
@@ -114,7 +114,7 @@ def main() -> None:
         task_from_flags(), FLAGS.data_dir or "", FLAGS.eval_batch_size
     )
     if FLAGS.describe:
-        print(preparation.describe(settings))
+        print(describe_parameters(settings))
         return
     if not FLAGS.data_dir:
         raise UserError("--data_dir is missing: the folder of the task's files")

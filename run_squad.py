@@ -15,10 +15,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import flags, logging  # noqa: E402
 
-import experiment  # noqa: E402
-import preparation  # noqa: E402
-import run_flags  # noqa: E402
 from errors import UserError  # noqa: E402
+from runs import experiment  # noqa: E402
+from runs import flags as run_flags  # noqa: E402
+from runs.setup import describe_parameters  # noqa: E402
 from tasks.squad import COUNTS, Squad  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -112,7 +112,7 @@ def main() -> None:
         task_from_flags(), "", FLAGS.predict_batch_size
     )
     if FLAGS.describe:
-        print(preparation.describe(settings))
+        print(describe_parameters(settings))
         return
     experiment.run(settings)
 

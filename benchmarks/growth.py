@@ -21,11 +21,11 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 import files
 import task_model
-from adapter_modeling import parse
 from benchmarks import flops, processes
 from benchmarks.compare import ROOT, environment
 from benchmarks.worker import TASK
 from input_pipeline import Features
+from methods.parsing import parse
 from modeling import BertConfig
 
 RESULTS = ROOT / "benchmarks" / "results" / "growth.json"
@@ -73,7 +73,7 @@ class Point:
 
     @property
     def method(self) -> str:
-        """The tuning method, as `adapter_modeling.parse` reads it."""
+        """The tuning method, as `parsing.parse` reads it."""
         if not self.lowest:
             return f"houlsby(size={self.adapter_size})"
         layers = f"{self.lowest}-{self.layers - 1}"

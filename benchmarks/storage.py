@@ -21,15 +21,14 @@ import safetensors.numpy
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-import adapter_artifact
 import files
-import run_record
 import task_model
-from adapter_modeling import parse
 from benchmarks.compare import ROOT, environment
 from benchmarks.worker import TASK
+from methods.parsing import parse
 from modeling import BertConfig
 from task_model import Parameter
+from weights import adapter_artifact, run_record
 
 RESULTS = ROOT / "benchmarks" / "results" / "storage.json"
 FIGURE = ROOT / "docs" / "storage.png"

@@ -23,17 +23,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-import checkpoints
 import input_pipeline
 import modeling
 import optimization
 import task_model
-from adapter_modeling import parse
 from benchmarks import flops
 from engines import Hardware, Job, choose_engine
 from input_pipeline import Features
-from tasks.tables import Layout
+from methods.parsing import parse
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
+from weights import sources
+from weights.base import choose_initial_values
 
 TASK = TextClassification("benchmark", Layout(0), Layout(0), labels=("0", "1"))
 # A training is planned longer than anyone will measure it.
@@ -55,8 +56,8 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
     method = parse(options["method"])
     table = task_model.list_parameters(config, method, TASK.build_head)
     if options["model"]:
-        opened = checkpoints.open_init_checkpoint(options["model"])
-        values = checkpoints.choose_initial_values(
+        opened = sources.open_init_checkpoint(options["model"])
+        values = choose_initial_values(
             table, opened.weights, None, seed=1, fresh_head=True
         )
     else:

@@ -15,10 +15,10 @@ from typing import Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
-from checkpoints import InitialValues
 from errors import UserError
 from modeling import CreateVariable
 from task_model import ParameterTable, TaskModel
+from weights.base import InitialValues
 
 # Engine name -> module and class.
 ENGINES: Dict[str, str] = {

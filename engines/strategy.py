@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import checkpoints
 import input_pipeline
 import optimization
 from engines import Hardware, Job, devices, replicas
@@ -20,6 +19,8 @@ from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError
 from input_pipeline import Batch, Features, TrainPlan
 from progress import Progress, TrainingProgress
+from weights import google, training_state
+from weights.base import InitialValues, Weights
 
 
 class StrategyEngine:
@@ -131,7 +132,9 @@ class StrategyEngine:
             check_loss(step, loss)
             progress.update(step, loss)
             if step == save_at and self.is_chief:
-                checkpoints.save_training(job.output_dir, step, state.values())
+                training_state.save_training(
+                    job.output_dir, step, state.values()
+                )
 
     def _check_agreement(self, first_step: int) -> None:
         """Compares the step that the workers begin at.
@@ -271,14 +274,12 @@ class _TrainingState:
         return values
 
 
-def _newest_checkpoint(job: Job) -> Optional[checkpoints.Weights]:
-    path, _ = checkpoints.latest_step(job.output_dir)
-    return checkpoints.open_tensorflow(path) if path else None
+def _newest_checkpoint(job: Job) -> Optional[Weights]:
+    path, _ = training_state.latest_step(job.output_dir)
+    return google.open_tensorflow(path) if path else None
 
 
-def _first_values(
-    job: Job, saved: Optional[checkpoints.Weights]
-) -> checkpoints.InitialValues:
+def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
     """First values of every variable: of what is trained, those saved."""
     values = dict(job.initial_values)
     if saved is not None:
@@ -288,7 +289,7 @@ def _first_values(
 
 
 def _creator(
-    values: checkpoints.InitialValues,
+    values: InitialValues,
     trained: set,
     variables: Dict[str, tf.Variable],
 ):

@@ -165,7 +165,7 @@ class TuningMethod:
         return self == trained
 
     def __str__(self) -> str:
-        """The text that `adapter_modeling.parse` turns into an equal method.
+        """The text that `parsing.parse` turns into an equal method.
 
         Runs are compared by it. So it leaves out a value that a field's
         metadata calls `unsaid`: that of an argument which came later.

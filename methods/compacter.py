@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+import functional
 import modeling
-import operations
+from adapter_modeling import SCOPES, SITES, AdapterHooks
 from errors import UserError
 from methods import base
-from methods.adapters import SCOPES, SITES, AdapterHooks
 from methods.base import FROZEN_BERT, LAYER_NORMS, TuningMethod
 
 # What A starts from, as in the published code.
@@ -76,7 +76,7 @@ class KroneckerAdapter(tf.Module):
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D]."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        outputs = self.up(operations.gelu(self.down(flat)))
+        outputs = self.up(functional.gelu(self.down(flat)))
         outputs = tf.reshape(outputs, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs

@@ -5,8 +5,8 @@ from typing import ClassVar, Dict, List, Tuple
 
 import tensorflow as tf
 
+import functional
 import modeling
-import operations
 from errors import UserError
 from hooks import Hooks, keep_mask
 from methods import base
@@ -74,10 +74,10 @@ class PalHooks(Hooks):
             f"pals/layer_{layer}",
             context,
         )
-        attended = operations.attend(query, key, value, bias, keep, self.rate)
+        attended = functional.attend(query, key, value, bias, keep, self.rate)
         attended = tf.transpose(attended, [0, 2, 1, 3])
         attended = tf.reshape(attended, [-1, self.encoder[0].shape[1]])
-        decoded = operations.gelu(_project(attended, self.decoder))
+        decoded = functional.gelu(_project(attended, self.decoder))
         decoded = tf.reshape(decoded, shape)
         decoded.set_shape(hidden.shape)
         return decoded

@@ -16,7 +16,7 @@ from errors import UserError
 from hooks import Context, Hooks, seed_at
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod, Values
-from methods.parts import Full
+from methods.fine_tuning import Full
 from optimization import Recipe
 
 # The hard-concrete distribution is stretched to this interval (Louizos et al.

@@ -17,10 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np  # noqa: E402
 
-import adapter_artifact  # noqa: E402
-import adapter_modeling  # noqa: E402
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
+from methods import parsing  # noqa: E402
+from weights import adapter_artifact  # noqa: E402
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
@@ -52,7 +52,7 @@ def main(run: str, output: str) -> List[str]:
     """
     artifact = adapter_artifact.read(os.path.join(run, "adapter"))
     config = artifact.config
-    method = adapter_modeling.parse(config["method"])
+    method = parsing.parse(config["method"])
     if method.name not in METHODS:
         raise UserError(
             f"{run} was trained with {method}, which has no adapters to take "

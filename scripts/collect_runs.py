@@ -9,13 +9,13 @@ import statistics
 import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-import adapter_modeling
 import files
 import modeling
-import run_record
 from errors import UserError
+from methods import parsing
 from methods.base import TuningMethod
 from tasks import TASKS
+from weights import run_record
 
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
@@ -143,7 +143,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
         return Run(
             folder=folder,
             task=_task_name(run, results),
-            method=adapter_modeling.parse(run["method"]),
+            method=parsing.parse(run["method"]),
             rate=training["learning_rate"],
             epochs=training["epochs"],
             seed=training["seed"],

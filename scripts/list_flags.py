@@ -10,7 +10,7 @@ import sys
 from typing import Dict, Iterable, List, Tuple
 from xml.etree import ElementTree
 
-from methods import METHODS
+from methods.registry import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROGRAMS = ("run_classifier.py", "run_squad.py")

@@ -23,15 +23,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-import adapter_artifact
-import adapter_modeling
-import checkpoints
 import files
 import modeling
 from errors import UserError
+from methods import parsing
+from weights import adapter_artifact, google, sources, training_state
+from weights.base import Weights, fingerprint
 
 
-def merge(base: checkpoints.Weights, folders: List[str]) -> Dict[str, Any]:
+def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
     """Reads adapters and adds them to the base.
 
     Returns:
@@ -47,7 +47,7 @@ def merge(base: checkpoints.Weights, folders: List[str]) -> Dict[str, Any]:
         artifact = adapter_artifact.read(folder, base)
         config = modeling.BertConfig(**artifact.config["bert_config"])
         _check_base(base, config, artifact, folder)
-        method = adapter_modeling.parse(artifact.config["method"])
+        method = parsing.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
             for name in artifact.weights.shapes
@@ -84,7 +84,7 @@ def _check_base(base, config, artifact, folder) -> None:
                 if name in base.shapes
             ]
         )
-        if checkpoints.fingerprint(base, table) == expected:
+        if fingerprint(base, table) == expected:
             return
     raise UserError(
         f"{folder} was trained upon another BERT than {base.source}"
@@ -104,8 +104,8 @@ def main() -> None:
     parser.add_argument("--output_dir", required=True, help="for the result")
     arguments = parser.parse_args()
     try:
-        checkpoints.check_name(arguments.output_dir, "--output_dir")
-        opened = checkpoints.open_init_checkpoint(arguments.init_checkpoint)
+        google.check_name(arguments.output_dir, "--output_dir")
+        opened = sources.open_init_checkpoint(arguments.init_checkpoint)
         found = merge(opened.weights, arguments.adapter)
         vocabulary = os.path.join(opened.folder, "vocab.txt")
         words = files.read_bytes(vocabulary, "the vocabulary")
@@ -115,7 +115,7 @@ def main() -> None:
         files.prepare_folder(folder)
         prefix = os.path.join(folder, "bert_model.ckpt")
         try:
-            checkpoints.save_tensors(prefix, found["values"])
+            training_state.save_tensors(prefix, found["values"])
         except (tf.errors.OpError, OSError) as error:
             raise UserError(f"cannot write {prefix}: {error}") from error
         files.write_bytes(os.path.join(folder, "vocab.txt"), words)

@@ -3,7 +3,7 @@
 from typing import Optional, Union
 
 from errors import UserError
-from tasks.tables import Column, Layout
+from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
 from tasks.text_task import HeldOut

@@ -4,7 +4,7 @@ Columns are named where the published headers are the same in all files, else
 numbered from 0. Metrics are GLUE's.
 """
 
-from tasks.tables import Layout
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
 

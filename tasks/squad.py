@@ -11,9 +11,9 @@ from absl import logging
 
 import files
 import input_pipeline
-import metrics
 import modeling
 from errors import UserError
+from tasks import squad_scores
 from tasks.base import Head, Task
 from tasks.squad_answers import Prediction, Rules, predict_answers
 from tasks.squad_data import (
@@ -241,9 +241,9 @@ class Squad(Task[Question]):
         answers = [[a.text for a in q.answers] for q in examples]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:
-            return metrics.squad_1_scores(answers, texts)
+            return squad_scores.squad_1_scores(answers, texts)
         odds = np.array([p.null_odds for p in predictions])
-        return metrics.squad_2_scores(answers, texts, odds)
+        return squad_scores.squad_2_scores(answers, texts, odds)
 
     def write_predictions(self, output_dir, examples, predictions, suffix=""):
         """Writes the files of google-research/bert.

@@ -14,7 +14,7 @@ import modeling
 from errors import UserError
 from hooks import dropout
 from tasks.base import Head, results_path
-from tasks.tables import find_table, read_rows
+from tasks.table_files import find_table, read_rows
 from tasks.text_task import TextTask
 
 

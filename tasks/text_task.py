@@ -11,7 +11,7 @@ import files
 from errors import UserError
 from input_pipeline import Features
 from tasks.base import Splits, Task, results_path
-from tasks.tables import Layout, find_table, read_rows
+from tasks.table_files import Layout, find_table, read_rows
 from tokenization import FullTokenizer
 
 # Texts that are tokenized at once: enough for all cores, bounded in memory.

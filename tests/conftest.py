@@ -86,7 +86,7 @@ def tiny_weights(tiny_config):
 
 
 def hugging_face_name(name):
-    """The inverse of `checkpoints.google_name`, written independently."""
+    """The inverse of `hugging_face.google_name`, written independently."""
     name = name.replace("bert/", "", 1).replace("layer_", "layer.")
     name = name.replace("/", ".")
     for old, new in (

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkpoints
 import modeling
 import optimization
 import task_model
-from adapter_modeling import parse
 from engines import Job
 from input_pipeline import Features, TrainPlan
+from methods.parsing import parse
 from tasks.squad import Squad
-from tasks.tables import Layout
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
+from weights import google, training_state
 
 ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
@@ -116,7 +116,7 @@ def train(
             rows,
             TrainPlan(rows.lengths, batch_size, steps, 1),
             optimization.Schedule(learning_rate, steps, 1),
-            checkpoints.latest_step(job.output_dir)[1],
+            training_state.latest_step(job.output_dir)[1],
             batch_size,
             stop_at or save_steps,
             progress,
@@ -126,10 +126,10 @@ def train(
 
 def trained_values(job, step=None):
     """All that the newest, or a named, checkpoint holds."""
-    path = checkpoints.latest_step(job.output_dir)[0]
+    path = training_state.latest_step(job.output_dir)[0]
     if step is not None:
         path = os.path.join(job.output_dir, f"model.ckpt-{step}")
-    weights = checkpoints.open_tensorflow(path)
+    weights = google.open_tensorflow(path)
     return {name: weights.read(name) for name in weights.shapes}
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import adapter_artifact
-import checkpoints
 from errors import UserError
+from weights import adapter_artifact
+from weights.base import Weights
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ BASE = {
 
 def weights(values, source="the base"):
     shapes = {name: value.shape for name, value in values.items()}
-    return checkpoints.Weights(source, shapes, values.__getitem__)
+    return Weights(source, shapes, values.__getitem__)
 
 
 @pytest.fixture

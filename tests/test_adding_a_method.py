@@ -9,9 +9,9 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from adapter_modeling import parse
 from errors import UserError
-from methods import METHODS
+from methods.parsing import parse
+from methods.registry import METHODS
 
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
 

@@ -11,10 +11,10 @@ from conftest import ROOT, own_lines
 
 import modeling
 import task_model
-from adapter_modeling import parse
 from benchmarks import compare, flops, growth, processes, storage, worker
 from errors import UserError
 from input_pipeline import Features, TrainPlan, sorted_batches
+from methods.parsing import parse
 
 
 def measurement(examples, seconds, **values):

@@ -19,10 +19,10 @@ from engine_jobs import (
     trained_values,
 )
 
-import checkpoints
 from engines import Hardware, choose_engine, devices
 from engines.strategy import StrategyEngine
 from errors import UserError
+from weights import training_state
 
 DEVICES = """
 import sys
@@ -33,6 +33,7 @@ import modeling
 from engine_jobs import *
 from engines import Hardware, choose_engine
 from tasks import text_classification
+from weights import training_state
 
 text_classification.dropout = lambda x, *arguments: x
 config = modeling.BertConfig(**json.loads({config!r}))
@@ -144,12 +145,12 @@ def test_two_workers_give_the_result_of_one(
 
     workers = start_workers(command("two"), tmp_path)
     try:
-        while not checkpoints.latest_step(str(tmp_path / "two"))[1]:
+        while not training_state.latest_step(str(tmp_path / "two"))[1]:
             assert workers[0].poll() is None, "ended before it was killed"
             time.sleep(0.01)
         workers[1].kill()
         assert workers[0].wait(300) != 0
-        step = checkpoints.latest_step(str(tmp_path / "two"))[1]
+        step = training_state.latest_step(str(tmp_path / "two"))[1]
         assert 0 < step < 200
         workers = start_workers(command("two"), tmp_path)
         for index, worker in enumerate(workers):

@@ -16,7 +16,6 @@ from engine_jobs import (
     train,
 )
 
-import checkpoints
 import optimization
 from engines import Hardware, choose_engine
 from errors import UserError
@@ -29,6 +28,7 @@ if not hasattr(tf, "estimator"):
     )
 from engines import estimator as estimator_module  # noqa: E402
 from engines.estimator import EstimatorEngine  # noqa: E402
+from weights import google, training_state
 
 v1 = tf.compat.v1
 
@@ -55,10 +55,10 @@ def test_training_saves_trained_variables_slots_and_step_only(
     job = make_job(tiny_config, tmp_path)
     updates = train(EstimatorEngine(Hardware()), job, rows)
     assert [step for step, _ in updates] == [1, 2, 3]
-    path, step = checkpoints.latest_step(str(tmp_path))
+    path, step = training_state.latest_step(str(tmp_path))
     assert step == 3
     trained = [p.name for p in job.table.trained]
-    assert set(checkpoints.open_tensorflow(path).shapes) == {
+    assert set(google.open_tensorflow(path).shapes) == {
         *trained,
         *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
         "global_step",
@@ -102,8 +102,8 @@ def test_training_in_two_parts_equals_training_at_once(
     assert resumed == losses[4:]
     for name in (p.name for p in whole.table.trained):
         read = [
-            checkpoints.open_tensorflow(
-                checkpoints.latest_step(job.output_dir)[0]
+            google.open_tensorflow(
+                training_state.latest_step(job.output_dir)[0]
             ).read(name)
             for job in (whole, parts)
         ]
@@ -162,7 +162,7 @@ def engine_step(job, rows, compile_step):
 
     with tf.Graph().as_default(), v1.Session() as session:
         if compile_step:
-            # Outputs of a compiled computation wait for its operations.
+            # Outputs of a compiled computation wait for its functional.
             loss = tf.xla.experimental.compile(step)[0]
         else:
             loss, train_op = step()

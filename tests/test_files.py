@@ -216,6 +216,6 @@ def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         files.shutil, "disk_usage", lambda path: usage(10**9, 0, 5_000_000)
     )
-    files.check_room(str(tmp_path), 3_900_000)
-    message = message_of(files.check_room, str(tmp_path), 4_000_000)
+    files.check_disk_space(str(tmp_path), 3_900_000)
+    message = message_of(files.check_disk_space, str(tmp_path), 4_000_000)
     assert "5 MB free" in message

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import modeling
-from adapter_modeling import parse
 from hooks import Context, Hooks
+from methods.parsing import parse
 
 CONFIG = modeling.BertConfig(
     vocab_size=30,

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkpoints
 import modeling
 import optimization
 import task_model
+from adapter_modeling import Houlsby
 from hooks import Context
-from methods.adapters import Houlsby
-from tasks.tables import Layout
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
+from weights import google
+from weights.base import choose_initial_values
 
 
 class Recorded:
@@ -37,9 +38,9 @@ class Recorded:
         self.table = task_model.list_parameters(
             self.config, method, task.build_head
         )
-        values = checkpoints.choose_initial_values(
+        values = choose_initial_values(
             self.table,
-            checkpoints.open_tensorflow(str(folder / checkpoint)),
+            google.open_tensorflow(str(folder / checkpoint)),
             None,
             seed=0,
         )

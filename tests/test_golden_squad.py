@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import metrics
-from tasks import squad, squad_answers, squad_data, squad_windows
+from tasks import squad, squad_answers, squad_data, squad_scores, squad_windows
 from tokenization import FullTokenizer
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
@@ -171,9 +170,9 @@ def check_scores(folder, version):
     texts = [predictions[q.id] for q in questions]
     expected = read(folder / "scores.json")
     if version == 1:
-        assert metrics.squad_1_scores(answers, texts) == expected
+        assert squad_scores.squad_1_scores(answers, texts) == expected
         return
-    scores = metrics.squad_2_scores(answers, texts, np.zeros(len(texts)))
+    scores = squad_scores.squad_2_scores(answers, texts, np.zeros(len(texts)))
     assert {name: scores[name] for name in expected} == expected
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import own_lines, run_process
 
-import checkpoints
+from weights import google
 
 pytestmark = pytest.mark.newer_stack
 
@@ -74,7 +74,7 @@ def test_changes_of_two_tasks_add_up(
     for number, adapter in enumerate(adapters):
         merge(tiny_flags, tmp_path / f"one-{number}", adapter)
     both, first, second = (
-        checkpoints.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
+        google.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
         for name in ("both", "one-0", "one-1")
     )
     moved = 0

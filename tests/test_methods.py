@@ -9,10 +9,10 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from adapter_modeling import parse
 from errors import UserError
 from hooks import Hooks
-from methods import METHODS
+from methods.parsing import parse
+from methods.registry import METHODS
 
 BASE = modeling.BertConfig(vocab_size=30522)
 

@@ -7,11 +7,11 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from adapter_modeling import parse
+from adapter_modeling import Bottleneck
 from errors import UserError
 from hooks import Hooks
-from methods.adapters import Bottleneck
 from methods.base import layer_numbers
+from methods.parsing import parse
 
 
 def test_houlsby_computes_the_papers_formula():

@@ -9,9 +9,9 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from adapter_modeling import parse
 from errors import UserError
 from hooks import Context, Hooks
+from methods.parsing import parse
 
 
 def shake(tiny, scale=0.3):

@@ -12,11 +12,11 @@ import tensorflow as tf
 from conftest import ROOT, run_process
 
 import task_model
-from adapter_modeling import parse
 from engines import ENGINES
 from errors import UserError
-from methods import METHODS
-from tasks.tables import Layout
+from methods.parsing import parse
+from methods.registry import METHODS
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
 TEXTS = [

@@ -10,8 +10,8 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from adapter_modeling import parse
 from hooks import Context
+from methods.parsing import parse
 from methods.sparse import GateHooks, largest
 
 BASE = modeling.BertConfig(vocab_size=30522)

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import functional
 import modeling
-import operations
 from errors import UserError
 from hooks import Context, Hooks
 
@@ -62,8 +62,8 @@ def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
         assert config.hidden_act == expected
     x = tf.constant([1.0])
     # Phi(1) = 0.841345; the approximation is 0.841192.
-    assert abs(operations.activation("gelu_erf")(x)[0] - 0.841345) < 1e-6
-    assert abs(operations.activation("gelu")(x)[0] - 0.841192) < 1e-6
+    assert abs(functional.activation("gelu_erf")(x)[0] - 0.841345) < 1e-6
+    assert abs(functional.activation("gelu")(x)[0] - 0.841192) < 1e-6
 
 
 @pytest.mark.parametrize(

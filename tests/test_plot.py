@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import modeling
 from errors import UserError
-from methods import METHODS
+from methods.registry import METHODS
 from scripts import collect_runs, plot
 
 pytestmark = pytest.mark.newer_stack

@@ -14,11 +14,10 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from conftest import ROOT, TINY_WORDS, run_process, spoil, write_table
-from test_checkpoints import google_bert  # noqa: F401 (a fixture)
+from test_sources import google_bert  # noqa: F401 (a fixture)
 
-import adapter_artifact
-import checkpoints
 from errors import UserError
+from weights import adapter_artifact, training_state
 
 FLAGS = flags.FLAGS
 
@@ -262,13 +261,15 @@ def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
             cwd=ROOT,
             stderr=subprocess.DEVNULL,
         )
-        while checkpoints.latest_step(str(tmp_path / "killed"))[1] <= steps[-1]:
+        while (
+            training_state.latest_step(str(tmp_path / "killed"))[1] <= steps[-1]
+        ):
             assert process.poll() is None, "ended before it could be killed"
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        steps.append(checkpoints.latest_step(str(tmp_path / "killed"))[1])
+        steps.append(training_state.latest_step(str(tmp_path / "killed"))[1])
     assert 0 < steps[1] < steps[2] < 300, steps
     run_process(*command("killed"))
     assert artifact_bytes(tmp_path / "killed") == artifact_bytes(

@@ -6,8 +6,8 @@ import json
 import pytest
 import tensorflow as tf
 
-import run_record
 from errors import UserError
+from weights import run_record
 
 RECORD = {
     "base": {"path": "/models/bert", "fingerprint": "abc"},

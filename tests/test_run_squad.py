@@ -10,11 +10,11 @@ import time
 import pytest
 from absl import flags
 from conftest import ROOT, own_lines, run_process, spoil, squad_file
-from test_checkpoints import google_bert  # noqa: F401 (a fixture)
+from test_sources import google_bert  # noqa: F401 (a fixture)
 
-import checkpoints
 from errors import UserError
 from tasks.squad import Squad
+from weights import training_state
 
 FLAGS = flags.FLAGS
 
@@ -154,7 +154,7 @@ def test_steps_may_be_counted_in_windows(answer, squad_flags):
     assert windows > 16
     assert run["training"]["steps"] == -(-windows * 25 // 8)
     assert (
-        checkpoints.latest_step(str(squad_flags["output_dir"]))[1]
+        training_state.latest_step(str(squad_flags["output_dir"]))[1]
         == (run["training"]["steps"])
     )
     squad_flags["count_steps_in"] = "questions"
@@ -200,12 +200,12 @@ def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
-    while not checkpoints.latest_step(str(tmp_path / "killed"))[1]:
+    while not training_state.latest_step(str(tmp_path / "killed"))[1]:
         assert process.poll() is None, "ended before it could be killed"
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert checkpoints.latest_step(str(tmp_path / "killed"))[1] < 120
+    assert training_state.latest_step(str(tmp_path / "killed"))[1] < 120
     run_process(*command("killed"), program="run_squad.py")
     for name in ("adapter/adapter.safetensors", "nbest_predictions.json"):
         contents = [

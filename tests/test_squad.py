@@ -10,12 +10,12 @@ import tensorflow as tf
 from absl import logging as absl_logging
 from conftest import TINY_WORDS
 
-import metrics
 import task_model
-from adapter_modeling import parse
 from errors import UserError
 from hooks import Context
 from input_pipeline import make_batch
+from methods.parsing import parse
+from tasks import squad_scores
 from tasks.squad import NEVER, SpanHead, Squad, best_logits
 from tasks.squad_answers import Candidates, Prediction
 from tasks.squad_data import Answer, Question
@@ -441,7 +441,9 @@ def test_scores_are_those_of_the_version(tokenizer):
     questions = [TWO[0], ask("q3", "the cat sat")]
     answers = [["cat"], []]
     assert TASK_2.evaluate(questions, None, predictions) == (
-        metrics.squad_2_scores(answers, ["cat", "cat"], np.array([0.5, -0.5]))
+        squad_scores.squad_2_scores(
+            answers, ["cat", "cat"], np.array([0.5, -0.5])
+        )
     )
     assert TASK.evaluate(TWO, None, predictions) == {
         "exact_match": 50.0,

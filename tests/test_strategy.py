@@ -19,12 +19,12 @@ from engine_jobs import (
     trained_values,
 )
 
-import checkpoints
 import optimization
 from engines import Hardware, check_batch_size, choose_engine
 from engines.strategy import StrategyEngine
 from errors import UserError
 from hooks import Context
+from weights import training_state
 
 
 def engine(name="strategy"):
@@ -71,7 +71,7 @@ def test_each_engine_goes_on_with_the_others_run(
     parts = make_job(tiny_config, folders("parts"))
     progress = train(engine(first), parts, rows, steps=8, stop_at=4)
     assert progress[-1][0] == 4
-    assert checkpoints.latest_step(parts.output_dir)[1] == 4
+    assert training_state.latest_step(parts.output_dir)[1] == 4
     resumed = train(engine(second), parts, rows, steps=8)
     assert [step for step, _ in resumed] == [5, 6, 7, 8]
     check_equal(trained_values(parts), trained_values(whole), 1e-5)

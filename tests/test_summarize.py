@@ -13,8 +13,8 @@ from fake_runs import FakeRuns
 from tensorboard.backend.event_processing import event_accumulator
 
 import modeling
-from adapter_modeling import parse
 from errors import UserError
+from methods.parsing import parse
 from scripts import collect_runs, summarize
 
 pytestmark = pytest.mark.newer_stack

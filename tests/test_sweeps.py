@@ -17,8 +17,8 @@ from sweep_stand_in import (
     wait_for,
 )
 
-from adapter_modeling import parse
-from methods import METHODS
+from methods.parsing import parse
+from methods.registry import METHODS
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,10 +6,10 @@ import pytest
 
 import modeling
 import task_model
-from adapter_modeling import parse
+from adapter_modeling import Houlsby
 from errors import UserError
-from methods.adapters import Houlsby
 from methods.base import TuningMethod
+from methods.parsing import parse
 from tasks import get_task
 
 BASE = modeling.BertConfig(vocab_size=30522)

@@ -20,7 +20,7 @@ from task_files import (
     write_split,
     write_task,
 )
-from test_tables import FILE_CONTENTS
+from test_table_files import FILE_CONTENTS
 
 from errors import UserError
 from tasks import TASKS, get_task, text_task

@@ -19,11 +19,11 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import checkpoints
 import hooks
-from adapter_modeling import parse
 from engines import Hardware, Job, choose_engine, training_step
+from methods.parsing import parse
 from methods.sparse import Gates
+from weights import training_state
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_dropout_in_lanes_is_reproducible_and_resumed(
     losses = train(make_engine(), whole, rows, steps=6)
     first = train(make_engine(), parts, rows, steps=6, stop_at=4)
     assert first == losses[:4]
-    assert checkpoints.latest_step(parts.output_dir)[1] == 4
+    assert training_state.latest_step(parts.output_dir)[1] == 4
     assert train(make_engine(), parts, rows, steps=6) == losses[4:]
     check_equal(trained_values(parts), trained_values(whole))
 

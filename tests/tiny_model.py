@@ -7,7 +7,7 @@ import modeling
 import optimization
 import task_model
 from hooks import Context
-from tasks.tables import Layout
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))

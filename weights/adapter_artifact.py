@@ -17,10 +17,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-import checkpoints
 import files
-import run_record
 from errors import UserError
+from weights import run_record
+from weights.base import Weights
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter.safetensors"
@@ -40,7 +40,7 @@ class Artifact:
     """
 
     config: Dict[str, Any]
-    weights: checkpoints.Weights
+    weights: Weights
 
 
 def changes(
@@ -80,9 +80,7 @@ def count(values: Dict[str, np.ndarray]) -> int:
     )
 
 
-def _apply(
-    stored: Dict[str, np.ndarray], base: checkpoints.Weights, path: str
-) -> checkpoints.Weights:
+def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     """The variables whose changes are stored.
 
     Raises:
@@ -107,7 +105,7 @@ def _apply(
             value.ravel()[stored[name + INDICES]] = stored[name + VALUES]
         return value
 
-    return checkpoints.Weights(path, shapes, read)
+    return Weights(path, shapes, read)
 
 
 def _check_changes(variable, indices, stored, base, path) -> None:
@@ -143,7 +141,7 @@ def write(
     files.write_json(os.path.join(folder, CONFIG_FILE), config)
 
 
-def read(folder: str, base: Optional[checkpoints.Weights] = None) -> Artifact:
+def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """Reads an adapter artifact.
 
     Args:
@@ -178,6 +176,4 @@ def read(folder: str, base: Optional[checkpoints.Weights] = None) -> Artifact:
     if base is not None and any(name.endswith(INDICES) for name in values):
         return Artifact(config, _apply(values, base, path))
     shapes = {name: value.shape for name, value in values.items()}
-    return Artifact(
-        config, checkpoints.Weights(path, shapes, values.__getitem__)
-    )
+    return Artifact(config, Weights(path, shapes, values.__getitem__))

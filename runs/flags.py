@@ -10,11 +10,11 @@ from typing import Any, Callable, Dict, List
 
 from absl import app, flags
 
-import adapter_modeling
 from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
-from preparation import Experiment, Training
+from methods import parsing
+from runs.setup import Experiment, Training
 from tasks.base import Task
 
 FLAGS = flags.FLAGS
@@ -84,7 +84,7 @@ def define_flags() -> None:
         "tuning_method",
         "houlsby",
         "What is added and trained, with arguments as in houlsby(size=64); "
-        f"one of {', '.join(adapter_modeling.METHODS)}.",
+        f"one of {', '.join(parsing.METHODS)}.",
     )
     integer(
         "adapter_size",
@@ -164,7 +164,7 @@ def tuning_method() -> Dict[str, Any]:
         for flag, argument in METHOD_FLAGS.items()
         if FLAGS[flag].present
     }
-    method = adapter_modeling.parse(FLAGS.tuning_method, named)
+    method = parsing.parse(FLAGS.tuning_method, named)
     for flag, argument in METHOD_FLAGS.items():
         value = getattr(method, argument, None)
         if FLAGS[flag].present and value != FLAGS[flag].value:

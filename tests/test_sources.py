@@ -10,12 +10,13 @@ from conftest import hugging_face_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import checkpoints
 import task_model
+from adapter_modeling import Houlsby
 from errors import UserError
-from methods.adapters import Houlsby
-from tasks.tables import Layout
+from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
+from weights import sources
+from weights.base import choose_initial_values, fingerprint
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -69,7 +70,7 @@ def test_every_layout_gives_the_same_weights(
         google_bert / "bert_model.ckpt",
         tmp_path / "old.safetensors",
     ):
-        weights = checkpoints.open_init_checkpoint(str(path)).weights
+        weights = sources.open_init_checkpoint(str(path)).weights
         for name, value in tiny_weights.items():
             np.testing.assert_array_equal(weights.read(name), value)
             assert weights.shapes[name] == value.shape
@@ -78,25 +79,24 @@ def test_every_layout_gives_the_same_weights(
 def test_fingerprint_is_the_weights_not_the_files(
     tiny_bert, google_bert, table, tiny_weights, tmp_path
 ):
-    def fingerprint(path):
-        opened = checkpoints.open_init_checkpoint(str(path))
-        return checkpoints.fingerprint(opened.weights, table)
+    def digest(path):
+        opened = sources.open_init_checkpoint(str(path))
+        return fingerprint(opened.weights, table)
 
-    assert fingerprint(tiny_bert) == fingerprint(google_bert)
+    assert digest(tiny_bert) == digest(google_bert)
     other = dict(tiny_weights)
     name = "bert/encoder/layer_1/output/dense/bias"
     other[name] = np.nextafter(other[name], np.float32(9))
     save_tensorflow(tmp_path / "other.ckpt", other)
-    assert fingerprint(tmp_path / "other.ckpt") != fingerprint(tiny_bert)
+    assert digest(tmp_path / "other.ckpt") != digest(tiny_bert)
 
 
 def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
     tiny_bert, table, tiny_weights
 ):
-    base = checkpoints.open_init_checkpoint(str(tiny_bert)).weights
+    base = sources.open_init_checkpoint(str(tiny_bert)).weights
     first, again, other = (
-        checkpoints.choose_initial_values(table, base, None, seed)
-        for seed in (1, 1, 2)
+        choose_initial_values(table, base, None, seed) for seed in (1, 1, 2)
     )
     adapter = "bert/encoder/layer_0/output/adapters/weights1"
     np.testing.assert_array_equal(first[adapter](), again[adapter]())
@@ -107,7 +107,7 @@ def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
 
 def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):
     folder = golden_dir / "adapter_bert_tiny"
-    opened = checkpoints.open_init_checkpoint(str(folder / "model.ckpt-20"))
+    opened = sources.open_init_checkpoint(str(folder / "model.ckpt-20"))
     assert opened.run is None and opened.trained is None
     assert "output_weights" in opened.weights.shapes
 
@@ -115,7 +115,7 @@ def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):
 def test_a_wrong_shape_names_the_variable_and_both_shapes(
     tiny_bert, tiny_config
 ):
-    base = checkpoints.open_init_checkpoint(str(tiny_bert)).weights
+    base = sources.open_init_checkpoint(str(tiny_bert)).weights
     wide = task_model.list_parameters(
         tiny_config.__class__(**{**vars(tiny_config), "intermediate_size": 64}),
         Houlsby(4),
@@ -124,16 +124,16 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
     with pytest.raises(
         UserError, match=r"has the shape \[16, 32\].*\[16, 64\]"
     ):
-        checkpoints.choose_initial_values(wide, base, None, 0)
+        choose_initial_values(wide, base, None, 0)
 
 
 def test_a_missing_variable_is_named(tmp_path, table, tiny_weights):
     partial = dict(tiny_weights)
     del partial["bert/pooler/dense/bias"]
     save_tensorflow(tmp_path / "partial.ckpt", partial)
-    base = checkpoints.open_init_checkpoint(str(tmp_path / "partial.ckpt"))
+    base = sources.open_init_checkpoint(str(tmp_path / "partial.ckpt"))
     with pytest.raises(UserError, match="lacks the variable bert/pooler"):
-        checkpoints.fingerprint(base.weights, table)
+        fingerprint(base.weights, table)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -151,8 +151,8 @@ def test_truncated_files_are_one_clear_line(
     content = victim.read_bytes()
     victim.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(UserError, match="damaged"):
-        opened = checkpoints.open_init_checkpoint(str(path))
-        checkpoints.fingerprint(opened.weights, table)
+        opened = sources.open_init_checkpoint(str(path))
+        fingerprint(opened.weights, table)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -162,8 +162,8 @@ def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
     (folder / "model.safetensors").write_bytes(content)
     (folder / "model.ckpt.index").write_bytes(content)
     for action in (
-        lambda: checkpoints.open_init_checkpoint(str(folder)),
-        lambda: checkpoints.open_init_checkpoint(str(folder / "model.ckpt")),
+        lambda: sources.open_init_checkpoint(str(folder)),
+        lambda: sources.open_init_checkpoint(str(folder / "model.ckpt")),
     ):
         try:
             action()
@@ -174,4 +174,4 @@ def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/model.safetensors", "."])
 def test_no_checkpoint_there_is_said(tmp_path, name):
     with pytest.raises(UserError, match="--init_checkpoint|missing"):
-        checkpoints.open_init_checkpoint(str(tmp_path / name))
+        sources.open_init_checkpoint(str(tmp_path / name))

@@ -10,20 +10,25 @@ from typing import Any, Dict, Optional, Tuple
 
 from absl import logging
 
-import adapter_artifact
-import adapter_modeling
-import checkpoints
 import files
-import run_record
 import task_model
 from engines import Hardware
 from errors import UserError
 from input_pipeline import Features
+from methods import parsing
 from methods.base import TuningMethod
 from modeling import BertConfig
 from optimization import Schedule
 from tasks.base import Task
 from tokenization import FullTokenizer
+from weights import adapter_artifact, run_record, sources, training_state
+from weights.base import (
+    InitialValues,
+    Weights,
+    choose_initial_values,
+    fingerprint,
+    start_fingerprint,
+)
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILES = ("bert_config.json", "config.json")
@@ -59,7 +64,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One run, as its flags describe it; see `run_flags.py` for each.
+    """One run, as its flags describe it; see `flags.py` for each.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
@@ -120,7 +125,7 @@ class Setup:
     step: int
     trained: Optional[str]
     learning_rate: float
-    initial_values: checkpoints.InitialValues
+    initial_values: InitialValues
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +139,8 @@ class Sources:
         step: training steps of those.
     """
 
-    opened: Optional[checkpoints.InitCheckpoint]
-    trained: Optional[checkpoints.Weights]
+    opened: Optional[sources.InitCheckpoint]
+    trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
 
@@ -147,21 +152,21 @@ def _open_sources(experiment: Experiment) -> Sources:
     if not path and experiment.output_dir and files.exists(run_file):
         run = run_record.read_description(run_file, "the run's description")
         path = run["base"]["path"]
-    opened = checkpoints.open_init_checkpoint(path) if path else None
+    opened = sources.open_init_checkpoint(path) if path else None
     if experiment.adapter:
         artifact = adapter_artifact.read(
             experiment.adapter, opened.weights if opened else None
         )
-        step = checkpoints.step_of(str(artifact.config.get("checkpoint")))
+        step = training_state.step_of(str(artifact.config.get("checkpoint")))
         return Sources(opened, artifact.weights, artifact.config, step)
     if opened is None or opened.trained is None:
         return Sources(opened, None, None, 0)
-    step = checkpoints.step_of(opened.path)
+    step = training_state.step_of(opened.path)
     return Sources(opened, opened.trained, opened.run, step)
 
 
 def _read_config(
-    experiment: Experiment, opened: Optional[checkpoints.InitCheckpoint]
+    experiment: Experiment, opened: Optional[sources.InitCheckpoint]
 ) -> BertConfig:
     """Reads the BERT config that is named, or lies beside the model."""
     path = experiment.bert_config_file
@@ -189,7 +194,7 @@ def _task_and_method(
     return task.complete(experiment.data_dir), method
 
 
-def describe(experiment: Experiment) -> str:
+def describe_parameters(experiment: Experiment) -> str:
     """The table of parameters of a run, without data or checkpoint.
 
     Raises:
@@ -240,8 +245,8 @@ def open_all(experiment: Experiment) -> Setup:
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
     base = {
-        "path": checkpoints.absolute(opened.weights.source),
-        "fingerprint": checkpoints.fingerprint(opened.weights, table),
+        "path": files.absolute(opened.weights.source),
+        "fingerprint": fingerprint(opened.weights, table),
     }
     if sources.description is not None:
         _check_same_model(sources, base, config, tokenizer)
@@ -251,7 +256,7 @@ def open_all(experiment: Experiment) -> Setup:
             sources.description["task"]["name"],
             sources.description.get("trained_with", method),
         )
-    initial_values = checkpoints.choose_initial_values(
+    initial_values = choose_initial_values(
         table,
         opened.weights,
         trained,
@@ -260,7 +265,7 @@ def open_all(experiment: Experiment) -> Setup:
     )
     if not experiment.do_train:
         weights = trained or opened.weights
-        run_step = checkpoints.latest_step(experiment.output_dir)[1]
+        run_step = training_state.latest_step(experiment.output_dir)[1]
         if not run_step:
             task_model.check_is_trained(table, weights.shapes, weights.source)
     return Setup(
@@ -271,7 +276,7 @@ def open_all(experiment: Experiment) -> Setup:
         tokenizer=tokenizer,
         table=table,
         base=base,
-        start=checkpoints.start_fingerprint(table, opened.weights, trained),
+        start=start_fingerprint(table, opened.weights, trained),
         step=sources.step,
         trained=trained.source if trained else None,
         learning_rate=experiment.training.learning_rate or method.learning_rate,
@@ -279,9 +284,7 @@ def open_all(experiment: Experiment) -> Setup:
     )
 
 
-def _check_two_phases(
-    method: TuningMethod, trained: Optional[checkpoints.Weights]
-) -> None:
+def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
     """Refuses where a method of two phases cannot be trained."""
     if trained is not None:
         raise UserError(
@@ -329,17 +332,17 @@ def _trained_method(
     experiment: Experiment, description: Dict[str, Any], source: str
 ) -> TuningMethod:
     """The method of something trained, which the flags must not contradict."""
-    kept = adapter_modeling.parse(description["method"])
+    kept = parsing.parse(description["method"])
     # What is kept of a training may be another method's.
     text = description.get("trained_with", description["method"])
-    method = adapter_modeling.parse(text)
+    method = parsing.parse(text)
     for argument in experiment.named_arguments:
         if not experiment.named_method and not hasattr(method, argument):
             raise UserError(
                 f"{source} was trained with {method}, which has no {argument}; "
                 "leave out its flag"
             )
-    wanted = adapter_modeling.parse(
+    wanted = parsing.parse(
         experiment.named_method or text.split("(")[0],
         {**dataclasses.asdict(method), **experiment.named_arguments},
     )
@@ -359,7 +362,7 @@ def _trained_method(
 
 
 def _beside(
-    opened: checkpoints.InitCheckpoint, names: Tuple[str, ...], flag: str
+    opened: sources.InitCheckpoint, names: Tuple[str, ...], flag: str
 ) -> str:
     """The path of the first of `names` that lies beside a checkpoint."""
     for name in names:
@@ -371,7 +374,7 @@ def _beside(
     )
 
 
-def record(
+def describe_run(
     setup: Setup,
     engine: Any,
     train_features: Optional[Features],
@@ -396,7 +399,7 @@ def record(
         )
     return {
         "base": setup.base,
-        "data_dir": folder and checkpoints.absolute(folder),
+        "data_dir": folder and files.absolute(folder),
         "tokenizer": setup.tokenizer.describe(),
         "method": str(setup.method),
         "task": {"name": setup.task.name, **setup.task.describe()},

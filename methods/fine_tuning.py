@@ -1,11 +1,11 @@
-"""Methods that add nothing and train some of BERT's own parameters."""
+"""Fine-tuning of all of BERT, of its uppermost layers, or of the head alone."""
 
 import dataclasses
 from typing import ClassVar
 
 from errors import UserError
 from methods import base
-from methods.base import FROZEN_BERT, LAYER_NORMS, TuningMethod
+from methods.base import FROZEN_BERT, TuningMethod
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,40 +61,6 @@ class TopLayers(TuningMethod):
             (r"bert/pooler/.*", True),
             FROZEN_BERT,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerNormOnly(TuningMethod):
-    """Every LayerNorm is trained: 38,400 parameters of BERT-base.
-
-    Source: Houlsby et al. 2019, section 3.4.
-    """
-
-    name: ClassVar[str] = "layernorm"
-    # As of bitfit, which trains as little.
-    learning_rate: ClassVar[float] = 1e-3
-
-    def rules(self, config):
-        """LayerNorms."""
-        return (LAYER_NORMS, FROZEN_BERT)
-
-
-@dataclasses.dataclass(frozen=True)
-class BitFit(TuningMethod):
-    """Every bias is trained, those of LayerNorms (beta) and the pooler too.
-
-    BERT-base: 12 (4 x 768 + 3,072 + 768 + 2 x 768) + 768 + 768 = 102,912.
-
-    Source: Ben Zaken et al. 2022, whose code includes the pooler's bias.
-    """
-
-    name: ClassVar[str] = "bitfit"
-    # Ben Zaken et al. 2022, the published code's default.
-    learning_rate: ClassVar[float] = 1e-3
-
-    def rules(self, config):
-        """Biases."""
-        return ((r"bert/.*/(bias|beta)", True), FROZEN_BERT)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from adapter_modeling import parse
+from adapter_modeling import Houlsby
 from errors import UserError
-from methods.adapters import Houlsby
-from methods.parts import Full
+from methods.fine_tuning import Full
+from methods.parsing import parse
 
 
 def test_defaults_fill_arguments_that_the_text_leaves_out():

@@ -12,7 +12,7 @@ from task_files import CUSTOM, PROPERTY, refusal
 
 from errors import UserError
 from tasks import get_task
-from tasks.tables import READERS, Layout, find_table, read_rows
+from tasks.table_files import READERS, Layout, find_table, read_rows
 from tasks.text_task import Example
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import operations
+import functional
 
 v1 = tf.compat.v1
 RATE = 0.3
@@ -61,32 +61,32 @@ def plain_attend(query, key, value, bias, keep=None):
 
 
 def drop(x, keep):
-    return operations.drop(x, keep, RATE)
+    return functional.drop(x, keep, RATE)
 
 
 def attend(query, key, value, bias, keep=None):
-    return operations.attend(query, key, value, bias, keep, RATE)
+    return functional.attend(query, key, value, bias, keep, RATE)
 
 
 IN_NUMPY = {
-    operations.gelu: gelu_in_numpy,
-    operations.gelu_erf: gelu_erf_in_numpy,
-    operations.layer_norm: layer_norm_in_numpy,
+    functional.gelu: gelu_in_numpy,
+    functional.gelu_erf: gelu_erf_in_numpy,
+    functional.layer_norm: layer_norm_in_numpy,
     drop: drop_in_numpy,
     attend: attend_in_numpy,
 }
 PLAIN = {
-    operations.gelu: functools.partial(tf.nn.gelu, approximate=True),
-    operations.gelu_erf: functools.partial(tf.nn.gelu, approximate=False),
-    operations.layer_norm: plain_layer_norm,
+    functional.gelu: functools.partial(tf.nn.gelu, approximate=True),
+    functional.gelu_erf: functools.partial(tf.nn.gelu, approximate=False),
+    functional.layer_norm: plain_layer_norm,
     drop: plain_drop,
     attend: plain_attend,
 }
 # How many of the arguments have gradients; they come first.
 DIFFERENTIABLE = {
-    operations.gelu: 1,
-    operations.gelu_erf: 1,
-    operations.layer_norm: 3,
+    functional.gelu: 1,
+    functional.gelu_erf: 1,
+    functional.layer_norm: 3,
     drop: 1,
     attend: 3,
 }
@@ -126,10 +126,10 @@ def attend_arguments(b, n, t, s, h, dropped):
 
 
 CASES = {
-    "gelu": (operations.gelu, (normal(4, 3, 50, deviation=3.0),)),
-    "gelu_erf": (operations.gelu_erf, (normal(4, 3, 50, deviation=3.0),)),
-    "LayerNorm of a matrix": (operations.layer_norm, norm_arguments(5, 24)),
-    "LayerNorm": (operations.layer_norm, norm_arguments(3, 5, 24)),
+    "gelu": (functional.gelu, (normal(4, 3, 50, deviation=3.0),)),
+    "gelu_erf": (functional.gelu_erf, (normal(4, 3, 50, deviation=3.0),)),
+    "LayerNorm of a matrix": (functional.layer_norm, norm_arguments(5, 24)),
+    "LayerNorm": (functional.layer_norm, norm_arguments(3, 5, 24)),
     "drop": (drop, (normal(3, 5, 7), kept(3, 5, 7))),
     "attend": (attend, attend_arguments(2, 3, 5, 5, 4, False)),
     "attend to more": (attend, attend_arguments(2, 3, 4, 7, 4, False)),
@@ -228,7 +228,7 @@ def test_gradients_are_those_of_the_formula(case, way):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(shape=st.lists(st.integers(0, 5), max_size=4))
 def test_gelu_takes_every_shape(shape):
-    for operation in (operations.gelu, operations.gelu_erf):
+    for operation in (functional.gelu, functional.gelu_erf):
         check_operation(operation, (normal(*shape, deviation=3.0),))
 
 
@@ -240,7 +240,7 @@ def test_gelu_takes_every_shape(shape):
 )
 def test_layer_norm_takes_every_shape(shape, size):
     check_operation(
-        operations.layer_norm, norm_arguments(*shape, size), tolerance=1e-4
+        functional.layer_norm, norm_arguments(*shape, size), tolerance=1e-4
     )
 
 
@@ -258,8 +258,8 @@ def test_no_rows_are_no_defect():
     """A lane has none where a batch has fewer rows than there are lanes."""
     shape = [0, 5, 24]
     x = tf.zeros(shape)
-    assert operations.gelu(x).shape == shape
-    assert operations.layer_norm(x, tf.ones([24]), tf.ones([24])).shape == shape
+    assert functional.gelu(x).shape == shape
+    assert functional.layer_norm(x, tf.ones([24]), tf.ones([24])).shape == shape
     arguments = [tf.zeros([0, 3, 5, 4])] * 3 + [tf.zeros([0, 1, 1, 5])]
     assert attend(*arguments).shape == [0, 3, 5, 4]
 
@@ -272,7 +272,7 @@ def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
     arguments = [tf.constant(a) for a in arguments]
     # The weights of LayerNorm are variables, which stay float32.
     places = range(len(arguments))
-    places = [0] if operation is operations.layer_norm else places
+    places = [0] if operation is functional.layer_norm else places
     narrow, wide = list(arguments), list(arguments)
     for place in places:
         if arguments[place].dtype == tf.float32:
@@ -304,7 +304,7 @@ def test_the_attention_bias_gets_no_gradient():
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-@pytest.mark.parametrize("operation", [operations.gelu, operations.gelu_erf])
+@pytest.mark.parametrize("operation", [functional.gelu, functional.gelu_erf])
 def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
     x = tf.constant([20.0, 1e4, 1e12, -20.0, -1e4, -1e12], dtype)
     value, gradient = differentiate(operation, 1, tf.ones([6]), x)
@@ -320,7 +320,7 @@ def test_layer_norm_of_constant_rows_is_finite(dtype):
     gamma, beta = tf.fill([8], 2.0), tf.range(8.0)
     upstream = normal(3, 8)
     value, *gradients = differentiate(
-        operations.layer_norm, 3, upstream, x, gamma, beta
+        functional.layer_norm, 3, upstream, x, gamma, beta
     )
     np.testing.assert_array_equal(value, tf.cast([beta] * 3, dtype))
     for gradient in gradients:
@@ -331,7 +331,7 @@ def test_layer_norm_of_constant_rows_is_finite(dtype):
 
 
 def draw(shape, rate, seed=(1, 2)):
-    return operations.keep_mask(
+    return functional.keep_mask(
         tf.constant(shape, tf.int32), rate, tf.constant(seed)
     ).numpy()
 
@@ -365,7 +365,7 @@ def test_the_share_that_is_dropped_is_the_rate(rate):
                 1.0
                 - tf.reduce_mean(
                     tf.cast(
-                        operations.keep_mask([size], rate, seed), tf.float64
+                        functional.keep_mask([size], rate, seed), tf.float64
                     )
                 )
             ),
@@ -421,7 +421,7 @@ def test_every_way_to_compute_draws_the_same_bits(way):
     expected = draw(shape, rate, seed)
     if way == "unknown dimensions":
         mask = tf.function(
-            lambda shape, seed: operations.keep_mask(shape, rate, seed),
+            lambda shape, seed: functional.keep_mask(shape, rate, seed),
             input_signature=[
                 tf.TensorSpec([3], tf.int32),
                 tf.TensorSpec([2], tf.int32),
@@ -429,7 +429,7 @@ def test_every_way_to_compute_draws_the_same_bits(way):
         )(tf.constant(shape), seed)
     else:
         mask = WAYS[way](
-            lambda seed: operations.keep_mask(tf.constant(shape), rate, seed),
+            lambda seed: functional.keep_mask(tf.constant(shape), rate, seed),
             [seed],
         )
     np.testing.assert_array_equal(mask, expected)

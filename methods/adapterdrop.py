@@ -1,0 +1,120 @@
+"""AdapterDrop: adapters without those of the lowest layers."""
+
+import dataclasses
+from typing import ClassVar
+
+import tensorflow as tf
+
+import modeling
+from adapter_modeling import AdapterHooks, Houlsby
+from errors import UserError
+from hooks import Hooks
+from methods import base
+from methods.adapters import Pfeiffer
+from methods.base import ALL_LAYERS, TuningMethod
+
+
+class RobustDropHooks(Hooks):
+    """In training, each batch goes without the adapters of its lowest layers.
+
+    How many is drawn uniformly from 0 to L - 1 for each batch; at prediction
+    they are always the same.
+    """
+
+    def __init__(self, hooks: AdapterHooks, layers: int, first: int):
+        """Takes the hooks of all adapters, L, and the layers to leave out."""
+        self.hooks, self.layers, self.first = hooks, layers, first
+
+    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
+        """With an adapter or without; shapes as in `Hooks`."""
+
+        def adapted():
+            return self.hooks.sublayer(
+                layer, site, inputs, outputs, layer_norm, context
+            )
+
+        def plain():
+            return layer_norm(inputs + outputs)
+
+        if not context.training:
+            return adapted() if layer >= self.first else plain()
+        dropped = tf.random.stateless_uniform(
+            [], context.step_seed, 0, self.layers, tf.int32, alg="philox"
+        )
+        result = tf.cond(dropped <= layer, adapted, plain)
+        result.set_shape(outputs.shape)
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterDrop(TuningMethod):
+    """Adapters without those of the lowest layers.
+
+    The specialized form has adapters in the layers from `first` on only, and
+    nothing below is differentiated. The robust one has and trains all, leaves
+    out those of a random number of the lowest layers from each batch, and
+    can then be used with any `first`. BERT-base: the parameters of
+    `over`; in the specialized form with `layers` from `first` on.
+
+    Attributes:
+        first: the lowest layer that keeps its adapters; 0 leaves out none.
+        over: the method whose adapters they are, `houlsby` or `pfeiffer`.
+        size: bottleneck size M.
+        robust: which form. A robust adapter can be evaluated with another
+            `first` than it was trained with.
+
+    Raises:
+        UserError: a size below 1, an unknown method, a layer that the model
+            does not have.
+
+    Source: Rueckle et al. 2021, section 3.2.
+    """
+
+    name: ClassVar[str] = "adapterdrop"
+    # That of the adapters that are left.
+    learning_rate: ClassVar[float] = 3e-4
+    first: int = 5
+    over: str = "houlsby"
+    size: int = 64
+    robust: bool = False
+
+    def __post_init__(self):
+        base.check_positive(self, "size")
+        base.check_choice(self, "over", ("houlsby", "pfeiffer"))
+        if self.first < 0:
+            raise UserError(
+                f"adapterdrop: first is {self.first}, the lowest layer that "
+                "keeps its adapters; expected at least 0"
+            )
+
+    def check(self, config):
+        """Compares `first` with the number of layers."""
+        if self.first >= config.num_hidden_layers:
+            raise UserError(
+                f"adapterdrop: first is {self.first}, but the model has only "
+                f"the layers 0 to {config.num_hidden_layers - 1}"
+            )
+
+    def _adapters(self, config: modeling.BertConfig) -> TuningMethod:
+        layers = ALL_LAYERS
+        if self.first and not self.robust:
+            layers = f"{self.first}-{config.num_hidden_layers - 1}"
+        kind = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}[self.over]
+        return kind(size=self.size, layers=layers)
+
+    def rules(self, config):
+        """Those of the method whose adapters they are."""
+        return self._adapters(config).rules(config)
+
+    def build(self, config, create, pooler):
+        """Creates the adapters that are left, or all if robust."""
+        hooks = self._adapters(config).build(config, create, pooler)
+        if not self.robust:
+            return hooks
+        return RobustDropHooks(hooks, config.num_hidden_layers, self.first)
+
+    def fits(self, trained):
+        """Equal; a robust one was trained for any `first`."""
+        if isinstance(trained, AdapterDrop) and self.robust:
+            return dataclasses.replace(trained, first=self.first) == self
+        return self == trained

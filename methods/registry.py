@@ -1,0 +1,40 @@
+"""The tuning methods that `--tuning_method` knows, by name."""
+
+from typing import Dict, Type
+
+from adapter_modeling import Houlsby
+from methods.adapterdrop import AdapterDrop
+from methods.adapters import Bapna, Parallel, Pfeiffer
+from methods.base import TuningMethod
+from methods.bitfit import BitFit
+from methods.compacter import Compacter
+from methods.fine_tuning import Full, HeadOnly, TopLayers
+from methods.ia3 import Ia3
+from methods.layer_norm import LayerNormOnly
+from methods.lora import Lora
+from methods.pals import Pals
+from methods.prefix import Prefix
+from methods.sparse import DiffPruning, LtSft
+
+METHODS: Dict[str, Type[TuningMethod]] = {
+    method.name: method
+    for method in (
+        Houlsby,
+        Pfeiffer,
+        Bapna,
+        Parallel,
+        AdapterDrop,
+        Compacter,
+        Pals,
+        Lora,
+        Prefix,
+        Ia3,
+        BitFit,
+        LayerNormOnly,
+        DiffPruning,
+        LtSft,
+        Full,
+        TopLayers,
+        HeadOnly,
+    )
+}

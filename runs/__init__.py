@@ -1,0 +1,1 @@
+"""One run, from flags to files."""

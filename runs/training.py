@@ -1,0 +1,78 @@
+"""A training from its first or next step to its last."""
+
+import contextlib
+import time
+from typing import Any, Sequence
+
+from absl import logging
+
+import input_pipeline
+from engines import Job
+from optimization import Schedule
+from progress import TrainingProgress
+from runs.setup import Setup
+
+
+def make_schedule(
+    setup: Setup, examples: Sequence, features: input_pipeline.Features
+) -> Schedule:
+    """The learning rates of the setup's training over these examples."""
+    training = setup.experiment.training
+    steps = setup.task.count_train_steps(
+        examples, features, training.batch_size, training.epochs
+    )
+    return Schedule(
+        setup.learning_rate, steps, int(steps * training.warmup_proportion)
+    )
+
+
+def run_steps(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+    first_step: int,
+) -> None:
+    """Trains a job from `first_step` to the schedule's end."""
+    training, steps = setup.experiment.training, schedule.num_train_steps
+    logging.info(
+        "training: %d steps of %d examples, from step %d, learning rate %g%s",
+        steps,
+        training.batch_size,
+        first_step,
+        schedule.learning_rate,
+        "" if training.learning_rate else f" (of {job.table.method})",
+    )
+    plan = input_pipeline.TrainPlan(
+        features.lengths,
+        training.batch_size,
+        steps,
+        training.seed,
+        training.length_pool_batches,
+    )
+    began = time.monotonic()
+    with contextlib.closing(
+        TrainingProgress(
+            schedule,
+            first_step,
+            training.batch_size,
+            job.output_dir if engine.is_chief else None,
+        )
+    ) as progress:
+        engine.train(
+            job,
+            features,
+            plan,
+            schedule,
+            first_step,
+            training.batch_size,
+            training.save_checkpoints_steps,
+            progress,
+        )
+    seconds = time.monotonic() - began
+    logging.info(
+        "trained in %.1f s, %.1f examples per second",
+        seconds,
+        (steps - first_step) * training.batch_size / seconds,
+    )

@@ -1,0 +1,95 @@
+"""The first of two trainings, for the methods that choose what to train."""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+import files
+import input_pipeline
+import modeling
+import task_model
+from engines import Job
+from optimization import Schedule
+from runs import training
+from runs.setup import Setup, describe_run
+from weights import google, run_record, training_state
+
+# Folder of the training that comes before a method of two phases.
+FIRST_PHASE = "phase_1"
+
+
+def first_phase_step(output_dir: str) -> int:
+    """How far the first of two trainings has come."""
+    _, step = training_state.latest_step(os.path.join(output_dir, FIRST_PHASE))
+    return step
+
+
+def first_phase_table(setup: Setup) -> task_model.ParameterTable:
+    """The variables of what is trained before the setup's method."""
+    return task_model.list_parameters(
+        setup.config, setup.method.first_phase, setup.task.build_head
+    )
+
+
+def train_first_phase(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+) -> Job:
+    """Trains what comes before the method, in a folder of its own.
+
+    A first phase that was interrupted goes on; one that is over is read.
+
+    Returns:
+        The job of the method itself, with the values that it starts from.
+    """
+    method, table = setup.method.first_phase, first_phase_table(setup)
+    folder = os.path.join(job.output_dir, FIRST_PHASE)
+    files.prepare_folder(folder)
+    initial_values = {
+        p.name: setup.initial_values.get(p.name)
+        or functools.partial(
+            modeling.initial_values, p.name, p.shape, p.initializer, job.seed
+        )
+        for p in table.parameters
+    }
+    record = describe_run(setup, engine, features, schedule)
+    record["method"] = str(method)
+    run_record.check(folder, record, do_train=True)
+    run_record.write(folder, record)
+    checkpoint, step = training_state.latest_step(folder)
+    if checkpoint:
+        training_state.check_training_checkpoint(checkpoint, table)
+    logging.info("phase 1 of 2: %s", method)
+    if step < schedule.num_train_steps:
+        first = dataclasses.replace(
+            job,
+            build_model=lambda create: task_model.TaskModel(
+                setup.config, method, setup.task.build_head, create
+            ),
+            table=table,
+            initial_values=initial_values,
+            output_dir=folder,
+        )
+        training.run_steps(engine, setup, first, features, schedule, step)
+    checkpoint, _ = training_state.latest_step(folder)
+    logging.info("phase 2 of 2: %s", setup.method)
+    start = setup.method.second_start(
+        [p.name for p in table.parameters if not p.is_added],
+        [p.name for p in table.parameters if p.group == "head"],
+        lambda name: setup.initial_values[name](),
+        google.open_tensorflow(checkpoint).read,
+    )
+    values = {
+        name: functools.partial(np.asarray, value, np.float32)
+        for name, value in start.items()
+    }
+    return dataclasses.replace(
+        job, initial_values={**job.initial_values, **values}
+    )

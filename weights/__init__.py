@@ -1,0 +1,1 @@
+"""Every weight that is read or written, by publisher and by purpose."""

@@ -1,0 +1,113 @@
+"""Safetensors files, under Hugging Face's names or Google's."""
+
+import re
+import struct
+from typing import Dict, Optional, Tuple
+
+import numpy as np
+import safetensors
+
+from errors import UserError
+from weights.base import Weights
+
+# Hugging Face name -> (Google's name, whether the matrix is transposed)
+HUGGING_FACE_NAMES = (
+    (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1", False),
+    (
+        r"embeddings\.LayerNorm\.(?:weight|gamma)",
+        "bert/embeddings/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"embeddings\.LayerNorm\.(?:bias|beta)",
+        "bert/embeddings/LayerNorm/beta",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:weight|gamma)",
+        r"bert/encoder/layer_\1/\2/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:bias|beta)",
+        r"bert/encoder/layer_\1/\2/LayerNorm/beta",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.weight",
+        r"bert/encoder/layer_\1/\2/kernel",
+        True,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.bias",
+        r"bert/encoder/layer_\1/\2/bias",
+        False,
+    ),
+    (r"pooler\.dense\.weight", "bert/pooler/dense/kernel", True),
+    (r"pooler\.dense\.bias", "bert/pooler/dense/bias", False),
+    (r"classifier\.weight", "output_weights", False),
+    (r"classifier\.bias", "output_bias", False),
+    (r"qa_outputs\.weight", "cls/squad/output_weights", False),
+    (r"qa_outputs\.bias", "cls/squad/output_bias", False),
+)
+
+
+def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
+    """Google's name of a Hugging Face tensor, and whether to transpose it.
+
+    Returns:
+        (None, False) for tensors that have no part in the encoder or a head.
+    """
+    name = hugging_face_name
+    if name.startswith("bert."):
+        name = name[len("bert.") :]
+    for pattern, replacement, transposed in HUGGING_FACE_NAMES:
+        if re.fullmatch(pattern, name):
+            result = re.sub(pattern, replacement, name)
+            return result.replace(".", "/"), transposed
+    return None, False
+
+
+def open_safetensors(path: str, translate: bool) -> Weights:
+    """Opens a safetensors file.
+
+    Args:
+        path: of the file.
+        translate: whether its names are Hugging Face's; else they are
+            Google's already.
+
+    Raises:
+        UserError: the file is missing, damaged or of another kind.
+    """
+    try:
+        file = safetensors.safe_open(path, framework="np")
+        names = list(file.keys())
+        found = {
+            name: tuple(file.get_slice(name).get_shape()) for name in names
+        }
+    except (OSError, safetensors.SafetensorError, struct.error) as error:
+        raise UserError(
+            f"{path} is missing, damaged or no safetensors file: {error}"
+        ) from error
+    sources: Dict[str, Tuple[str, bool]] = {}
+    for name in names:
+        target, transposed = google_name(name) if translate else (name, False)
+        if target:
+            sources[target] = (name, transposed)
+
+    def read(name: str) -> np.ndarray:
+        source, transposed = sources[name]
+        try:
+            value = np.asarray(file.get_tensor(source), np.float32)
+        except (TypeError, safetensors.SafetensorError) as error:
+            raise UserError(
+                f"{path}: the tensor {source} cannot be read ({error}); save "
+                "it as float32"
+            ) from error
+        return np.ascontiguousarray(value.T if transposed else value)
+
+    shapes = {
+        name: found[source][::-1] if transposed else found[source]
+        for name, (source, transposed) in sources.items()
+    }
+    return Weights(path, shapes, read)

@@ -1,0 +1,104 @@
+"""What `--init_checkpoint` names, in every layout that can start a run."""
+
+import dataclasses
+import os
+from typing import Any, Dict, Optional, Tuple
+
+import files
+from errors import UserError
+from weights import run_record, training_state
+from weights.base import Weights
+from weights.google import check_name, open_tensorflow
+from weights.hugging_face import open_safetensors
+
+SAFETENSORS_FILE = "model.safetensors"
+GOOGLE_CHECKPOINT = "bert_model.ckpt"
+
+
+@dataclasses.dataclass(frozen=True)
+class InitCheckpoint:
+    """What `--init_checkpoint` names.
+
+    Attributes:
+        path: as given, with a folder resolved to what it holds.
+        folder: where the vocabulary and the config lie by default.
+        weights: the model; for a training checkpoint its base.
+        trained: a training checkpoint's own variables, else None.
+        run: the content of the run's `run.json`, else None.
+    """
+
+    path: str
+    folder: str
+    weights: Weights
+    trained: Optional[Weights] = None
+    run: Optional[Dict[str, Any]] = None
+
+
+def open_init_checkpoint(path: str) -> InitCheckpoint:
+    """Opens any of the layouts that can start a run.
+
+    Args:
+        path: a TensorFlow checkpoint's prefix (Google's, adapter-bert's or a
+            training checkpoint of this project), a `.safetensors` file, or a
+            folder with `model.safetensors` or `bert_model.ckpt`.
+
+    Raises:
+        UserError: nothing of the kind is there, or it is damaged, or the base
+            of a training checkpoint is.
+    """
+    path, weights = open_pretrained(path)
+    folder = os.path.dirname(path)
+    run_file = os.path.join(folder, run_record.RUN_FILE)
+    if path.endswith(".safetensors") or not files.exists(run_file):
+        return InitCheckpoint(path, folder, weights)
+    run = run_record.read_description(run_file, "the run's description")
+    base_path = run["base"]["path"]
+    if files.absolute(base_path) == files.absolute(path):
+        # A run has written its files beside the model that it started from.
+        return InitCheckpoint(path, folder, weights)
+    try:
+        base_path, base = open_pretrained(base_path)
+    except UserError as error:
+        raise UserError(
+            f"{path} was trained upon {base_path}, which cannot be opened: "
+            f"{error}"
+        ) from error
+    return InitCheckpoint(path, os.path.dirname(base_path), base, weights, run)
+
+
+def open_pretrained(path: str) -> Tuple[str, Weights]:
+    """Opens what `open_init_checkpoint` takes, as it is.
+
+    Returns:
+        The path, with a folder resolved to what it holds, and the weights.
+
+    Raises:
+        UserError: nothing of the kind is there, or it is damaged.
+    """
+    if files.is_folder(path):
+        candidates = [
+            os.path.join(path, SAFETENSORS_FILE),
+            os.path.join(path, GOOGLE_CHECKPOINT),
+            training_state.latest_step(path)[0] or "",
+        ]
+        found = [
+            c
+            for c in candidates
+            if c and (files.exists(c) or files.exists(c + ".index"))
+        ]
+        if not found:
+            raise UserError(
+                f"the folder {path} holds no {SAFETENSORS_FILE} and no "
+                f"{GOOGLE_CHECKPOINT}; pass --init_checkpoint with one"
+            )
+        path = found[0]
+    if path.endswith(".safetensors"):
+        return path, open_safetensors(path, translate=True)
+    check_name(path, "--init_checkpoint")
+    if not files.exists(path + ".index"):
+        raise UserError(
+            f"--init_checkpoint {path} does not exist; expected a TensorFlow "
+            "checkpoint's prefix (as bert_model.ckpt), a .safetensors file or "
+            "a folder with one"
+        )
+    return path, open_tensorflow(path)
