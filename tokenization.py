@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -18,6 +18,8 @@ from errors import UserError
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
 # google-research/bert, `tokenization.py`: longer words become [UNK].
 MAX_CHARACTERS_PER_WORD = 200
+# Share of the entries that may be of the other case.
+STRAY = 0.01
 # Letters without decomposition, case or script rules of their own.
 STAND_INS = "\ua015\u1401\u16a0\ua66e"
 
@@ -68,13 +70,15 @@ def read_vocabulary(path: str) -> Dict[str, int]:
     return vocabulary
 
 
-def _is_cased(vocabulary: Dict[str, int]) -> bool:
-    """Whether a vocabulary, but for stray entries, is of a cased model.
+def _share_changed(
+    vocabulary: Dict[str, int], change: Callable[[str], str]
+) -> float:
+    """Share of the entries that a change of case changes.
 
-    Special tokens, as `[CLS]`, have capital letters in any.
+    Special tokens do not count: as `[CLS]`, they have capitals in any model.
     """
     words = [word for word in vocabulary if not word.startswith("[")]
-    return 100 * sum(word != word.lower() for word in words) > len(words)
+    return sum(word != change(word) for word in words) / max(1, len(words))
 
 
 def lower_sigmas(text: str) -> str:
@@ -120,7 +124,12 @@ class FullTokenizer:
         self.vocabulary = read_vocabulary(vocab_file)
         self.do_lower_case = do_lower_case
         self.vocab_size = max(self.vocabulary.values()) + 1
-        self.is_cased = _is_cased(self.vocabulary)
+        # Stray entries do not count. A script without cases is neither.
+        self.is_cased = _share_changed(self.vocabulary, str.lower) > STRAY
+        self.is_uncased = (
+            not self.is_cased
+            and _share_changed(self.vocabulary, str.upper) > STRAY
+        )
         self.classify_id = self.vocabulary[CLASSIFY]
         self.separate_id = self.vocabulary[SEPARATE]
         characters = set().union(*self.vocabulary)

@@ -32,6 +32,8 @@ from weights.base import (
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILES = ("bert_config.json", "config.json")
+# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
+MAX_VOCABULARY_PADDING = 1023
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,13 +170,19 @@ def _open_sources(experiment: Experiment) -> Sources:
 def _read_config(
     experiment: Experiment, opened: Optional[sources.InitCheckpoint]
 ) -> BertConfig:
-    """Reads the BERT config that is named, or lies beside the model."""
+    """Reads the BERT config that is named, or lies beside the model.
+
+    Its `gelu` is what the publisher of the weights computes.
+    """
     path = experiment.bert_config_file
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
-    return BertConfig.from_json_file(
+    config = BertConfig.from_json_file(
         path or _beside(opened, CONFIG_FILES, "--bert_config_file")
     )
+    if opened is not None and config.hidden_act == "gelu":
+        config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
+    return config
 
 
 def _task_and_method(
@@ -225,16 +233,7 @@ def open_all(experiment: Experiment) -> Setup:
         or _beside(opened, (VOCABULARY_FILE,), "--vocab_file"),
         experiment.do_lower_case,
     )
-    if tokenizer.vocab_size != config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
-            f"config says {config.vocab_size}; check --vocab_file"
-        )
-    if experiment.do_lower_case and tokenizer.is_cased:
-        raise UserError(
-            "the vocabulary has words with capital letters, which texts in "
-            "lower case never use; pass --do_lower_case=false"
-        )
+    _check_vocabulary(tokenizer, config)
     if experiment.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length is {experiment.max_seq_length}, but the model "
@@ -282,6 +281,32 @@ def open_all(experiment: Experiment) -> Setup:
         learning_rate=experiment.training.learning_rate or method.learning_rate,
         initial_values=initial_values,
     )
+
+
+def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:
+    """Compares the vocabulary with the model and with `--do_lower_case`."""
+    padding = config.vocab_size - tokenizer.vocab_size
+    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
+            f"config says {config.vocab_size}; check --vocab_file"
+        )
+    if padding:
+        logging.info(
+            "the model has %d entries more than the vocabulary, which no text "
+            "uses",
+            padding,
+        )
+    if tokenizer.do_lower_case and tokenizer.is_cased:
+        raise UserError(
+            "the vocabulary has words with capital letters, which texts in "
+            "lower case never use; pass --do_lower_case=false"
+        )
+    if not tokenizer.do_lower_case and tokenizer.is_uncased:
+        raise UserError(
+            "the vocabulary has no words with capital letters, so each such "
+            "word of a text would be unknown; leave out --do_lower_case=false"
+        )
 
 
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:

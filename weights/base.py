@@ -24,11 +24,14 @@ class Weights:
         source: where they come from, for messages.
         shapes: shape by Google's variable name.
         read: name -> float32 array of that shape.
+        gelu: what the publisher computes where the config says `gelu`, a name
+            of `functional.ACTIVATIONS`.
     """
 
     source: str
     shapes: Mapping[str, Tuple[int, ...]]
     read: Callable[[str], np.ndarray]
+    gelu: str = "gelu"
 
 
 def fingerprint(weights: Weights, table: Any) -> str:

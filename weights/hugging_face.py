@@ -110,4 +110,5 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         name: found[source][::-1] if transposed else found[source]
         for name, (source, transposed) in sources.items()
     }
-    return Weights(path, shapes, read)
+    # Hugging Face's `gelu` is the error function, whatever its config says.
+    return Weights(path, shapes, read, "gelu_erf" if translate else "gelu")

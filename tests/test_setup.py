@@ -1,0 +1,160 @@
+"""What a run opens: model, vocabulary, rate; whether they fit together."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import TINY_WORDS
+from test_sources import google_bert  # noqa: F401 (a fixture)
+
+from engines import Hardware
+from errors import UserError
+from methods.parsing import parse
+from methods.registry import METHODS
+from runs import setup
+from runs.setup import Experiment, Training
+from tasks.table_files import Layout
+from tasks.text_classification import TextClassification
+
+TRAINING = Training(
+    batch_size=8,
+    learning_rate=None,
+    adam_bias_correction=False,
+    epochs=1.0,
+    warmup_proportion=0.1,
+    save_checkpoints_steps=100,
+    length_pool_batches=8,
+    gradient_accumulation_steps=1,
+    seed=1,
+)
+
+
+@pytest.fixture
+def experiment(tiny_bert, tmp_path):
+    """A training with labels that no file has to be read for."""
+    return Experiment(
+        task=TextClassification(
+            "tiny",
+            labels=("bad", "good"),
+            labelled=Layout("text", None, "label"),
+            unlabelled=Layout("text"),
+        ),
+        method=parse("houlsby(size=4)"),
+        named_method=None,
+        named_arguments={},
+        training=TRAINING,
+        hardware=Hardware(),
+        engine="auto",
+        use_xla=False,
+        compute_dtype="float32",
+        data_dir="",
+        output_dir=str(tmp_path / "out"),
+        init_checkpoint=str(tiny_bert),
+        adapter="",
+        bert_config_file="",
+        vocab_file="",
+        do_lower_case=True,
+        max_seq_length=24,
+        do_train=True,
+        do_eval=False,
+        do_predict=False,
+        eval_batch_size=8,
+        predict_batch_size=8,
+    )
+
+
+def opened(experiment, **changes):
+    return setup.open_all(dataclasses.replace(experiment, **changes))
+
+
+def copy_of(tiny_bert, tmp_path, **keys):
+    """The tiny BERT with other keys in its config."""
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_bert, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **keys}))
+    return folder
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
+    experiment,
+    tiny_bert,
+    google_bert,  # noqa: F811
+    tmp_path,
+    act,
+):
+    folder = copy_of(tiny_bert, tmp_path, hidden_act=act)
+    found = opened(experiment, init_checkpoint=str(folder)).config.hidden_act
+    assert found == ("gelu_erf" if act == "gelu" else act)
+    # Google's names beside the same config mean Google's.
+    found = opened(
+        experiment,
+        init_checkpoint=str(google_bert),
+        bert_config_file=str(folder / "config.json"),
+    )
+    assert found.config.hidden_act == act
+
+
+def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
+    method = experiment.method
+    assert opened(experiment).learning_rate == method.learning_rate == 3e-4
+    training = dataclasses.replace(TRAINING, learning_rate=0.5)
+    assert opened(experiment, training=training).learning_rate == 0.5
+
+
+def test_every_method_has_a_rate_of_its_own():
+    for method in METHODS.values():
+        assert 1e-6 < vars(method)["learning_rate"] < 1e-1
+    # google-research/bert's default.
+    assert METHODS["full"].learning_rate == 5e-5
+
+
+def test_a_model_may_have_more_entries_than_the_vocabulary(
+    experiment, tiny_bert, tmp_path
+):
+    """As models do whose size of the vocabulary was rounded up."""
+    padded = len(TINY_WORDS) + 34
+    folder = copy_of(tiny_bert, tmp_path, vocab_size=padded)
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    name = "embeddings.word_embeddings.weight"
+    weights[name] = np.pad(weights[name], [[0, 34], [0, 0]])
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    found = opened(experiment, init_checkpoint=str(folder))
+    assert found.config.vocab_size == padded
+    folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
+    experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
+    too_many = len(TINY_WORDS) + setup.MAX_VOCABULARY_PADDING
+    config = json.loads((folder / "config.json").read_text())
+    config["vocab_size"] = too_many
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=f"29 entries.*says {too_many};"):
+        opened(experiment)
+
+
+@pytest.mark.parametrize(
+    "words, lower, refusal",
+    [
+        (TINY_WORDS, True, None),
+        (TINY_WORDS, False, "leave out --do_lower_case=false"),
+        ([*TINY_WORDS[:-1], "The"], False, None),
+        ([*TINY_WORDS[:-1], "The"], True, "pass --do_lower_case=false"),
+        # A script without cases.
+        ([*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))], True, None),
+        ([*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))], False, None),
+    ],
+)
+def test_lower_casing_has_to_fit_the_vocabulary(
+    experiment, tmp_path, words, lower, refusal
+):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(words), encoding="utf-8")
+    change = {"vocab_file": str(path), "do_lower_case": lower}
+    if refusal is None:
+        opened(experiment, **change)
+    else:
+        with pytest.raises(UserError, match=refusal):
+            opened(experiment, **change)
