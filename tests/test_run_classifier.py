@@ -311,7 +311,8 @@ def test_flags_have_berts_names_and_defaults(classify):
         "train_batch_size": 32,
         "eval_batch_size": 8,
         "predict_batch_size": 8,
-        "learning_rate": 5e-5,
+        # The method's own: 5e-5 of full fine-tuning.
+        "learning_rate": None,
         "num_train_epochs": 3.0,
         "warmup_proportion": 0.1,
         "save_checkpoints_steps": 1000,
@@ -387,7 +388,7 @@ def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
         ({"text_b_column": "label"}, "with pairs: False"),
         ({"tuning_method": "full"}, "was trained with houlsby"),
         ({"adapter_size": 8}, "was trained with houlsby"),
-        ({"do_lower_case": False}, "another --do_lower_case"),
+        ({"vocab_file": "words"}, "with another vocabulary"),
         ({"bert_config_file": "heads"}, "num_attention_heads 2"),
     ],
 )
@@ -400,6 +401,9 @@ def test_an_adapter_that_does_not_fit_is_refused(
         change = {
             "bert_config_file": spoil(tmp_path, "c.json", config.encode())
         }
+    if "vocab_file" in change:
+        words_of_it = "\n".join([*TINY_WORDS[:-1], "up"]).encode()
+        change = {"vocab_file": spoil(tmp_path, "v.txt", words_of_it)}
     del tiny_flags["adapter_size"]
     tiny_flags.update(
         adapter=tiny_flags["output_dir"] / "adapter",
@@ -448,3 +452,29 @@ def test_another_start_of_a_training_is_refused(classify, tiny_flags, tmp_path):
     classify(**tiny_flags, adapter=adapter)
     with pytest.raises(UserError, match="training.start was"):
         classify(**tiny_flags)
+
+
+@pytest.mark.real_data
+def test_checkpoints_are_named_as_the_published_programs_name_them(
+    classify, tiny_flags, shared_dir
+):
+    """MRPC, three epochs: the step that papers and courses name."""
+    tiny_flags.update(
+        task_name="MRPC",
+        data_dir=shared_dir / "glue" / "MRPC",
+        train_batch_size=32,
+        num_train_epochs=3,
+    )
+    classify(**tiny_flags)
+    out = tiny_flags["output_dir"]
+    assert (out / "model.ckpt-343.index").exists()
+    tiny_flags.update(
+        do_train=False,
+        do_eval=True,
+        init_checkpoint=out / "model.ckpt-343",
+        output_dir=out / "new",
+        eval_batch_size=32,
+    )
+    del tiny_flags["adapter_size"]
+    classify(**tiny_flags)
+    assert results(out / "new")["global_step"] == 343

@@ -42,7 +42,8 @@ PUBLISHED_FLAGS = {
     "do_predict": False,
     "train_batch_size": 32,
     "predict_batch_size": 8,
-    "learning_rate": 5e-5,
+    # The method's own: 5e-5 of full fine-tuning.
+    "learning_rate": None,
     "num_train_epochs": 3.0,
     "warmup_proportion": 0.1,
     "save_checkpoints_steps": 1000,
