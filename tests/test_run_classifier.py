@@ -461,7 +461,7 @@ def test_checkpoints_are_named_as_the_published_programs_name_them(
     """MRPC, three epochs: the step that papers and courses name."""
     tiny_flags.update(
         task_name="MRPC",
-        data_dir=shared_dir / "glue" / "MRPC",
+        data_dir=shared_dir / "data" / "glue" / "MRPC",
         train_batch_size=32,
         num_train_epochs=3,
     )
