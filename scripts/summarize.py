@@ -24,17 +24,16 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
-import tensorflow as tf  # noqa: E402
-from tensorboard.plugins.hparams import api as hparams  # noqa: E402
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
 
-import files  # noqa: E402
-from errors import UserError  # noqa: E402
-from scripts.collect_runs import (  # noqa: E402
+import command_line
+import files
+from scripts.collect_runs import (
     GLUE,
     GLUE_COLUMNS,
     OMITTED,
@@ -394,7 +393,7 @@ def write_hparams(runs: Iterable[Run], folder: str) -> None:
 
 
 def main() -> None:
-    """Reads the runs and writes all tables."""
+    """Writes the tables that the arguments name; raises as `write_all`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -404,10 +403,7 @@ def main() -> None:
         "--fixed_size", type=int, default=64, help="of Table 1's third row"
     )
     arguments = parser.parse_args()
-    try:
-        write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
 
 
 def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
@@ -445,4 +441,4 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

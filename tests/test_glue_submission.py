@@ -8,6 +8,7 @@ import zipfile
 import pytest
 from conftest import ROOT
 
+from errors import UserError
 from scripts import glue_submission
 from scripts.glue_submission import FILES, PREDICTIONS
 from tasks import get_task
@@ -91,8 +92,7 @@ def test_what_the_leaderboard_would_refuse_is_refused(
     path.unlink()
     if change:
         path.write_text("".join(f"{line}\n" for line in change(lines)))
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(UserError) as stopped:
         glue_submission.run([str(tmp_path), str(target)])
-    assert stopped.value.code.startswith("error: ")
-    assert str(path) in stopped.value.code and expected in stopped.value.code
+    assert str(path) in str(stopped.value) and expected in str(stopped.value)
     assert not target.exists()

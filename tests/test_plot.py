@@ -305,5 +305,5 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
 
 def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["", str(ROOT / "data"), "--output_dir=x"])
-    with pytest.raises(SystemExit, match="error: no run in"):
+    with pytest.raises(UserError, match="no run in"):
         plot.main()
