@@ -9,4 +9,4 @@
 set -euo pipefail
 root=$(dirname "$(realpath "$0")")/..
 PYTHONPATH=$root exec "${PYTHON:-"$root/.venv/bin/python"}" \
-  "$root/scripts/glue_submission.py" "$@"
+  "$root/scripts/internal/glue_submission.py" "$@"

@@ -31,7 +31,7 @@ tune() { # program, task, flags ...
 tune run_classifier.py customer_intents "$@"
 tune run_classifier.py same_meaning "$@"
 tune run_squad.py short_articles "$@"
-"$python" scripts/quickstart_table.py "$bert/model.safetensors" \
+"$python" -m scripts.internal.quickstart_table "$bert/model.safetensors" \
   "$out/customer_intents" "$out/same_meaning" "$out/short_articles"
-"$python" scripts/show_answers.py data/short_articles/dev.json \
+"$python" -m scripts.internal.show_answers data/short_articles/dev.json \
   "$out/short_articles/predictions.json" 5

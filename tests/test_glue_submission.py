@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT
 
 from errors import UserError
-from scripts import glue_submission
-from scripts.glue_submission import FILES, PREDICTIONS
+from scripts.internal import glue_submission
+from scripts.internal.glue_submission import FILES, PREDICTIONS
 from tasks import get_task
 
 pytestmark = pytest.mark.newer_stack

@@ -1,6 +1,6 @@
 """Writes a run's adapter without the adapters of each span of layers.
 
-    python -m scripts.ablate_adapter RUN OUTPUT_DIR
+    python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR
 
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
 `layers<first>-<last>`; ablation.json says what they are. An adapter is taken
@@ -99,5 +99,7 @@ def main(run: str, output: str) -> List[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m scripts.ablate_adapter RUN OUTPUT_DIR")
+        sys.exit(
+            "usage: python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR"
+        )
     command_line.run(lambda: print("\n".join(main(*sys.argv[1:]))))
