@@ -14,7 +14,7 @@ import functional
 import modeling
 from hooks import Hooks
 from methods import base
-from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, later
+from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 
 # Where adapters may be -> sites, and the scope of each.
 SCOPES = {"attention": "attention/output", "ffn": "output"}
@@ -177,11 +177,11 @@ class Houlsby(TuningMethod):
     learning_rate: ClassVar[float] = 3e-4
     size: int = 64
     init_scale: float = 1e-2
-    layers: str = later(ALL_LAYERS)
-    nonlinearity: str = later("gelu")
-    depth: int = later(1)
-    layer_norm: bool = later(False)
-    sites: str = later("both")
+    layers: str = added_later(ALL_LAYERS)
+    nonlinearity: str = added_later("gelu")
+    depth: int = added_later(1)
+    layer_norm: bool = added_later(False)
+    sites: str = added_later("both")
 
     def __post_init__(self):
         base.check_positive(self, "size", "init_scale", "depth")

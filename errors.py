@@ -15,3 +15,13 @@ class UserError(Exception):
         """Joins the lines of `message` to one, without control characters."""
         printable = (c if c.isprintable() else " " for c in message)
         super().__init__(" ".join("".join(printable).split()))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text; its class where it has none.
+
+    For the end of a message: what TensorFlow says may have many lines, or be
+    empty.
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

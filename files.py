@@ -126,8 +126,12 @@ def write_text(path: str, text: str) -> None:
 
 def write_json(path: str, value: Any) -> None:
     """Writes a value as indented JSON, as `write_bytes`."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    write_text(path, text + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A value as indented JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def prepare_folder(path: str) -> None:

@@ -172,11 +172,14 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
         # Named, so that every device and compiler draws the same bits.
         alg="philox",
     )
+    octets = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
+    # TensorFlow slices, adds and compares int32 on the host, where it expects
+    # shapes: a GPU's work would wait for a copy of all words.
+    last = tf.cast(tf.bitcast(octets[-4:], tf.int32), tf.int64)
     lower = int(rate * 256)
-    is_upper = words[-1] < int((rate * 256 - lower) * 2**32) - 2**31
-    threshold = lower + tf.cast(is_upper, tf.int32)
-    bits = tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:size]
-    return tf.reshape(bits, shape) >= tf.cast(threshold, tf.uint8)
+    is_upper = last < int((rate * 256 - lower) * 2**32) - 2**31
+    threshold = tf.cast(lower + tf.cast(is_upper, tf.int64), tf.uint8)
+    return tf.reshape(octets[:size], shape) >= threshold
 
 
 def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:

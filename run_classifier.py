@@ -7,20 +7,17 @@ With the flags of google-research/bert's `run_classifier.py`:
         --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
 """
 
-import os
+import quiet_tensorflow  # noqa: F401
 
-# TensorFlow's C++ notices would drown the run's own; set it to see them.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from absl import flags, logging
 
-from absl import flags, logging  # noqa: E402
-
-from errors import UserError  # noqa: E402
-from runs import experiment  # noqa: E402
-from runs import flags as run_flags  # noqa: E402
-from runs.setup import describe_parameters  # noqa: E402
-from tasks import TASKS, get_task  # noqa: E402
-from tasks.base import Task  # noqa: E402
-from tasks.custom import custom_task  # noqa: E402
+from errors import UserError
+from runs import experiment
+from runs import flags as run_flags
+from runs.setup import describe_parameters
+from tasks import TASKS, get_task
+from tasks.base import Task
+from tasks.custom import custom_task
 
 FLAGS = flags.FLAGS
 

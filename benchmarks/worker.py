@@ -18,7 +18,7 @@ import time
 import unittest.mock
 from typing import Any, Dict, List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf

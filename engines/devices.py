@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from engines import Hardware
-from errors import UserError
+from errors import UserError, first_line
 
 # Every lane adds about two seconds to the building of the graph.
 MAX_LANES = 8
@@ -179,7 +179,7 @@ def resolve_tpu(hardware: Hardware) -> Any:
         # Whatever the cloud's client libraries raise: all of it means that
         # no TPU answers to this name.
         raise UserError(
-            f"no TPU answers to the name {name!r}: {_first_line(error)}"
+            f"no TPU answers to the name {name!r}: {first_line(error)}"
         ) from error
     if master not in ("", "local"):
         # Batches and initial values are made in this process.
@@ -200,7 +200,7 @@ def _tpu_strategy(hardware: Hardware) -> tf.distribute.Strategy:
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise UserError(
             f"the TPU {tpu_name(hardware)!r} cannot be used: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from error
     if found.extended.num_hosts > 1:
         raise UserError(
@@ -226,7 +226,7 @@ def _worker_strategy() -> tf.distribute.Strategy:
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(
             "the environment variable TF_CONFIG cannot be used "
-            f"({_first_line(error)}); expected JSON as in "
+            f"({first_line(error)}); expected JSON as in "
             '{"cluster": {"worker": ["host:port", ...]}, '
             '"task": {"type": "worker", "index": 0}}'
         ) from error
@@ -237,9 +237,5 @@ def _worker_strategy() -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"the workers of TF_CONFIG cannot be used: {_first_line(error)}"
+            f"the workers of TF_CONFIG cannot be used: {first_line(error)}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]

@@ -15,7 +15,7 @@ import tensorflow as tf
 import input_pipeline
 import optimization
 from engines import Hardware, Job, devices, replicas, training_step
-from errors import UserError
+from errors import UserError, first_line
 from input_pipeline import Features, TrainPlan
 from progress import Progress, TrainingProgress
 
@@ -377,6 +377,6 @@ class _SaverHook(v1.train.SessionRunHook):
         except (tf.errors.OpError, OSError) as error:
             raise UserError(
                 f"cannot write the checkpoint {self._path}-{step}: "
-                f"{str(error).splitlines()[0]}"
+                f"{first_line(error)}"
             ) from error
         self._saved_step = step

@@ -16,7 +16,7 @@ import input_pipeline
 import optimization
 from engines import Hardware, Job, devices, replicas
 from engines.training_step import check_loss, loss_and_gradients, predict
-from errors import UserError
+from errors import UserError, first_line
 from input_pipeline import Batch, Features, TrainPlan
 from progress import Progress, TrainingProgress
 from weights import google, training_state
@@ -232,7 +232,7 @@ def _run(train_steps: Callable, batches: Iterator, count: tf.Tensor) -> float:
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         raise UserError(
             "another worker has stopped; see its log, then start all of them "
-            f"again ({str(error).splitlines()[0]})"
+            f"again ({first_line(error)})"
         ) from error
 
 

@@ -35,13 +35,13 @@ ALL_LAYERS = "all"
 LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 
 
-def later(default: Any) -> Any:
-    """A field for an argument that came after runs had been recorded.
+def added_later(default: Any) -> Any:
+    """A field for an argument that was added after runs had been recorded.
 
-    Runs are compared by their methods' texts, which leave it out where it has
-    its default.
+    Runs are compared by their methods' texts. Those of the older runs lack the
+    argument, so a method's text leaves it out where it has its default.
     """
-    return dataclasses.field(default=default, metadata={"unsaid": default})
+    return dataclasses.field(default=default, metadata={"left_out_at": default})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,13 +167,13 @@ class TuningMethod:
     def __str__(self) -> str:
         """The text that `parsing.parse` turns into an equal method.
 
-        Runs are compared by it. So it leaves out a value that a field's
-        metadata calls `unsaid`: that of an argument which came later.
+        Runs are compared by it. So it leaves out an argument of `added_later`
+        where that has its default.
         """
         arguments = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.metadata.get("unsaid")
+            if getattr(self, field.name) != field.metadata.get("left_out_at")
         )
         return f"{self.name}({arguments})" if arguments else self.name
 

@@ -4,12 +4,12 @@ Names and defaults are google-research/bert's where it has the flag. FLAGS is
 read here and in the entry points, nowhere else.
 """
 
-import sys
 import unicodedata
 from typing import Any, Callable, Dict, List
 
 from absl import app, flags
 
+import command_line
 from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
@@ -282,36 +282,29 @@ def experiment_from_flags(
 def run_app(main: Callable[[], None]) -> None:
     """Parses the flags and runs `main`.
 
-    What a user can cause ends in one line and exit code 1.
+    It ends as `command_line.run` says.
     """
 
     def parse_flags(arguments: List[str]) -> List[str]:
+        # Bytes that are no text, and what would break a line of the log.
+        broken = {"Cc", "Cs", "Zl", "Zp"}
+        for argument in arguments:
+            if broken & set(map(unicodedata.category, argument)):
+                raise UserError(f"unreadable argument {argument!a}")
         try:
             return FLAGS(arguments)
+        except BrokenPipeError:  # Of --help's reader, not of the flags.
+            raise
         except (flags.Error, OSError) as error:
-            raise SystemExit(_complain(str(error))) from error
+            raise UserError(str(error)) from error
         except UnicodeError as error:
-            complaint = f"the --flagfile is not UTF-8 text: {error}"
-            raise SystemExit(_complain(complaint)) from error
+            raise UserError(
+                f"the --flagfile is not UTF-8 text: {error}"
+            ) from error
 
-    for argument in sys.argv:
-        # Bytes that are no text, and what would break a line of the log.
-        if {"Cc", "Cs", "Zl", "Zp"} & set(map(unicodedata.category, argument)):
-            raise SystemExit(_complain(f"unreadable argument {argument!a}"))
-
-    def guarded(arguments: List[str]) -> None:
+    def checked(arguments: List[str]) -> None:
         if len(arguments) > 1:
-            raise SystemExit(_complain(f"unexpected: {arguments[1]}"))
-        try:
-            main()
-        except UserError as error:
-            raise SystemExit(_complain(str(error))) from error
-        except KeyboardInterrupt as error:
-            raise SystemExit(130) from error
+            raise UserError(f"unexpected: {arguments[1]}")
+        main()
 
-    app.run(guarded, flags_parser=parse_flags)
-
-
-def _complain(message: str) -> int:
-    print(f"error: {UserError(message)}", file=sys.stderr)
-    return 1
+    command_line.run(lambda: app.run(checked, flags_parser=parse_flags))

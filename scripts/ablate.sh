@@ -8,15 +8,15 @@
 # --data_dir; `python -m scripts.plot OUTPUT_DIR` draws the result. With L
 # layers these are L (L + 1) / 2 + 1 evaluations. PROGRAM=run_squad.py is for
 # question answering.
-source "$(dirname "$0")/grid.sh"
+source "$(dirname "$0")/internal/grid.sh"
 : "${PROGRAM=run_classifier.py}"
 open_grid 'usage: RUN=FOLDER scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS OF THE EVALUATION' "$@"
 if [ "$task" != status ]; then
   need RUN 'the output folder of a training'
   RUN=$(realpath "$RUN")
-  cd "$scripts/.."
+  cd "$project"
   # Prints a line for each artifact: its name.
-  names=$("$python" -m scripts.ablate_adapter "$RUN" "$output")
+  names=$("$python" -m scripts.internal.ablate_adapter "$RUN" "$output")
   base=$("$python" -c 'import json, sys
 print(json.load(open(sys.argv[1]))["base"]["path"])' "$RUN/adapter/adapter_config.json")
   for name in $names; do

@@ -6,7 +6,7 @@
 # Safe to interrupt and start again at any moment. `python -m scripts.summarize
 # OUTPUT_DIR` and `python -m scripts.plot OUTPUT_DIR` show what came out;
 # docs/methods.md has the table `methods` and the figure `per_task`.
-source "$(dirname "$0")/grid.sh"
+source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 
 # Methods and peak learning rates; docs/methods.md tells how these were found.
@@ -61,7 +61,7 @@ if [ "$task" != status ]; then
   add_task MRPC "$GLUE_DIR/MRPC" 4
   add_task RTE "$GLUE_DIR/RTE" 2
   add_task CoLA "$GLUE_DIR/CoLA" 4
-  "$scripts/first_rows.sh" "$data" "$output/data/SST-2" 4000
+  "$internal/cut_training_set.sh" "$data" "$output/data/SST-2" 4000
   add_task SST-2 "$output/data/SST-2" 2
 fi
 run_grid

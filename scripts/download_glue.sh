@@ -18,7 +18,7 @@ if [ $# -ne 1 ]; then
   exit 1
 fi
 url=${GLUE_URL:-https://dl.fbaipublicfiles.com} folder=$1
-scripts=$(dirname "$(realpath "$0")")
+internal=$(dirname "$(realpath "$0")")/internal
 python=${PYTHON:-python3}
 fetched=$folder/fetched
 mkdir -p "$fetched"
@@ -40,15 +40,15 @@ while read -r task file; do
       read -r _ second
       read -r _ third
       printf '%s\n' "$file" "$second" "$third" |
-        "$scripts/fetch.sh" "$url" "$fetched"
-      "$python" "$scripts/make_mrpc.py" "$fetched" "$new"
+        "$internal/fetch.sh" "$url" "$fetched"
+      "$python" "$internal/make_mrpc.py" "$fetched" "$new"
       ;;
     AX)
-      "$scripts/fetch.sh" "$url" "$fetched" <<< "$file"
+      "$internal/fetch.sh" "$url" "$fetched" <<< "$file"
       cp "$fetched/AX.tsv" "$new/diagnostic.tsv"
       ;;
     *)
-      "$scripts/fetch.sh" "$url" "$fetched" <<< "$file"
+      "$internal/fetch.sh" "$url" "$fetched" <<< "$file"
       archive=${file%% *}
       "$python" -m zipfile -e "$fetched/${archive##*/}" "$new"
       mv "$new/$task" "$folder/$task"

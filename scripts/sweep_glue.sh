@@ -7,7 +7,7 @@
 #   BERT=... GLUE_DIR=... scripts/sweep_glue.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # Safe to interrupt and start again at any moment. Every axis is a variable:
-source "$(dirname "$0")/grid.sh"
+source "$(dirname "$0")/internal/grid.sh"
 : "${TASKS=CoLA SST-2 MRPC STS-B QQP MNLI QNLI RTE}"
 : "${METHODS=houlsby}"            # also full, top_layers, pfeiffer, lora, ...
 : "${SIZES=8 64 256}"             # of adapters

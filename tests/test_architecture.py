@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 # of its modules.
 MAY_IMPORT = {
     "errors": set(),
+    "quiet_tensorflow": set(),
+    "command_line": {"errors"},
     "files": {"errors"},
     "metrics": {"errors"},
     "tokenization": {"errors", "files"},
@@ -69,6 +71,7 @@ MAY_IMPORT = {
         "weights",
     },
     "runs": {
+        "command_line",
         "engines",
         "errors",
         "files",
@@ -84,8 +87,8 @@ MAY_IMPORT = {
         "tokenization",
         "weights",
     },
-    "run_classifier": {"errors", "runs", "tasks"},
-    "run_squad": {"errors", "runs", "tasks"},
+    "run_classifier": {"errors", "quiet_tensorflow", "runs", "tasks"},
+    "run_squad": {"errors", "quiet_tensorflow", "runs", "tasks"},
 }
 FOLDERS = ("engines", "methods", "runs", "tasks", "weights")
 # Modules that are rooms of their own: what methods stand on is below the

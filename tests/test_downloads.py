@@ -34,7 +34,7 @@ def fetch(tmp_path):
 
     def run(folder, url=f"file://{source}"):
         return subprocess.run(
-            [SCRIPTS / "fetch.sh", url, folder],
+            [SCRIPTS / "internal/fetch.sh", url, folder],
             input=table,
             capture_output=True,
             text=True,
@@ -86,9 +86,9 @@ def test_downloads_name_whole_sums_and_where_they_go(name):
 def glue(tmp_path):
     """Runs download_glue.sh for small files, with their sums in its table."""
     source, scripts = tmp_path / "source", tmp_path / "scripts"
-    scripts.mkdir()
+    (scripts / "internal").mkdir(parents=True)
     for name in ("fetch.sh", "make_mrpc.py"):
-        shutil.copy(SCRIPTS / name, scripts)
+        shutil.copy(SCRIPTS / "internal" / name, scripts / "internal")
     text = (SCRIPTS / "download_glue.sh").read_text()
     start = text.index("<< 'FILES'\n") + len("<< 'FILES'\n")
     end = text.index("FILES\n", start)

@@ -8,8 +8,9 @@ import zipfile
 import pytest
 from conftest import ROOT
 
-from scripts import glue_submission
-from scripts.glue_submission import FILES, PREDICTIONS
+from errors import UserError
+from scripts.internal import glue_submission
+from scripts.internal.glue_submission import FILES, PREDICTIONS
 from tasks import get_task
 
 pytestmark = pytest.mark.newer_stack
@@ -91,8 +92,7 @@ def test_what_the_leaderboard_would_refuse_is_refused(
     path.unlink()
     if change:
         path.write_text("".join(f"{line}\n" for line in change(lines)))
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(UserError) as stopped:
         glue_submission.run([str(tmp_path), str(target)])
-    assert stopped.value.code.startswith("error: ")
-    assert str(path) in stopped.value.code and expected in stopped.value.code
+    assert str(path) in str(stopped.value) and expected in str(stopped.value)
     assert not target.exists()

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 import modeling
 from errors import UserError
 from methods.registry import METHODS
-from scripts import collect_runs, plot
+from scripts import plot
+from scripts.internal import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 
@@ -36,7 +37,9 @@ def many(fake):
             add("houlsby(size=8)", base + 0.05, 100)
             add("houlsby(size=64)", base + 0.12, 1000)
             add("top_layers(k=1)", base, 2000)
-    return collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    return collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
 
 
 def draw(function, *arguments):
@@ -63,10 +66,14 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
         for size in sizes:
             method = f"houlsby(size={size})"
             fake.add(task, method, {"accuracy": 0.5}, kept=size)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     assert list(plot.gaps(groups, "houlsby")) == ["houlsby(size=64)"]
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=8)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
     assert shares == sorted(shares) and len(shares) == 2
 
@@ -74,7 +81,9 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
 def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     for method in METHODS:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     styles = plot.styles(groups)
     assert set(styles) == set(METHODS)
     assert len({str(style) for style in styles.values()}) == len(METHODS)
@@ -86,7 +95,9 @@ def test_points_are_of_accuracy_where_there_is_one(fake):
         fake.add("cola", method, scores)
         scores = {"pearson": score / 3, "spearman": score}
         fake.add("sts-b", method, scores)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     ((_, points),) = plot.gaps(groups, "houlsby").values()
     assert sorted(points) == pytest.approx([-10, -10 / 3])
 
@@ -95,7 +106,9 @@ def test_glue_and_other_tasks_have_a_panel_each(fake):
     for task in ("rte", "spam"):
         for method in ("full", "houlsby(size=8)"):
             fake.add(task, method, {"accuracy": 0.5}, kept=9)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     figure = draw(plot.draw_trade_off, groups)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["GLUE", "other tasks"]
@@ -105,7 +118,9 @@ def test_a_panel_is_of_one_bert(fake):
     for task, bert in (("rte", "f"), ("qnli", "g")):
         for method in ("full", "houlsby(size=8)"):
             fake.add(task, method, {"accuracy": 0.5}, kept=9, bert=bert)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     with pytest.raises(UserError, match="of different BERTs"):
         plot.draw_trade_off(Figure(), groups)
 
@@ -114,7 +129,9 @@ def test_squad_1_and_2_have_a_panel_each(fake):
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, kept=9)
     scores = {"exact": 1.0, "f1": 2.0, "HasAns_f1": 3.0}
     fake.add("squad", "full", scores, kept=9)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     figure = draw(plot.draw_squad, groups)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["squad: f1", "squad 2.0: f1"]
@@ -122,7 +139,9 @@ def test_squad_1_and_2_have_a_panel_each(fake):
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=10)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     assert plot.gaps(groups, "houlsby") == {}
     assert not plot.draw_trade_off(Figure(), groups)
 
@@ -133,7 +152,9 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
         fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
         fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     (axes,) = draw(plot.draw_trade_off, groups).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
@@ -148,7 +169,9 @@ def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
         fake.add("rte", method, {"accuracy": 0.5}, kept=kept)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     (axes,) = draw(plot.draw_trade_off, groups).axes
     low, high = axes.get_xlim()
     shown = {
@@ -178,7 +201,9 @@ def test_each_task_has_a_panel_with_errors(many):
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
         fake.add(f"task{i}", "full", {"accuracy": 0.5}, kept=7000)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     assert len(draw(plot.draw_per_task, groups).axes) == 5
 
 
@@ -191,7 +216,9 @@ def test_initial_scales_are_compared_at_one_size(fake):
     ):
         method = f"houlsby(size={size}, init_scale={scale})"
         fake.add("rte", method, {"accuracy": score})
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     (axes,) = draw(plot.draw_init_scale, groups).axes
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
@@ -200,7 +227,9 @@ def test_initial_scales_are_compared_at_one_size(fake):
     fake.add("rte", "houlsby(8, init_scale=1.0)", {"accuracy": 0.9}, seed=2)
     # Under the same conditions only.
     fake.add("rte", "houlsby(8, init_scale=1e-3)", {"accuracy": 1.0}, rate=2)
-    groups = collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    groups = collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
     line = draw(plot.draw_init_scale, groups).axes[0].lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
@@ -291,7 +320,8 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
         )
         plot.main()
         contents.append({p.name: p.read_bytes() for p in out.iterdir()})
-    assert set(contents[0]) == {"ablation_scores.json"} | {
+    own = {"ablation_scores.json", "files_of_plot.json"}
+    assert set(contents[0]) == own | {
         f"{name}.{kind}"
         for name in ("ablation", "per_task", "trade_off")
         for kind in ("png", "svg")
@@ -305,5 +335,5 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
 
 def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["", str(ROOT / "data"), "--output_dir=x"])
-    with pytest.raises(SystemExit, match="error: no run in"):
+    with pytest.raises(UserError, match="no run in"):
         plot.main()

@@ -15,7 +15,7 @@ from adapter_modeling import Houlsby
 from errors import UserError
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
-from weights import sources
+from weights import google, sources
 from weights.base import choose_initial_values, fingerprint
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
@@ -169,6 +169,15 @@ def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
             action()
         except UserError as error:
             assert "\n" not in str(error)
+
+
+def test_an_error_without_a_text_is_one_line_too(monkeypatch):
+    def fail(prefix):
+        raise RuntimeError
+
+    monkeypatch.setattr(tf.train, "load_checkpoint", fail)
+    with pytest.raises(UserError, match="or incomplete: RuntimeError$"):
+        google.open_tensorflow("model.ckpt")
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/model.safetensors", "."])

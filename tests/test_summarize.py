@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing import event_accumulator
 import modeling
 from errors import UserError
 from methods.parsing import parse
-from scripts import collect_runs, summarize
+from scripts import summarize
+from scripts.internal import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 
@@ -32,7 +33,9 @@ def bert(tiny_config):
 
 
 def groups(fake):
-    return collect_runs.group(collect_runs.find_runs([str(fake.folder)]))
+    return collect_runs.group_by_task(
+        collect_runs.find_runs([str(fake.folder)])
+    )
 
 
 def cells(table):
@@ -375,6 +378,7 @@ def test_the_script_writes_tables_settings_and_hparams(fake, tmp_path):
     ]
     assert {path.name for path in out.iterdir()} == {
         *tables,
+        "files_of_summarize.json",
         "hparams",
         "settings.json",
     }
@@ -384,6 +388,8 @@ def test_the_script_writes_tables_settings_and_hparams(fake, tmp_path):
         "1": {"accuracy": 25.0, "loss": 1.0},
         "2": {"accuracy": 50.0, "loss": 1.0},
     }
+    # Of each trial there is one.
+    assert len(list((out / "hparams").glob("*/*"))) == 2
     trials = sorted((out / "hparams").iterdir())
     assert len(trials) == 2
     events = event_accumulator.EventAccumulator(str(trials[0]))

@@ -438,7 +438,9 @@ def test_an_empty_axis_is_refused(sweep, axis):
 def test_a_row_that_is_none_is_refused(sweep, row):
     sweep.run("--grid")
     done = subprocess.run(
-        [SCRIPTS / "run_row.sh", sweep.out, row], capture_output=True, text=True
+        [SCRIPTS / "internal/run_grid_row.sh", sweep.out, row],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
-from scripts import collect_runs
+from scripts.internal import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 
@@ -108,6 +108,8 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
         row = str(names.index(name) + 1)
         environment = {**sweep.environment, "SLOT": "0", "JOBS": "2"}
         subprocess.run(
-            ["scripts/run_row.sh", sweep.out, row], env=environment, check=True
+            ["scripts/internal/run_grid_row.sh", sweep.out, row],
+            env=environment,
+            check=True,
         )
         assert artifact.read_bytes() == content

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from errors import UserError
+from errors import UserError, first_line
 from weights.base import Weights
 
 
@@ -22,7 +22,7 @@ def open_tensorflow(prefix: str) -> Weights:
         except (tf.errors.OpError, LookupError, ValueError, RuntimeError) as e:
             raise UserError(
                 f"the checkpoint {prefix} is damaged or incomplete: "
-                f"{str(e).splitlines()[0]}"
+                f"{first_line(e)}"
             ) from e
 
     reader = guard(lambda: tf.train.load_checkpoint(prefix))

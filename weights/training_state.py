@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import files
-from errors import UserError
+from errors import UserError, first_line
 from weights.base import check_shape
 from weights.google import open_tensorflow
 
@@ -92,8 +92,7 @@ def save_training(
                 tf.io.gfile.remove(os.path.join(output_dir, name))
     except (tf.errors.OpError, OSError) as error:
         raise UserError(
-            f"cannot write the checkpoint {prefix}: "
-            f"{str(error).splitlines()[0]}"
+            f"cannot write the checkpoint {prefix}: {first_line(error)}"
         ) from error
 
 
@@ -108,7 +107,7 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         raise UserError(
             f"cannot read {os.path.join(output_dir, 'checkpoint')}: "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from error
     if path is None:
         return None, 0

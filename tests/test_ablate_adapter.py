@@ -11,7 +11,7 @@ import safetensors.numpy
 from conftest import ROOT
 
 from errors import UserError
-from scripts import ablate_adapter
+from scripts.internal import ablate_adapter
 
 
 @pytest.fixture

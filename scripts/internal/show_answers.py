@@ -1,10 +1,12 @@
 """Prints some questions of a SQuAD file with predicted and right answers.
 
-python scripts/show_answers.py dev.json out/predictions.json COUNT
+python -m scripts.internal.show_answers dev.json predictions.json COUNT
 """
 
 import json
 import sys
+
+import command_line
 
 
 def main(squad_file, predictions_file, count):
@@ -27,4 +29,4 @@ def main(squad_file, predictions_file, count):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    command_line.run(lambda: main(*sys.argv[1:]))

@@ -1,17 +1,16 @@
 """Makes the zip file for GLUE's leaderboard; glue_submission.sh says how."""
 
-import os
 import pathlib
 import sys
 import zipfile
 from typing import List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+import quiet_tensorflow  # noqa: F401
 
-from errors import UserError  # noqa: E402
-from tasks import get_task  # noqa: E402
-from tasks.text_regression import TextRegression  # noqa: E402
+import command_line
+from errors import UserError
+from tasks import get_task
+from tasks.text_regression import TextRegression
 
 PREDICTIONS = "test_predictions.tsv"
 # File of the zip -> task, file of the run, rows of the published test set.
@@ -105,14 +104,20 @@ def main(runs: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def run(arguments: List[str]) -> None:
-    """Runs `main`; what a user can cause ends in one line."""
+    """Runs `main` with the arguments of the command line.
+
+    Raises:
+        UserError: as `main`, or a file cannot be read or written.
+    """
     if len(arguments) != 2:
         sys.exit("usage: scripts/glue_submission.sh RUNS ZIP")
     try:
         main(*map(pathlib.Path, arguments))
-    except (UserError, OSError, UnicodeDecodeError) as error:
-        sys.exit(f"error: {error}")
+    except BrokenPipeError:  # Of what it prints.
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(str(error)) from error
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    command_line.run(lambda: run(sys.argv[1:]))

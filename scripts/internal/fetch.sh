@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches files and checks every one's size and SHA-256.
 #
-#   scripts/fetch.sh URL FOLDER < TABLE
+#   scripts/internal/fetch.sh URL FOLDER < TABLE
 #
 # TABLE has a line for each file: its path below URL, size in bytes, SHA-256.
 # Safe to run twice: files that are there and right are not fetched again, and

@@ -1,11 +1,13 @@
 """Prints what tuned tasks came to: score, trained parameters, file sizes.
 
-python scripts/quickstart_table.py model.safetensors out/task1 out/task2
+python -m scripts.internal.quickstart_table model.safetensors out/task1 ...
 """
 
 import json
 import os
 import sys
+
+import command_line
 
 
 def main(model_file, *run_folders):
@@ -36,4 +38,4 @@ def main(model_file, *run_folders):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    command_line.run(lambda: main(*sys.argv[1:]))

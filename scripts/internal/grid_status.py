@@ -1,6 +1,6 @@
 """Shows the state of a grid's runs.
 
-    python scripts/grid_status.py OUTPUT_DIR [--is_running]
+    python -m scripts.internal.grid_status OUTPUT_DIR [--is_running]
 
 Which run is alive is read off its lock, so on a cluster from any machine, if
 the disk that they share has locks. With --is_running nothing is printed; the
@@ -13,6 +13,8 @@ import pathlib
 import re
 import sys
 from typing import List, Tuple
+
+import command_line
 
 STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
@@ -92,4 +94,4 @@ def main(arguments: List[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command_line.run(lambda: main(sys.argv[1:]))

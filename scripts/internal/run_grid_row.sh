@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one row of a grid, unless it is finished, and notes how it ended.
 #
-#   scripts/run_row.sh OUTPUT_DIR ROW      (rows from 1)
+#   scripts/internal/run_grid_row.sh OUTPUT_DIR ROW      (rows from 1)
 #
 # In the run's folder: `lock` is held while it runs, `command` is its command
 # line, `flags` what of that tells runs apart, `log.txt` gets what it prints,
@@ -23,7 +23,7 @@ line=$(sed -n "${row}p" "$output/grid.tsv")
 IFS=$'\t' read -r name command flags <<< "$line"
 run=$output/runs/$name
 mkdir -p "$run"
-cd "$(dirname "$(realpath "$0")")/.."
+cd "$(dirname "$(realpath "$0")")/../.."
 
 share=
 if [ -n "${SLOT:-}" ] && [ "${JOBS:-1}" -gt 1 ] && command -v taskset > /dev/null; then

@@ -1,6 +1,6 @@
 """Writes a run's adapter without the adapters of each span of layers.
 
-    python -m scripts.ablate_adapter RUN OUTPUT_DIR
+    python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR
 
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
 `layers<first>-<last>`; ablation.json says what they are. An adapter is taken
@@ -13,14 +13,15 @@ import re
 import sys
 from typing import Dict, List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import quiet_tensorflow  # noqa: F401
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import files  # noqa: E402
-from errors import UserError  # noqa: E402
-from methods import parsing  # noqa: E402
-from weights import adapter_artifact  # noqa: E402
+import command_line
+import files
+from errors import UserError
+from methods import parsing
+from weights import adapter_artifact
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
@@ -98,8 +99,7 @@ def main(run: str, output: str) -> List[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m scripts.ablate_adapter RUN OUTPUT_DIR")
-    try:
-        print("\n".join(main(*sys.argv[1:])))
-    except UserError as problem:
-        sys.exit(f"error: {problem}")
+        sys.exit(
+            "usage: python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR"
+        )
+    command_line.run(lambda: print("\n".join(main(*sys.argv[1:]))))

@@ -4,6 +4,7 @@
 #   add_run NAME COMMAND...  a run; its folder is $runs/NAME
 #   add_tunings ADD          calls ADD NAME FLAGS... for every tuning of the axes
 #   run_grid                 writes OUTPUT_DIR/grid.tsv and does what is asked
+#   grid_status OUTPUT_DIR   shows the states of a grid's runs
 #
 #   absolute PATH            the path from the root
 #   need VARIABLE WHAT [file|folder|prefix]   refuses if it is not set, or there
@@ -16,8 +17,9 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   echo "error: bash 4.4 or newer is needed, found $BASH_VERSION" >&2
   exit 1
 fi
-scripts=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-python=${PYTHON:-$(dirname "$scripts")/.venv/bin/python}
+internal=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+project=$(realpath "$internal/../..")
+python=${PYTHON:-$project/.venv/bin/python}
 # Rows are run in the project's folder.
 case $python in */*) python=$(realpath -sm "$python") ;; esac
 
@@ -163,6 +165,10 @@ _add_schedules() { # function, name of the method, its flags ...
   done
 }
 
+grid_status() { # arguments of grid_status.py ...
+  (cd "$project" && exec "$python" -m scripts.internal.grid_status "$@")
+}
+
 # Rows are numbers into the file, so it must not change under those who count;
 # of a job array that is still queued nothing can be seen here.
 _write_grid() {
@@ -171,7 +177,7 @@ _write_grid() {
   new=$(mktemp "$output/grid.XXXXXX")
   printf '%s\n' "${rows[@]}" > "$new"
   if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
-    "$python" "$scripts/grid_status.py" "$output" --is_running || alive=$?
+    grid_status "$output" --is_running || alive=$?
     if [ $alive -ne 3 ]; then rm "$new"; fi
     case $alive in
       0) refuse "another grid is running in $output; wait for it, or choose another OUTPUT_DIR" ;;
@@ -198,7 +204,7 @@ _gpus() {
 
 run_grid() {
   if [ "$task" = status ]; then
-    "$python" "$scripts/grid_status.py" "$output"
+    grid_status "$output"
     return
   fi
   [ ${#rows[@]} -gt 0 ] || refuse 'the grid has no run; is one of its axes empty?'
@@ -220,7 +226,7 @@ run_grid() {
     return
   fi
   seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus xargs -P "$jobs" -n 1 \
-    --process-slot-var=SLOT "$scripts/run_row.sh" "$output" || failed=1
-  "$python" "$scripts/grid_status.py" "$output"
+    --process-slot-var=SLOT "$internal/run_grid_row.sh" "$output" || failed=1
+  grid_status "$output"
   return $failed
 }

@@ -91,8 +91,8 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """Runs that differ in nothing but their seeds."""
+class SeedGroup:
+    """Runs of one task that differ in nothing but their seeds."""
 
     runs: Tuple[Run, ...]
 
@@ -239,8 +239,8 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
     return list(found.values())
 
 
-def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
-    """The settings of each task, in the order of their first runs.
+def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
+    """The seed groups of each task, in the order of their first runs.
 
     Of a seed that was run twice the first counts; that the second came to
     something else is said.
@@ -248,7 +248,7 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
     Raises:
         UserError: runs of one task differ in BERT or data.
     """
-    groups: Dict[str, Dict[Any, Dict[int, Run]]] = {}
+    by_task: Dict[str, Dict[Any, Dict[int, Run]]] = {}
     firsts: Dict[str, Run] = {}
     for run in runs:
         first = firsts.setdefault(run.task, run)
@@ -262,8 +262,8 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
                 "it is cut: --max_seq_length, --doc_stride), so they cannot "
                 "be compared; name folders that hold only one of the two"
             )
-        settings = groups.setdefault(run.task, {})
-        seeds = settings.setdefault((str(run.method), run.conditions), {})
+        seed_groups = by_task.setdefault(run.task, {})
+        seeds = seed_groups.setdefault((str(run.method), run.conditions), {})
         first = seeds.setdefault(run.seed, run)
         if first.scores != run.scores:
             notice(
@@ -271,18 +271,20 @@ def group(runs: Iterable[Run]) -> Dict[str, List[Setting]]:
                 f"{first.folder}, with other scores"
             )
     return {
-        task: [Setting(tuple(seeds.values())) for seeds in settings.values()]
-        for task, settings in groups.items()
+        task: [
+            SeedGroup(tuple(seeds.values())) for seeds in seed_groups.values()
+        ]
+        for task, seed_groups in by_task.items()
     }
 
 
-def check_one_bert(groups: Dict[str, List[Setting]]) -> None:
+def check_one_bert(by_task: Dict[str, List[SeedGroup]]) -> None:
     """Refuses means and shares over tasks of different BERTs.
 
     Raises:
         UserError: the tasks' runs started from different BERTs.
     """
-    firsts = [settings[0].runs[0] for settings in groups.values()]
+    firsts = [seed_groups[0].runs[0] for seed_groups in by_task.values()]
     for run in firsts[1:]:
         if run.data["BERT"] != firsts[0].data["BERT"]:
             raise UserError(
@@ -324,21 +326,21 @@ def text_of(method: TuningMethod) -> str:
     return _arguments(method, with_sizes=True)
 
 
-def by_method(settings: Iterable[Setting]) -> Dict[str, List[Setting]]:
+def by_method(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
     """Settings by the method as `text_of` writes it."""
-    found: Dict[str, List[Setting]] = {}
-    for setting in settings:
-        found.setdefault(text_of(setting.method), []).append(setting)
+    found: Dict[str, List[SeedGroup]] = {}
+    for seed_group in seed_groups:
+        found.setdefault(text_of(seed_group.method), []).append(seed_group)
     return found
 
 
-def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
-    """The setting with the best mean score; the first of equal ones.
+def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
+    """The seed group with the best mean score; the first of equal ones.
 
     Only of those with the most seeds, since the best of single runs is better
-    by chance. None if no setting has the score.
+    by chance. None if none has the score.
     """
-    scored = [s for s in settings if score in s.runs[0].scores]
+    scored = [s for s in seed_groups if score in s.runs[0].scores]
     most = max((len(s.runs) for s in scored), default=0)
     complete = [s for s in scored if len(s.runs) == most]
     if len(complete) < len(scored):
@@ -350,32 +352,32 @@ def best(settings: Iterable[Setting], score: str) -> Optional[Setting]:
     return max(complete, key=lambda s: s.mean(score), default=None)
 
 
-def of_one_start(settings: Iterable[Setting]) -> List[Setting]:
+def of_one_start(seed_groups: Iterable[SeedGroup]) -> List[SeedGroup]:
     """Those of the initial scale that most have, of equal ones the default.
 
     Other scales are an experiment of their own; that they are left out is
     said.
     """
-    settings = list(settings)
-    scales = [getattr(s.method, "init_scale", None) for s in settings]
+    seed_groups = list(seed_groups)
+    scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
     usual = max(
         dict.fromkeys(scales),
         key=lambda scale: (scales.count(scale), scale == 1e-2),
         default=None,
     )
-    left = [s for s, scale in zip(settings, scales) if scale == usual]
-    if len(left) < len(settings):
+    left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
+    if len(left) < len(seed_groups):
         notice(
-            f"{settings[0].runs[0].task}, {settings[0].method.name}: "
-            f"{len(settings) - len(left)} settings with another initial scale "
-            f"than {usual:g} are not chosen from"
+            f"{seed_groups[0].runs[0].task}, {seed_groups[0].method.name}: "
+            f"{len(seed_groups) - len(left)} settings with another initial "
+            f"scale than {usual:g} are not chosen from"
         )
     return left
 
 
-def main_score(settings: Iterable[Setting]) -> str:
+def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     """The score by which settings of one task are chosen."""
-    run = next(iter(settings)).runs[0]
+    run = next(iter(seed_groups)).runs[0]
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score

@@ -1,0 +1,77 @@
+"""What a script may replace and delete in the folder of its results."""
+
+import json
+
+import pytest
+from fake_runs import FakeRuns
+
+from errors import UserError
+from scripts import plot, summarize
+from scripts.internal.result_folder import replace_results
+
+
+def names(folder):
+    """Paths of all files below a folder, but for the list of them."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "files_of_me.json"
+    }
+
+
+def test_earlier_results_are_replaced_and_deleted(tmp_path):
+    out = tmp_path / "out"
+    replace_results(str(out), "me", {"a": b"1", "b/c": b"2", "b/d/e": b"3"})
+    replace_results(str(out), "me", {"a": b"4", "b/c": b"5"})
+    assert names(out) == {"a", "b/c"}
+    assert (out / "a").read_bytes() == b"4"
+    assert not (out / "b/d").exists()
+    assert json.loads((out / "files_of_me.json").read_text()) == ["a", "b/c"]
+
+
+def test_what_others_have_written_stays(tmp_path):
+    replace_results(str(tmp_path), "me", {"b/c": b"1"})
+    replace_results(str(tmp_path), "you", {"d": b"2"})
+    for name in ("a", "b/other"):
+        (tmp_path / name).touch()
+    replace_results(str(tmp_path), "me", {"e": b"3"})
+    assert names(tmp_path) == {"a", "b/other", "d", "e", "files_of_you.json"}
+
+
+def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
+    (tmp_path / "b").write_text("mine")
+    with pytest.raises(UserError, match="was not written by me"):
+        replace_results(str(tmp_path), "me", {"a": b"1", "b": b"2"})
+    assert names(tmp_path) == {"b"}
+    assert (tmp_path / "b").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
+def test_a_list_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "files_of_me.json").write_text(text)
+    with pytest.raises(UserError, match="list of files"):
+        replace_results(str(tmp_path), "me", {})
+
+
+@pytest.mark.parametrize("write", [summarize.write_all, plot.draw_all])
+def test_tables_and_figures_leave_other_files_alone(
+    tmp_path, tiny_config, write
+):
+    fake = FakeRuns(tmp_path / "runs", tiny_config)
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
+    out = tmp_path / "out"
+    # Neither has anything to say of SQuAD.
+    mine = {"squad.md", "squad.png", "hparams/mine", "ablation_scores.json"}
+    for name in mine:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    more = (64,) if write is summarize.write_all else ()
+    write([str(fake.folder)], str(out), *more)
+    assert mine < names(out)
+    taken = "methods.md" if more else "per_task.png"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / taken).write_text("mine")
+    with pytest.raises(UserError, match=f"{taken} is there and was not"):
+        write([str(fake.folder)], str(other), *more)
+    assert names(other) == {taken}
