@@ -15,3 +15,8 @@ class UserError(Exception):
         """Joins the lines of `message` to one, without control characters."""
         printable = (c if c.isprintable() else " " for c in message)
         super().__init__(" ".join("".join(printable).split()))
+
+
+def first_line(error: BaseException) -> str:
+    """What to quote of another library's error."""
+    return (str(error) or repr(error)).splitlines()[0]

@@ -124,6 +124,12 @@ def train(
     return seen
 
 
+def predict(engine, job, rows, batch_size):
+    """The outputs of a predictor of its own."""
+    with engine.predictor(job) as predictor:
+        return predictor.predict(rows, batch_size, "eval")
+
+
 def trained_values(job, step=None):
     """All that the newest, or a named, checkpoint holds."""
     path = training_state.latest_step(job.output_dir)[0]

@@ -15,6 +15,7 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    predict,
     train,
     trained_values,
 )
@@ -161,7 +162,7 @@ def test_predictions_come_in_row_order_for_every_batch_size(
     job = make_job(tiny_config, folders("run"), task=SQUAD)
     fixed = dataclasses.replace(job, length=LENGTH)
     outputs = [
-        engine().predict(chosen, rows, size, "eval")
+        predict(engine(), chosen, rows, size)
         for chosen, size in ((job, 64), (job, 7), (fixed, 7))
     ]
     assert outputs[0]["start_logits"].shape == (40, 5)
@@ -306,8 +307,7 @@ def test_other_ways_to_compute_are_close(
     losses = [train(engine(name), job, rows, steps=5) for job in (plain, other)]
     np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
     predictions = [
-        engine(name).predict(job, rows, 8, "eval")["logits"]
-        for job in (plain, other)
+        predict(engine(name), job, rows, 8)["logits"] for job in (plain, other)
     ]
     assert predictions[1].dtype == np.float32
     np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)

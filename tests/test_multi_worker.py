@@ -44,7 +44,7 @@ job = dataclasses.replace(
 )
 rows = make_rows(CLASSIFICATION)
 losses = train(engine, job, rows, steps=6)
-outputs = engine.predict(job, rows, 7, "eval")["logits"]
+outputs = predict(engine, job, rows, 7)["logits"]
 print(json.dumps([losses, outputs.tolist()]))
 """
 
