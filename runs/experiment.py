@@ -128,7 +128,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     step = step or setup.step
     found: Dict[str, float] = {}
     decoded = {}
-    # Built for the first split; an error closes it too.
+    # Built for the first split; the program's end would close it too.
     predictor = engine.predictor(job)
 
     def predict(split: str, batch_size: int, what: str) -> Any:
