@@ -25,6 +25,9 @@ from task_model import TaskModel
 from weights import google, training_state
 from weights.base import InitialValues, Weights
 
+# Steps of one call to GPUs: few enough that progress is seen.
+GPU_STEPS = 10
+
 
 class StrategyEngine:
     """Runs a `Job` with tf.distribute."""
@@ -54,6 +57,16 @@ class StrategyEngine:
             self.shards,
             type(self._strategy).__name__,
         )
+
+    @property
+    def _steps_per_call(self) -> int:
+        """Steps of a training between two returns to the host.
+
+        An accelerator waits for its host as long as that reads a loss.
+        """
+        if self._hardware.use_tpu:
+            return self._hardware.iterations_per_loop
+        return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1
 
     @property
     def shards(self) -> int:
@@ -115,26 +128,25 @@ class StrategyEngine:
 
         @tf.function
         def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
-            loss = tf.constant(0.0)
-            for _ in tf.range(count):
-                losses = strategy.run(on_device, args=(next(batches),))
-                loss = strategy.experimental_local_results(losses)[0]
-            return loss
+            losses = tf.TensorArray(tf.float32, count)
+            for number in tf.range(count):
+                loss = strategy.run(on_device, args=(next(batches),))
+                loss = strategy.experimental_local_results(loss)[0]
+                losses = losses.write(number, loss)
+            return losses.stack()
 
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
-        # A TPU should not wait for its host after every step.
-        loop = (
-            self._hardware.iterations_per_loop if self._hardware.use_tpu else 1
-        )
         step, save_at = first_step, first_step
         while step < last_step:
             if step == save_at:
                 save_at = min(step + save_checkpoints_steps, last_step)
-            count = min(loop, save_at - step)
-            loss = _run(train_steps, batches, tf.constant(count))
-            step += count
-            check_loss(step, loss)
-            progress.update(step, loss)
+            count = min(self._steps_per_call, save_at - step)
+            for loss in _run(train_steps, batches, tf.constant(count)):
+                step += 1
+                count -= 1
+                check_loss(step, loss)
+                # Steps of one call have been done by its end.
+                progress.update(step, loss, is_timed=not count)
             if step == save_at and self.is_chief:
                 training_state.save_training(
                     job.output_dir, step, state.values()
@@ -183,14 +195,16 @@ class StrategyEngine:
         return _StrategyPredictor(job, strategy, trained and trained.built)
 
 
-def _run(train_steps: Callable, batches: Iterator, count: tf.Tensor) -> float:
-    """The loss of some training steps.
+def _run(
+    train_steps: Callable, batches: Iterator, count: tf.Tensor
+) -> List[float]:
+    """The losses of some training steps.
 
     Raises:
         UserError: another worker has stopped.
     """
     try:
-        return float(train_steps(batches, count))
+        return train_steps(batches, count).numpy().tolist()
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         raise UserError(
             "another worker has stopped; see its log, then start all of them "

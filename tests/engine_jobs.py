@@ -104,7 +104,8 @@ def train(
     progress = unittest.mock.Mock()
     seen = []
 
-    def update(step, loss):
+    def update(step, loss, is_timed=True):
+        del is_timed
         if stop_at and step > stop_at:
             raise Stopped
         seen.append((step, loss))
