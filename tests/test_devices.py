@@ -1,4 +1,4 @@
-"""Several devices of one machine, lanes of its CPU: the result is that of one."""
+"""Devices and lanes of one machine: the result is that of one."""
 
 import json
 import subprocess

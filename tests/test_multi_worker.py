@@ -1,4 +1,4 @@
-"""Several devices, several workers: the result is that of one."""
+"""Several workers: the result is that of one; what TF_CONFIG may say."""
 
 import json
 import os
@@ -7,22 +7,28 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT, run_process
 from engine_jobs import (
+    CLASSIFICATION,
     ESTIMATOR,
     SQUAD,
     check_equal,
     make_job,
+    make_rows,
+    predict,
+    train,
     trained_values,
 )
 
-from engines import Hardware, choose_engine, devices
+from engines import Hardware, choose_engine, multi_worker
 from engines.strategy import StrategyEngine
 from errors import UserError
+from methods.parsing import parse
+from runs import setup
 from weights import training_state
+
 
 def free_ports(count):
     sockets = [socket.socket() for _ in range(count)]
@@ -34,14 +40,18 @@ def free_ports(count):
     return ports
 
 
-def start_workers(command, folder):
+def start_workers(command, folder, kinds=("worker", "worker")):
     """Two processes that know each other by TF_CONFIG."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    cluster = {}
+    tasks = []
+    for kind, port in zip(kinds, free_ports(2)):
+        hosts = cluster.setdefault(kind, [])
+        tasks.append({"type": kind, "index": len(hosts)})
+        hosts.append(f"127.0.0.1:{port}")
     workers = []
-    for index in (0, 1):
-        task = {"type": "worker", "index": index}
+    for number, task in enumerate(tasks):
         config = json.dumps({"cluster": cluster, "task": task})
-        with open(folder / f"worker{index}.log", "w") as log:
+        with open(folder / f"worker{number}.log", "w") as log:
             workers.append(
                 subprocess.Popen(
                     [sys.executable, "run_squad.py", *command],
@@ -56,7 +66,10 @@ def start_workers(command, folder):
 def test_two_workers_give_the_result_of_one(
     tiny_bert, tiny_squad, steady_config, tmp_path
 ):
-    """One of them is killed on the way, and both are started again."""
+    """One of them is killed on the way, and both are started again.
+
+    Then the first is called master, which is a chief.
+    """
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))
 
@@ -88,7 +101,7 @@ def test_two_workers_give_the_result_of_one(
         assert workers[0].wait(300) != 0
         step = training_state.latest_step(str(tmp_path / "two"))[1]
         assert 0 < step < 200
-        workers = start_workers(command("two"), tmp_path)
+        workers = start_workers(command("two"), tmp_path, ("master", "worker"))
         for index, worker in enumerate(workers):
             log = tmp_path / f"worker{index}.log"
             assert worker.wait(300) == 0, log.read_text()[-3000:]
@@ -131,7 +144,7 @@ def test_a_port_in_use_is_one_clear_line(monkeypatch):
             "    print('line:', error)\n"
         )
         config = {
-            "cluster": {"worker": [address]},
+            "cluster": {"worker": [address, "127.0.0.1:1"]},
             "task": {"type": "worker", "index": 0},
         }
         done = subprocess.run(
@@ -144,28 +157,102 @@ def test_a_port_in_use_is_one_clear_line(monkeypatch):
     assert "line: the workers of TF_CONFIG cannot be used" in done.stdout, done
 
 
+def config(task, **cluster):
+    """TF_CONFIG of a task, as `worker 0`."""
+    kind, index = task.split()
+    return json.dumps(
+        {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+    )
+
+
+CLUSTER = config("chief 0", chief=["a:1"], worker=["b:1"])
+
+
 def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "{}")
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
     with pytest.raises(UserError, match="leave it out under TF_CONFIG"):
         StrategyEngine(Hardware(num_devices=2)).check_devices()
 
 
-WORKERS = '"cluster": {"worker": ["a:1"]}'
-
-
 @pytest.mark.parametrize(
-    "config",
+    "value, words",
     [
-        "{",
-        "[]",
-        f"{{{WORKERS}}}",
-        f'{{{WORKERS}, "task": {{"type": "worker", "index": 4}}}}',
-        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+        ("{", "Expecting"),
+        ("[]", "list"),
+        ('{"cluster": {"worker": ["a:1"]}}', "task"),
+        (config("worker 4", worker=["a:1"]), "out of range"),
+        (config("chief 0", worker=["a:1"]), "chief"),
+        (config("ps 0", ps=["a:1"]), "not ps"),
+        (config("worker 0", ps=["a:1"], worker=["b:1"]), "not ps"),
+        (config("evaluator 0", chief=["a:1"]), "not evaluator"),
+        (config("chief 0", chief=["a:1"], master=["b:1"]), "keep one"),
     ],
 )
-def test_a_broken_tf_config_is_one_clear_line(monkeypatch, config):
-    monkeypatch.setenv("TF_CONFIG", config)
-    with pytest.raises(UserError, match="TF_CONFIG cannot be used"):
-        StrategyEngine(Hardware()).check_devices()
+def test_a_broken_tf_config_is_one_clear_line(monkeypatch, value, words):
+    """Found when the engine is chosen, before anything is opened."""
+    monkeypatch.setenv("TF_CONFIG", value)
+    for check in (
+        lambda: choose_engine("auto"),
+        StrategyEngine(Hardware()).check_devices,
+    ):
+        with pytest.raises(UserError, match=f"cannot be used.*{words}"):
+            check()
 
 
+ALONE = [
+    "",
+    "{}",
+    '{"cluster": {}, "task": {"type": "worker", "index": 0}}',
+    config("master 0", master=["a:1"]),
+    config("chief 0", chief=["a:1"]),
+    config("worker 0", worker=["a:1"]),
+]
+
+
+@pytest.mark.parametrize("value", ALONE)
+def test_a_machine_alone_is_no_cluster(monkeypatch, value):
+    """Whatever starts the program calls it."""
+    monkeypatch.setenv("TF_CONFIG", "")
+    expected = choose_engine("auto")
+    monkeypatch.setenv("TF_CONFIG", value)
+    assert choose_engine("auto") == expected
+    engine = StrategyEngine(Hardware())
+    engine.check_devices()
+    assert engine.is_chief and engine.workers == 1
+    assert not multi_worker.is_multi_worker(engine._strategy)
+
+
+@ESTIMATOR
+def test_the_estimator_runs_on_a_machine_that_is_called_a_worker(
+    monkeypatch, tiny_config, folders
+):
+    """Which its own reading of TF_CONFIG would refuse."""
+    monkeypatch.setenv("TF_CONFIG", ALONE[-1])
+    engine, job = (
+        choose_engine("estimator")[0](Hardware()),
+        make_job(tiny_config, folders("run")),
+    )
+    engine.check_devices()
+    rows = make_rows(CLASSIFICATION)
+    assert len(train(engine, job, rows, steps=1)) == 1
+    assert len(predict(engine, job, rows, 8)["logits"]) == 40
+    assert os.environ["TF_CONFIG"] == ALONE[-1]
+
+
+def test_a_cluster_is_a_matter_of_the_strategy_engine(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    chosen, why = choose_engine("auto")
+    assert chosen is StrategyEngine and "names several processes" in why
+    if hasattr(tf, "estimator"):
+        with pytest.raises(UserError, match="several .*; use --engine=strat"):
+            choose_engine("estimator")
+
+
+def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
+    method = parse("lt_sft")
+    for value in ALONE:
+        monkeypatch.setenv("TF_CONFIG", value)
+        setup._check_two_phases(method, None)
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    with pytest.raises(UserError, match="in one process only, but TF_CONFIG"):
+        setup._check_two_phases(method, None)

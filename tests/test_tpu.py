@@ -15,5 +15,3 @@ def test_no_tpu_is_one_clear_line(monkeypatch):
     ):
         with pytest.raises(UserError, match=words):
             StrategyEngine(hardware).check_devices()
-
-
