@@ -235,19 +235,17 @@ def restore_order(
 
 def to_dataset(
     make_batches: object,
-    features: Features,
+    labels: Mapping[str, np.ndarray],
     length: Optional[int],
     batch_size: Optional[int],
-    with_labels: bool,
 ) -> tf.data.Dataset:
     """A `tf.data.Dataset` of batches made by a Python generator.
 
     Args:
         make_batches: function without arguments that yields `Batch`es.
-        features: tells names and types of the labels.
+        labels: those of the features; empty where batches hold none.
         length: static number of tokens, or None.
         batch_size: static number of rows, or None.
-        with_labels: whether batches hold labels.
 
     Returns:
         A dataset of dictionaries of tensors, two batches read ahead.
@@ -257,11 +255,10 @@ def to_dataset(
         for name in ("input_ids", "input_mask", "segment_ids")
     }
     signature["row"] = tf.TensorSpec([batch_size], tf.int32)
-    if with_labels:
-        for name, values in features.labels.items():
-            signature[name] = tf.TensorSpec(
-                (batch_size,) + values.shape[1:], values.dtype
-            )
+    for name, values in labels.items():
+        signature[name] = tf.TensorSpec(
+            (batch_size,) + values.shape[1:], values.dtype
+        )
     return tf.data.Dataset.from_generator(
         make_batches, output_signature=signature
     ).prefetch(2)

@@ -101,11 +101,18 @@ class TrainingProgress:
             "examples",
             first_step * batch_size,
         )
-        self._step = self._point_step = first_step
-        self._point_time: Optional[float] = None
+        self._step = self._point_step = self._rate_step = first_step
+        self._rate_time: Optional[float] = None
 
-    def update(self, step: int, loss: float) -> None:
-        """Takes note that `step` steps are done, the last with this loss."""
+    def update(self, step: int, loss: float, is_timed: bool = True) -> None:
+        """Takes note that `step` steps are done, the last with this loss.
+
+        Args:
+            step: steps done.
+            loss: of the last of them.
+            is_timed: whether it has just been done; not where several are
+                told at once, but for the last of these.
+        """
         self._progress.update(
             (step - self._step) * self._batch_size, f"loss {loss:.4f}"
         )
@@ -113,19 +120,23 @@ class TrainingProgress:
         if self._writer is None:
             return
         last = step == self._schedule.num_train_steps
-        if not last and step - self._point_step < self._every_steps:
-            return
-        now = time.monotonic()
-        self._writer.add_scalar("loss", loss, step)
-        self._writer.add_scalar("learning_rate", self._schedule(step), step)
-        # The first interval holds the building of the graph: no rate.
-        if self._point_time is not None:
-            examples = (step - self._point_step) * self._batch_size
-            self._writer.add_scalar(
-                "examples_per_second", examples / (now - self._point_time), step
-            )
-        self._point_step, self._point_time = step, now
-        self._writer.flush()
+        if last or step - self._point_step >= self._every_steps:
+            self._writer.add_scalar("loss", loss, step)
+            self._writer.add_scalar("learning_rate", self._schedule(step), step)
+            self._point_step = step
+        if is_timed and self._rate_step < self._point_step:
+            now = time.monotonic()
+            # The first interval holds the building of the graph: no rate.
+            if self._rate_time is not None:
+                self._writer.add_scalar(
+                    "examples_per_second",
+                    (step - self._rate_step)
+                    * self._batch_size
+                    / (now - self._rate_time),
+                    step,
+                )
+            self._rate_step, self._rate_time = step, now
+            self._writer.flush()
 
     def close(self) -> None:
         """Ends the bar and the curves."""

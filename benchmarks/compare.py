@@ -23,6 +23,7 @@ import tensorflow as tf
 import command_line
 import files
 from benchmarks import processes
+from engines import cpu_cores
 from errors import UserError
 from input_pipeline import Features
 from modeling import BertConfig
@@ -138,6 +139,7 @@ def compare(
         "dtype": comparison.dtype,
         "method": f"houlsby(size={ADAPTER_SIZE})",
         "adapter_size": ADAPTER_SIZE,
+        "cores": cpu_cores.count(),
         **models[comparison.model],
     }
     paddings = ["dynamic"] if comparison.kind == "predict" else list(PADDINGS)
@@ -371,7 +373,7 @@ def _first(features: Features, count: int) -> Features:
 def environment() -> Dict[str, Any]:
     """The machine and versions, for the head of every file of results."""
     return {
-        "machine": {"processor": processor(), "cores": cores()},
+        "machine": {"processor": processor(), "cores": cpu_cores.count()},
         "versions": {
             "tensorflow": tf.__version__,
             "python": platform.python_version(),
@@ -386,11 +388,6 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.split(":")[1].strip()
     return platform.processor()
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import modeling
 import optimization
 import task_model
 from benchmarks import flops
-from engines import Hardware, Job, choose_engine
+from engines import Hardware, Job, choose_engine, prediction
 from input_pipeline import Features
 from methods.parsing import parse
 from tasks.table_files import Layout
@@ -95,13 +95,17 @@ class Meter:
         self._began = 0.0
         self._wait()
 
-    def update(self, step: int, loss: float = 0.0) -> None:
-        """A training has done a step."""
+    def update(
+        self, step: int, loss: float = 0.0, is_timed: bool = True
+    ) -> None:
+        """A training has done a step; when is known if it is timed."""
         del loss
+        if not is_timed:
+            return
         # The first step after a pause had its batch made in the pause.
         if self._first is None:
             self._first, self._began = step, time.perf_counter()
-        elif step - self._first == self._steps:
+        elif step - self._first >= self._steps:
             self._answer(range(self._first, step))
             self._wait()
 
@@ -185,16 +189,16 @@ class BatchClock:
 def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
     """Predicts all rows at each request; the first batch is not measured."""
     rows, size = read_rows(options["rows"]), options["batch_size"]
-    module = sys.modules[type(engine).__module__]
     config = modeling.BertConfig(**options["config"])
     batches = input_pipeline.sorted_batches(rows, size)[1:]
     lengths = [int(rows.lengths[batch].max()) for batch in batches]
+    predictor = engine.predictor(job)
     while request():
         clock = BatchClock()
         with unittest.mock.patch.object(
-            module, "Progress", lambda *args, clock=clock: clock
+            prediction, "Progress", lambda *args, clock=clock: clock
         ):
-            engine.predict(job, rows, size, "benchmark")
+            predictor.predict(rows, size, "benchmark")
         answer(
             examples=sum(clock.counts[1:]),
             seconds=clock.times[-1] - clock.times[0],

@@ -1,20 +1,20 @@
 """How training and prediction run on devices.
 
-An engine is a class with `check_devices`, `train` and `predict`; with `shards`,
-the devices that a batch is divided among, `lanes`, the groups of rows that
-each of them computes at the same time, `workers`, the processes that take part,
-and `is_chief`, whether this one writes the files, which hold after
-`check_devices`. All see the same batches, model, optimizer and initial values,
-which a `Job` holds.
+An engine is a class with `check_devices`, `train` and `predictor`, which makes
+a `prediction.Predictor`; with `shards`, the devices that a batch is divided
+among, `lanes`, the groups of rows that each of them computes at the same time,
+`workers`, the processes that take part, and `is_chief`, whether this one writes
+the files, which hold after `check_devices`. All see the same batches, model,
+optimizer and initial values, which a `Job` holds.
 """
 
 import dataclasses
 import importlib
-import os
 from typing import Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
+from engines import multi_worker
 from errors import UserError
 from modeling import CreateVariable
 from task_model import ParameterTable, TaskModel
@@ -98,15 +98,16 @@ def choose_engine(name: str) -> Tuple[type, str]:
     chosen where it can run.
 
     Raises:
-        UserError: no engine has this name, or it cannot run here.
+        UserError: no engine has this name, or it cannot run here, or
+            TF_CONFIG cannot be used.
     """
     if name not in ("auto", *ENGINES):
         raise UserError(
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
-    if os.environ.get("TF_CONFIG"):
-        found, why = "strategy", "TF_CONFIG is set"
+    if multi_worker.is_cluster():
+        found, why = "strategy", "TF_CONFIG names several processes"
     elif hasattr(tf, "estimator"):
         found, why = "estimator", f"TensorFlow {tf.__version__} has it"
     else:

@@ -1,14 +1,12 @@
-"""Which devices there are, as a tf.distribute strategy."""
+"""Which devices of this machine there are, as a tf.distribute strategy."""
 
-import json
-import os
-from typing import Any, List
+from typing import List
 
 import tensorflow as tf
 from absl import logging
 
-from engines import Hardware
-from errors import UserError, first_line
+from engines import Hardware, cpu_cores, multi_worker, tpu
+from errors import UserError
 
 # Every lane adds about two seconds to the building of the graph.
 MAX_LANES = 8
@@ -47,7 +45,7 @@ def use_lanes(hardware: Hardware) -> int:
                 "--num_devices"
             )
         return 1
-    cores = _cores()
+    cores = cpu_cores.count()
     lanes = hardware.cpu_lanes or min(cores, MAX_LANES)
     if lanes >= cores > 1:
         try:
@@ -56,13 +54,6 @@ def use_lanes(hardware: Hardware) -> int:
             # Too late: TensorFlow has run something.
             logging.info("each operation keeps all cores, beside the lanes")
     return lanes
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def names(hardware: Hardware) -> List[str]:
@@ -95,7 +86,7 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
     Raises:
         UserError: a device is missing, or TF_CONFIG cannot be used.
     """
-    workers = bool(os.environ.get("TF_CONFIG"))
+    workers = multi_worker.is_cluster()
     if hardware.num_devices and (hardware.use_tpu or workers):
         raise UserError(
             f"--num_devices={hardware.num_devices} is for one machine without "
@@ -103,139 +94,10 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
             "GPUs) and with --use_tpu (--num_tpu_cores)"
         )
     if hardware.use_tpu:
-        return _tpu_strategy(hardware)
+        return tpu.strategy(hardware)
     if workers:
-        return _worker_strategy()
+        return multi_worker.strategy()
     devices = names(hardware)
     if len(devices) == 1:
         return tf.distribute.get_strategy()
     return tf.distribute.MirroredStrategy(devices)
-
-
-def prediction_strategy(
-    training_strategy: tf.distribute.Strategy,
-) -> tf.distribute.Strategy:
-    """The strategy for a prediction, which one worker computes alone."""
-    if is_multi_worker(training_strategy):
-        return tf.distribute.get_strategy()
-    return training_strategy
-
-
-def is_multi_worker(found: tf.distribute.Strategy) -> bool:
-    """Whether other processes take part."""
-    return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)
-
-
-def count_workers(found: tf.distribute.Strategy) -> int:
-    """Processes that take part."""
-    if not is_multi_worker(found):
-        return 1
-    cluster = found.cluster_resolver.cluster_spec().as_dict()
-    return sum(map(len, cluster.values()))
-
-
-def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes the files."""
-    if not is_multi_worker(training_strategy):
-        return True
-    resolver = training_strategy.cluster_resolver
-    if resolver.task_type == "worker":
-        cluster = resolver.cluster_spec().as_dict()
-        return "chief" not in cluster and resolver.task_id == 0
-    return resolver.task_type == "chief"
-
-
-def tpu_name(hardware: Hardware) -> str:
-    """The name of the TPU.
-
-    Raises:
-        UserError: neither a flag nor the environment names one.
-    """
-    # The resolver itself does not know "local" from the environment.
-    name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
-    if not name:
-        raise UserError(
-            "--use_tpu=true needs --tpu_name or the environment variable "
-            "TPU_NAME (local on a TPU VM)"
-        )
-    return name
-
-
-def resolve_tpu(hardware: Hardware) -> Any:
-    """The resolver of the TPU that the flags or the environment name.
-
-    Raises:
-        UserError: no TPU was named or answers, or it is of another machine.
-    """
-    name = tpu_name(hardware)
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=name,
-            zone=hardware.tpu_zone or None,
-            project=hardware.gcp_project or None,
-        )
-        master = resolver.master()
-    except Exception as error:
-        # Whatever the cloud's client libraries raise: all of it means that
-        # no TPU answers to this name.
-        raise UserError(
-            f"no TPU answers to the name {name!r}: {first_line(error)}"
-        ) from error
-    if master not in ("", "local"):
-        # Batches and initial values are made in this process.
-        raise UserError(
-            f"the TPU {name!r} is on another machine ({master}); run on "
-            "the TPU VM itself with --tpu_name=local (TPU nodes, which "
-            "were reached over the network, were retired in 2025)"
-        )
-    return resolver
-
-
-def _tpu_strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    resolver = resolve_tpu(hardware)
-    try:
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        found = tf.distribute.TPUStrategy(resolver)
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the TPU {tpu_name(hardware)!r} cannot be used: "
-            f"{first_line(error)}"
-        ) from error
-    if found.extended.num_hosts > 1:
-        raise UserError(
-            f"the TPU {tpu_name(hardware)!r} has {found.extended.num_hosts} "
-            "hosts; only one is supported"
-        )
-    if found.num_replicas_in_sync != hardware.num_tpu_cores:
-        raise UserError(
-            f"the TPU {tpu_name(hardware)!r} has "
-            f"{found.num_replicas_in_sync} cores, but --num_tpu_cores is "
-            f"{hardware.num_tpu_cores}"
-        )
-    return found
-
-
-def _worker_strategy() -> tf.distribute.Strategy:
-    try:
-        config = json.loads(os.environ["TF_CONFIG"])
-        kind = config["task"]["type"]
-        config["cluster"][kind][config["task"]["index"]]
-        if set(config["cluster"]) - {"chief", "worker"}:
-            raise ValueError("only chief and worker tasks are supported")
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            "the environment variable TF_CONFIG cannot be used "
-            f"({first_line(error)}); expected JSON as in "
-            '{"cluster": {"worker": ["host:port", ...]}, '
-            '"task": {"type": "worker", "index": 0}}'
-        ) from error
-    logging.info(
-        "waiting for all %d workers", sum(map(len, config["cluster"].values()))
-    )
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the workers of TF_CONFIG cannot be used: {first_line(error)}"
-        ) from error

@@ -7,17 +7,28 @@ their pretrained values at every start and stay out of checkpoints.
 """
 
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf
 
 import input_pipeline
 import optimization
-from engines import Hardware, Job, devices, replicas, training_step
+from engines import (
+    Hardware,
+    Job,
+    devices,
+    multi_worker,
+    replicas,
+    training_step,
+)
+from engines import tpu as tpu_devices
+from engines.prediction import Outputs, Predictor
+from engines.session_stream import SessionStream
 from errors import UserError, first_line
-from input_pipeline import Features, TrainPlan
-from progress import Progress, TrainingProgress
+from input_pipeline import Batch, Features, TrainPlan
+from progress import TrainingProgress
+from weights import training_state
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu
@@ -49,8 +60,8 @@ class EstimatorEngine:
         if not hardware.use_tpu:
             self._devices = devices.names(hardware)
             return
-        resolver = devices.resolve_tpu(hardware)
-        target = devices.tpu_name(hardware)
+        resolver = tpu_devices.resolve(hardware)
+        target = tpu_devices.name_of(hardware)
         metadata = resolver.get_tpu_system_metadata()
         if metadata.num_hosts > 1:
             raise UserError(
@@ -100,10 +111,9 @@ class EstimatorEngine:
                 lambda: input_pipeline.train_batches(
                     features, plan, steps, job.length, shards
                 ),
-                features,
+                features.labels,
                 job.length,
                 batch_size // shards,
-                with_labels=True,
             )
 
         mirrored = len(self._devices) > 1
@@ -127,52 +137,18 @@ class EstimatorEngine:
             return self._hardware.num_tpu_cores
         return len(self._devices)
 
-    def predict(
-        self, job: Job, features: Features, batch_size: int, what: str
-    ) -> Dict[str, np.ndarray]:
-        """Predicts every row.
+    def predictor(self, job: Job) -> Predictor:
+        """Predicts with the job's model, on one device or the TPU's cores."""
+        cores = self.shards if self._hardware.use_tpu else 1
+        return _EstimatorPredictor(
+            job,
+            cores,
+            self._hardware.use_tpu,
+            lambda batch_size: self._estimator(job, batch_size, None),
+        )
 
-        Args:
-            job: the model; its folder's newest checkpoint is used where there
-                is one, else the initial values.
-            features: of the split.
-            batch_size: rows at once, over all cores.
-            what: name of the work, for its progress.
-
-        Returns:
-            The head's outputs by name, [rows, ...], in row order.
-        """
-
-        def input_fn(params):
-            def generate():
-                for rows in input_pipeline.sorted_batches(
-                    features, params["batch_size"]
-                ):
-                    batch = input_pipeline.make_batch(
-                        features, rows, job.length
-                    )
-                    for name in features.labels:
-                        del batch[name]
-                    yield batch
-
-            return input_pipeline.to_dataset(
-                generate, features, job.length, None, with_labels=False
-            )
-
-        estimator = self._estimator(job, batch_size, None)
-        outputs: Dict[str, list] = {}
-        progress = Progress(what, len(features), "examples")
-        for batch in estimator.predict(input_fn, yield_single_examples=False):
-            for name, value in batch.items():
-                outputs.setdefault(name, []).append(value)
-            progress.update(len(value))
-        progress.close()
-        batches = input_pipeline.sorted_batches(features, batch_size)
-        return {
-            name: input_pipeline.restore_order(batches, values)
-            for name, values in outputs.items()
-        }
-
+    # One machine may have a TF_CONFIG, which a RunConfig may refuse.
+    @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
         config = tpu.RunConfig(
@@ -207,6 +183,7 @@ class EstimatorEngine:
             predict_batch_size=batch_size,
         )
 
+    @multi_worker.unseen()
     def _mirrored_estimator(self, job, batch_size, schedule):
         """A plain Estimator: TPUEstimator cannot use several GPUs."""
         config = tf.estimator.RunConfig(
@@ -270,6 +247,110 @@ class EstimatorEngine:
             )
 
         return model_fn
+
+
+class _EstimatorPredictor(Predictor):
+    """Predicts in one session of TPUEstimator."""
+
+    def __init__(
+        self,
+        job: Job,
+        shards: int,
+        use_tpu: bool,
+        make_estimator: Callable[[int], Any],
+    ):
+        """Takes what makes an estimator for a batch size."""
+        super().__init__(job, shards)
+        self._use_tpu = use_tpu
+        self._make_estimator = make_estimator
+        self._size = 0
+        self._stream: Optional[SessionStream] = None
+        self._loader = _LoadHook(None)
+
+    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+        # One group waits while another is computed.
+        waiting = 0
+        try:
+            for group in groups:
+                size = sum(len(batch["row"]) for batch in group)
+                if self._use_tpu and size != self._size:
+                    # Compiled for one size.
+                    self._stop()
+                if self._stream is None:
+                    self._start(size)
+                self._stream.put(group)
+                waiting += 1
+                if waiting > 1:
+                    yield self._stream.get()
+                    waiting -= 1
+            while waiting:
+                yield self._stream.get()
+                waiting -= 1
+        except BaseException:
+            # What is under way belongs to no later prediction.
+            self._stop()
+            raise
+
+    def _start(self, size: int) -> None:
+        checkpoint, _ = training_state.latest_step(self._job.output_dir)
+        job, loader = self._job, _LoadHook(self._loader.values)
+        make_estimator = self._make_estimator
+
+        # Without the predictor, which would never be let go of.
+        def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
+            def input_fn(params: Any) -> tf.data.Dataset:
+                del params  # Batches have been divided already.
+                return input_pipeline.to_dataset(read, {}, job.length, None)
+
+            return make_estimator(size).predict(
+                input_fn,
+                hooks=[loader],
+                checkpoint_path=checkpoint,
+                yield_single_examples=False,
+            )
+
+        self._size, self._loader = size, loader
+        self._stream = SessionStream(start)
+
+    def _stop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+        if self._use_tpu:
+            # There the whole stream is one run, which has read the values.
+            self._stop()
+        self._loader.values = values
+
+    def _release(self) -> None:
+        self._stop()
+
+
+class _LoadHook(v1.train.SessionRunHook):
+    """Sets variables before a session's next run."""
+
+    def __init__(self, values: Optional[Dict[str, np.ndarray]]):
+        """Takes arrays by name, or None to leave all as they are."""
+        self.values = values
+        self._loaded: Optional[Dict[str, np.ndarray]] = None
+
+    def after_create_session(self, session, coord):
+        self._load(session)
+
+    def before_run(self, run_context):
+        self._load(run_context.session)
+
+    def _load(self, session):
+        values = self.values
+        if values is self._loaded:
+            return
+        variables = {v.op.name: v for v in v1.global_variables()}
+        for name, value in values.items():
+            # The assignment that is there, of another value.
+            assign = variables[name].initializer
+            session.run(assign, {assign.inputs[1]: value})
+        self._loaded = values
 
 
 def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):

@@ -5,6 +5,7 @@ the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
 """
 
+import dataclasses
 import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -14,13 +15,18 @@ from absl import logging
 
 import input_pipeline
 import optimization
-from engines import Hardware, Job, devices, replicas
+from engines import Hardware, Job, devices, multi_worker, replicas
+from engines.prediction import Outputs, Predictor
 from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError, first_line
 from input_pipeline import Batch, Features, TrainPlan
-from progress import Progress, TrainingProgress
+from progress import TrainingProgress
+from task_model import TaskModel
 from weights import google, training_state
 from weights.base import InitialValues, Weights
+
+# Steps of one call to GPUs: few enough that progress is seen.
+GPU_STEPS = 10
 
 
 class StrategyEngine:
@@ -33,6 +39,7 @@ class StrategyEngine:
         self.is_chief = True
         self.workers = 1
         self.lanes = 1
+        self._trained: Optional[_Trained] = None
         tf.config.experimental.enable_op_determinism()
 
     def check_devices(self) -> None:
@@ -43,13 +50,23 @@ class StrategyEngine:
         """
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
-        self.is_chief = devices.is_chief(self._strategy)
-        self.workers = devices.count_workers(self._strategy)
+        self.is_chief = multi_worker.is_chief(self._strategy)
+        self.workers = multi_worker.count_workers(self._strategy)
         logging.info(
             "devices: %d (%s)",
             self.shards,
             type(self._strategy).__name__,
         )
+
+    @property
+    def _steps_per_call(self) -> int:
+        """Steps of a training between two returns to the host.
+
+        An accelerator waits for its host as long as that reads a loss.
+        """
+        if self._hardware.use_tpu:
+            return self._hardware.iterations_per_loop
+        return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1
 
     @property
     def shards(self) -> int:
@@ -75,6 +92,7 @@ class StrategyEngine:
         """
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
+        self._trained = None
         self._check_agreement(first_step)
         with strategy.scope():
             state = _TrainingState(job, schedule, first_step)
@@ -95,10 +113,9 @@ class StrategyEngine:
 
             return input_pipeline.to_dataset(
                 generate,
-                features,
+                features.labels,
                 job.length,
                 batch_size // shards,
-                with_labels=True,
             )
 
         def on_device(batch: Dict[str, tf.Tensor]) -> tf.Tensor:
@@ -111,30 +128,32 @@ class StrategyEngine:
 
         @tf.function
         def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
-            loss = tf.constant(0.0)
-            for _ in tf.range(count):
-                losses = strategy.run(on_device, args=(next(batches),))
-                loss = strategy.experimental_local_results(losses)[0]
-            return loss
+            losses = tf.TensorArray(tf.float32, count)
+            for number in tf.range(count):
+                loss = strategy.run(on_device, args=(next(batches),))
+                loss = strategy.experimental_local_results(loss)[0]
+                losses = losses.write(number, loss)
+            return losses.stack()
 
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
-        # A TPU should not wait for its host after every step.
-        loop = (
-            self._hardware.iterations_per_loop if self._hardware.use_tpu else 1
-        )
         step, save_at = first_step, first_step
         while step < last_step:
             if step == save_at:
                 save_at = min(step + save_checkpoints_steps, last_step)
-            count = min(loop, save_at - step)
-            loss = _run(train_steps, batches, tf.constant(count))
-            step += count
-            check_loss(step, loss)
-            progress.update(step, loss)
+            count = min(self._steps_per_call, save_at - step)
+            for loss in _run(train_steps, batches, tf.constant(count)):
+                step += 1
+                count -= 1
+                check_loss(step, loss)
+                # Steps of one call have been done by its end.
+                progress.update(step, loss, is_timed=not count)
             if step == save_at and self.is_chief:
                 training_state.save_training(
                     job.output_dir, step, state.values()
                 )
+        if not multi_worker.is_multi_worker(strategy):
+            built = _Built(state.model, dict(state.trained))
+            self._trained = _Trained(job, last_step, built)
 
     def _check_agreement(self, first_step: int) -> None:
         """Compares the step that the workers begin at.
@@ -142,7 +161,7 @@ class StrategyEngine:
         Raises:
             UserError: they see different checkpoints.
         """
-        if not devices.is_multi_worker(self._strategy):
+        if not multi_worker.is_multi_worker(self._strategy):
             return
 
         @tf.function
@@ -161,79 +180,127 @@ class StrategyEngine:
                 "all of them share"
             )
 
-    def predict(
-        self, job: Job, features: Features, batch_size: int, what: str
-    ) -> Dict[str, np.ndarray]:
-        """Predicts every row; arguments as `EstimatorEngine.predict`."""
-        strategy = devices.prediction_strategy(self._strategy)
-        shards = strategy.num_replicas_in_sync
-        size = -(-batch_size // shards)
-        batches = input_pipeline.sorted_batches(features, size)
-        # Every device gets a whole batch each time; outputs of the rows that
-        # fill up are dropped.
-        filled = input_pipeline.fill(batches, size) if job.length else batches
-        filled = filled + filled[-1:] * (-len(filled) % shards)
-        with strategy.scope():
-            values = _first_values(job, _newest_checkpoint(job))
-            model = job.build_model(_creator(values, set(), {}))
+    def predictor(self, job: Job) -> Predictor:
+        """Predicts with the job's model, one worker alone.
 
-        def generate() -> Iterator[Batch]:
-            for rows in filled:
-                batch = input_pipeline.make_batch(features, rows, job.length)
-                for name in features.labels:
-                    del batch[name]
-                yield batch
-
-        @tf.function
-        def predict_batches(batches: Iterator) -> Dict[str, tf.Tensor]:
-            return strategy.run(
-                lambda batch: predict(job, model, batch), args=(next(batches),)
-            )
-
-        inputs = iter(
-            strategy.distribute_datasets_from_function(
-                lambda _: input_pipeline.to_dataset(
-                    generate,
-                    features,
-                    job.length,
-                    size if job.length else None,
-                    with_labels=False,
-                )
-            )
-        )
-        outputs: Dict[str, List[np.ndarray]] = {}
-        progress = Progress(what, len(features), "examples")
-        done = 0
-        while done < len(features):
-            rows = 0
-            for name, value in predict_batches(inputs).items():
-                parts = strategy.experimental_local_results(value)
-                outputs.setdefault(name, []).extend(p.numpy() for p in parts)
-                rows = sum(len(part) for part in parts)
-            progress.update(min(rows, len(features) - done))
-            done += rows
-        progress.close()
-        return {
-            name: input_pipeline.restore_order(
-                batches, [np.concatenate(values)[: len(features)]]
-            )
-            for name, values in outputs.items()
-        }
+        Variables of a training that has just ended are handed over, if the
+        job is the same; its optimizer's are gone.
+        """
+        trained, self._trained = self._trained, None
+        if trained is not None:
+            newest = training_state.latest_step(job.output_dir)[1]
+            if trained.job != job or trained.step != newest:
+                trained = None
+        strategy = multi_worker.prediction_strategy(self._strategy)
+        return _StrategyPredictor(job, strategy, trained and trained.built)
 
 
-def _run(train_steps: Callable, batches: Iterator, count: tf.Tensor) -> float:
-    """The loss of some training steps.
+def _run(
+    train_steps: Callable, batches: Iterator, count: tf.Tensor
+) -> List[float]:
+    """The losses of some training steps.
 
     Raises:
         UserError: another worker has stopped.
     """
     try:
-        return float(train_steps(batches, count))
+        return train_steps(batches, count).numpy().tolist()
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         raise UserError(
             "another worker has stopped; see its log, then start all of them "
             f"again ({first_line(error)})"
         ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    """A model, and its trained variables by name."""
+
+    model: TaskModel
+    variables: Dict[str, tf.Variable]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trained:
+    """What a training leaves: its job, last step and model."""
+
+    job: Job
+    step: int
+    built: _Built
+
+
+class _StrategyPredictor(Predictor):
+    """Predicts with one function on all devices."""
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: tf.distribute.Strategy,
+        built: Optional[_Built],
+    ):
+        """Takes what is built already, if anything is."""
+        super().__init__(job, strategy.num_replicas_in_sync)
+        self._strategy = strategy
+        self._built = built
+        self._compute: Optional[Callable] = None
+
+    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+        model = self._build().model
+        if self._compute is None:
+            self._compute = self._make_function(model)
+        for group in groups:
+            yield {
+                name: np.concatenate([part.numpy() for part in parts])
+                for name, parts in self._compute(group).items()
+            }
+
+    def _build(self) -> _Built:
+        if self._built is None:
+            job, variables = self._job, {}
+            values = _first_values(job, _newest_checkpoint(job))
+            with self._strategy.scope():
+                model = job.build_model(_creator(values, set(), variables))
+            self._built = _Built(
+                model, {p.name: variables[p.name] for p in job.table.trained}
+            )
+        return self._built
+
+    def _make_function(self, model: TaskModel) -> Callable:
+        job, strategy = self._job, self._strategy
+        signature = None
+        if not job.length:
+            # One graph for batches of all sizes.
+            table = tf.TensorSpec([None, None], tf.int32)
+            batch = {
+                "input_ids": table,
+                "input_mask": table,
+                "segment_ids": table,
+                "row": tf.TensorSpec([None], tf.int32),
+            }
+            signature = [[batch] * strategy.num_replicas_in_sync]
+
+        @tf.function(input_signature=signature, autograph=False)
+        def compute(group: List[Dict[str, tf.Tensor]]) -> Dict[str, Any]:
+            batch = strategy.experimental_distribute_values_from_function(
+                lambda context: group[context.replica_id_in_sync_group]
+            )
+            outputs = strategy.run(
+                lambda batch: predict(job, model, batch), args=(batch,)
+            )
+            return {
+                name: strategy.experimental_local_results(value)
+                for name, value in outputs.items()
+            }
+
+        return compute
+
+    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+        variables = self._build().variables
+        for name, value in values.items():
+            variables[name].assign(value)
+
+    def _release(self) -> None:
+        self._built = self._compute = None
 
 
 class _TrainingState:

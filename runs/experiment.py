@@ -118,7 +118,9 @@ def run(experiment: Experiment) -> Dict[str, float]:
             )
             files.prepare_folder(results.artifact_folder(experiment.output_dir))
             run_record.write(experiment.output_dir, record)
-        _train(engine, setup, job, features["train"], schedule, first_step)
+        job = _train(
+            engine, setup, job, features["train"], schedule, first_step
+        )
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
         return {}
@@ -126,14 +128,14 @@ def run(experiment: Experiment) -> Dict[str, float]:
     step = step or setup.step
     found: Dict[str, float] = {}
     decoded = {}
+    # Built for the first split; the program's end would close it too.
+    predictor = engine.predictor(job)
 
     def predict(split: str, batch_size: int, what: str) -> Any:
         if split not in decoded:
             rows = features[split]
             # There are none where no context has a token.
-            outputs = (
-                engine.predict(job, rows, batch_size, what) if rows else {}
-            )
+            outputs = predictor.predict(rows, batch_size, what) if rows else {}
             decoded[split] = task.decode(examples[split], rows, outputs)
         return decoded[split]
 
@@ -158,6 +160,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
             experiment.output_dir, examples[split], predictions, suffix
         ):
             logging.info("predictions written to %s", path)
+    predictor.close()
     is_new = experiment.do_train and first_step < schedule.num_train_steps
     # Of several workers none knows what the others took.
     if is_new and engine.workers == 1:
@@ -174,8 +177,12 @@ def _train(
     features: input_pipeline.Features,
     schedule: Schedule,
     first_step: int,
-) -> None:
-    """Trains, or goes on at `first_step`, and writes the adapter artifact."""
+) -> Job:
+    """Trains, or goes on at `first_step`, and writes the adapter artifact.
+
+    Returns:
+        The job that was trained, with the values that it started from.
+    """
     if first_step < schedule.num_train_steps:
         if setup.method.first_phase:
             job = two_phases.train_first_phase(
@@ -186,6 +193,7 @@ def _train(
         logging.info("already trained to step %d", first_step)
     if engine.is_chief:
         results.write_artifact(engine, setup, job, features, schedule)
+    return job
 
 
 def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:

@@ -12,7 +12,7 @@ from absl import logging
 
 import files
 import task_model
-from engines import Hardware
+from engines import Hardware, multi_worker
 from errors import UserError
 from input_pipeline import Features
 from methods import parsing
@@ -317,10 +317,10 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
             "which compares with the pretrained BERT; pass that as "
             "--init_checkpoint"
         )
-    if os.environ.get("TF_CONFIG"):
+    if multi_worker.is_cluster():
         raise UserError(
-            f"{method.name} trains in two phases, on one machine only, but "
-            "TF_CONFIG is set"
+            f"{method.name} trains in two phases, in one process only, but "
+            "TF_CONFIG names several"
         )
 
 

@@ -104,7 +104,8 @@ def train(
     progress = unittest.mock.Mock()
     seen = []
 
-    def update(step, loss):
+    def update(step, loss, is_timed=True):
+        del is_timed
         if stop_at and step > stop_at:
             raise Stopped
         seen.append((step, loss))
@@ -122,6 +123,12 @@ def train(
             progress,
         )
     return seen
+
+
+def predict(engine, job, rows, batch_size):
+    """The outputs of a predictor of its own."""
+    with engine.predictor(job) as predictor:
+        return predictor.predict(rows, batch_size, "eval")
 
 
 def trained_values(job, step=None):

@@ -13,6 +13,7 @@ from engine_jobs import (
     TASKS,
     make_job,
     make_rows,
+    predict,
     train,
 )
 
@@ -115,8 +116,8 @@ def test_predictions_come_in_row_order_for_every_batch_size(
 ):
     job = make_job(tiny_config, tmp_path)
     engine = EstimatorEngine(Hardware())
-    together = engine.predict(job, rows, 64, "eval")["logits"]
-    alone = engine.predict(job, rows, 7, "eval")["logits"]
+    together = predict(engine, job, rows, 64)["logits"]
+    alone = predict(engine, job, rows, 7)["logits"]
     assert together.shape == (40, 2)
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert len(np.unique(together[:, 0])) == 40
@@ -128,7 +129,7 @@ def test_the_best_logits_of_questions_do_not_depend_on_padding(
     rows = make_rows(SQUAD)
     engine = EstimatorEngine(Hardware())
     outputs = [
-        engine.predict(job, rows, batch_size, "eval")
+        predict(engine, job, rows, batch_size)
         for job, batch_size in (
             (make_job(tiny_config, tmp_path, task=SQUAD), 40),
             (make_job(tiny_config, tmp_path, task=SQUAD), 1),

@@ -13,6 +13,7 @@ from engine_jobs import (
     TASKS,
     make_job,
     make_rows,
+    predict,
     train,
 )
 from test_methods_runs import TEXTS as METHOD_TEXTS
@@ -283,8 +284,8 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     with mocked_tpu(), pytest.raises(tf.errors.InvalidArgumentError):
         engine = EstimatorEngine(hardware)
         engine.check_devices()
-        engine.predict(
-            dataclasses.replace(job, build_model=build_model), rows, 16, "eval"
+        predict(
+            engine, dataclasses.replace(job, build_model=build_model), rows, 16
         )
     graph = graphs[0]
     while hasattr(graph, "outer_graph"):

@@ -387,6 +387,47 @@ def test_the_share_that_is_dropped_is_the_rate(rate):
     assert found.min() >= lower - spread and found.max() <= upper + spread
 
 
+def plain_keep_mask(shape, rate, seed):
+    """All in int32, as on a CPU one may."""
+    size = math.prod(shape)
+    words = tf.random.stateless_uniform(
+        [(size + 3) // 4 + 1], seed, None, None, tf.int32, alg="philox"
+    )
+    lower = int(rate * 256)
+    is_upper = words[-1] < int((rate * 256 - lower) * 2**32) - 2**31
+    threshold = lower + int(is_upper)
+    octets = tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:size]
+    return tf.reshape(octets, shape).numpy() >= threshold
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
+@pytest.mark.parametrize("shape", [[0], [1], [4], [3, 7], [2, 3, 5, 5]])
+def test_bits_are_those_of_plain_operations(shape, rate):
+    for step in range(20):
+        expected = plain_keep_mask(shape, rate, [step, 7])
+        found = draw(shape, rate, [step, 7])
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_no_word_that_is_drawn_goes_to_the_host():
+    """Where operations on int32 are computed, beside a GPU."""
+    graph = tf.function(functional.keep_mask).get_concrete_function(
+        tf.TensorSpec([None], tf.int32), 0.1, tf.TensorSpec([2], tf.int32)
+    )
+    found, waiting = set(), []
+    for operation in graph.graph.get_operations():
+        if "Uniform" in operation.type:
+            waiting += operation.outputs
+    assert waiting
+    while waiting:
+        tensor = waiting.pop()
+        for operation in tensor.consumers():
+            if tensor.dtype == tf.int32:
+                found.add(operation.type)
+            waiting += operation.outputs
+    assert found == {"Bitcast", "Cast"}
+
+
 @pytest.mark.parametrize("rate", [-0.1, 0.997, 1.0, float("nan")])
 def test_a_rate_that_no_byte_decides_is_a_defect(rate):
     with pytest.raises(ValueError, match="not in"):

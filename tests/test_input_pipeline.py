@@ -305,7 +305,7 @@ def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
         return input_pipeline.train_batches(features, plan, range(20), length)
 
     dataset = input_pipeline.to_dataset(
-        batches, features, length, batch_size, with_labels=labels
+        batches, features.labels, length, batch_size
     )
     shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
     assert shapes["input_ids"] == [batch_size, length]
@@ -323,10 +323,9 @@ def test_a_dataset_of_sorted_batches_ends_with_a_short_one():
             input_pipeline.make_batch(features, rows, None)
             for rows in input_pipeline.sorted_batches(features, 2)
         ),
-        features,
+        features.labels,
         None,
         None,
-        with_labels=False,
     )
     shapes = [b["input_ids"].shape for b in dataset.as_numpy_iterator()]
     assert shapes == [(2, 2), (2, 4), (1, 5)]

@@ -184,3 +184,20 @@ def test_several_steps_may_be_told_at_once(clock, screen, lines, tmp_path):
     assert read_scalars(tmp_path)["examples_per_second"] == [
         (20, pytest.approx(8.0))
     ]
+
+
+def test_steps_that_are_told_at_once_share_one_rate(clock, screen, tmp_path):
+    """Losses have points as ever; the last step is in the last call."""
+    shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path), 3)
+    for first, last in ((0, 10), (10, 20), (20, 25)):
+        clock.now += last - first
+        for step in range(first + 1, last + 1):
+            shown.update(step, 1.0, is_timed=step == last)
+    shown.close()
+    scalars = read_scalars(tmp_path)
+    steps = [step for step, _ in scalars["loss"]]
+    assert steps == [3, 6, 9, 12, 15, 18, 21, 24, 25]
+    assert scalars["examples_per_second"] == [
+        (20, pytest.approx(8.0)),
+        (25, pytest.approx(8.0)),
+    ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -15,15 +16,17 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    predict,
     train,
     trained_values,
 )
 
 import optimization
-from engines import Hardware, check_batch_size, choose_engine
+from engines import Hardware, check_batch_size, choose_engine, strategy
 from engines.strategy import StrategyEngine
 from errors import UserError
 from hooks import Context
+from input_pipeline import TrainPlan
 from weights import training_state
 
 
@@ -87,24 +90,76 @@ def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
     check_equal(trained_values(parts), trained_values(whole))
 
 
-def test_several_steps_may_run_between_two_returns(tiny_config, folders):
-    """As on a TPU, here on the CPU; checkpoints come when they are due."""
+def test_several_steps_may_run_between_two_returns(
+    tiny_config, folders, monkeypatch
+):
+    """As on a GPU, here on the CPU; checkpoints come when they are due."""
     rows = make_rows(CLASSIFICATION)
     plain = make_job(tiny_config, folders("plain"))
     losses = train(engine(), plain, rows, steps=8, save_steps=5)
-    looped = make_job(tiny_config, folders("looped"))
-    hardware = Hardware(use_tpu=True, iterations_per_loop=4)
-    seen = train(StrategyEngine(hardware), looped, rows, steps=8, save_steps=5)
-    assert [step for step, _ in seen] == [4, 5, 8]
-    np.testing.assert_allclose(
-        [loss for _, loss in seen],
-        [losses[step - 1][1] for step, _ in seen],
-        rtol=1e-6,
-    )
+    looped, calls = make_job(tiny_config, folders("looped")), []
+    run = strategy._run
+
+    def note(train_steps, batches, count):
+        calls.append(int(count))
+        return run(train_steps, batches, count)
+
+    monkeypatch.setattr(strategy, "_run", note)
+    monkeypatch.setattr(StrategyEngine, "_steps_per_call", 4)
+    seen = train(engine(), looped, rows, steps=8, save_steps=5)
+    assert calls == [4, 1, 3]
+    assert seen == losses and [step for step, _ in seen] == [*range(1, 9)]
     for step in (5, 8):
-        check_equal(
-            trained_values(looped, step), trained_values(plain, step), 1e-6
+        check_equal(trained_values(looped, step), trained_values(plain, step))
+
+
+@pytest.mark.parametrize(
+    "hardware, gpus, steps",
+    [
+        (Hardware(), 0, 1),
+        (Hardware(num_devices=2), 0, 1),
+        (Hardware(), 1, strategy.GPU_STEPS),
+        (Hardware(use_tpu=True, iterations_per_loop=7), 0, 7),
+    ],
+)
+def test_accelerators_return_after_several_steps(
+    monkeypatch, hardware, gpus, steps
+):
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["GPU"] * gpus
+    )
+    assert StrategyEngine(hardware)._steps_per_call == steps
+
+
+def test_the_first_loss_that_is_no_number_is_named(
+    tiny_config, folders, monkeypatch
+):
+    """Though later steps of the same call were computed; none is saved."""
+    job, seen = make_job(tiny_config, folders("run")), []
+    run = strategy._run
+
+    def spoil(*arguments):
+        losses = run(*arguments)
+        return [*losses[:2], float("nan"), *losses[3:]]
+
+    monkeypatch.setattr(strategy, "_run", spoil)
+    monkeypatch.setattr(StrategyEngine, "_steps_per_call", 4)
+    progress = unittest.mock.Mock()
+    progress.update.side_effect = lambda step, loss, is_timed: seen.append(step)
+    rows = make_rows(CLASSIFICATION)
+    with pytest.raises(UserError, match="the loss of step 3 is nan"):
+        engine().train(
+            job,
+            rows,
+            TrainPlan(rows.lengths, 8, 4, 1),
+            optimization.Schedule(1e-2, 4, 1),
+            0,
+            8,
+            100,
+            progress,
         )
+    assert seen == [1, 2]
+    assert not os.listdir(job.output_dir)
 
 
 def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
@@ -161,7 +216,7 @@ def test_predictions_come_in_row_order_for_every_batch_size(
     job = make_job(tiny_config, folders("run"), task=SQUAD)
     fixed = dataclasses.replace(job, length=LENGTH)
     outputs = [
-        engine().predict(chosen, rows, size, "eval")
+        predict(engine(), chosen, rows, size)
         for chosen, size in ((job, 64), (job, 7), (fixed, 7))
     ]
     assert outputs[0]["start_logits"].shape == (40, 5)
@@ -241,8 +296,6 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
     )
     job = dataclasses.replace(job, initial_values=values, parts=parts)
     losses = train(engine(name), job, rows, steps=1)
-    from input_pipeline import TrainPlan
-
     chosen = TrainPlan(rows.lengths, 8, 1, 1).rows(0)
     loss, gradients = gradient_by_hand(steady_config, job, rows, chosen)
     assert abs(losses[0][1] - loss) < 1e-5 * loss
@@ -306,8 +359,7 @@ def test_other_ways_to_compute_are_close(
     losses = [train(engine(name), job, rows, steps=5) for job in (plain, other)]
     np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
     predictions = [
-        engine(name).predict(job, rows, 8, "eval")["logits"]
-        for job in (plain, other)
+        predict(engine(name), job, rows, 8)["logits"] for job in (plain, other)
     ]
     assert predictions[1].dtype == np.float32
     np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
@@ -327,11 +379,6 @@ def test_auto_takes_the_engine_that_can_run(monkeypatch):
     else:
         assert chosen is StrategyEngine and "has no TPUEstimator" in why
     assert choose_engine("strategy") == (StrategyEngine, "--engine names it")
-    monkeypatch.setenv("TF_CONFIG", "{}")
-    chosen, why = choose_engine("auto")
-    assert chosen is StrategyEngine and "TF_CONFIG is set" in why
-    with pytest.raises(UserError, match="is set; use --engine=strategy"):
-        choose_engine("estimator")
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch):

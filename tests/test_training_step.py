@@ -13,6 +13,7 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    predict,
     train,
     trained_values,
 )
@@ -158,7 +159,7 @@ def test_lanes_of_other_ways_to_compute_are_close(
     np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
     # The last of these batches has one row.
     predictions = [
-        make_engine().predict(job, rows, 13, "eval")["logits"] for job in jobs
+        predict(make_engine(), job, rows, 13)["logits"] for job in jobs
     ]
     assert predictions[1].dtype == np.float32
     np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
@@ -172,11 +173,11 @@ def test_lanes_predict_what_one_predicts_in_row_order(
     """The last batch has one row, so that two of the lanes have none."""
     rows = make_rows(TASKS[name])
     folder = folders("run")
-    expected = make_engine().predict(
-        in_lanes(1, tiny_config, folder, TASKS[name]), rows, 40, "eval"
+    expected = predict(
+        make_engine(), in_lanes(1, tiny_config, folder, TASKS[name]), rows, 40
     )
     job = in_lanes(3, tiny_config, folder, TASKS[name], length=length)
-    outputs = make_engine().predict(job, rows, 13, "eval")
+    outputs = predict(make_engine(), job, rows, 13)
     assert set(outputs) == set(expected)
     for key, values in expected.items():
         assert len(values) == 40

@@ -8,7 +8,6 @@ autocast for bfloat16. Fewer variables are trained than by the paper's recipe
 """
 
 import json
-import os
 import sys
 import time
 
@@ -108,7 +107,7 @@ def main():
     """Trains or predicts, as far as the lines on stdin ask."""
     options = json.loads(sys.argv[1])
     rows, model = read_rows(options["rows"]), make_model(options)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(options["cores"])
     autocast = torch.autocast(
         "cpu", torch.bfloat16, enabled=options["dtype"] == "bfloat16"
     )

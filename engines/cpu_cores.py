@@ -1,0 +1,78 @@
+"""How many processor cores this process may use."""
+
+import math
+import os
+from typing import Iterator, List, Tuple
+
+
+def count(proc: str = "/proc/self") -> int:
+    """Cores that the process is allowed, and a container's quota pays for.
+
+    A quota may be a fraction of cores; then it is rounded up.
+
+    Args:
+        proc: the process's folder with `cgroup` and `mountinfo`, which only
+            Linux has.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quotas = [
+        quota
+        for mount, folder in _control_groups(proc)
+        for quota in _quotas(mount, folder)
+    ]
+    return min([cores, *(max(1, math.ceil(quota)) for quota in quotas)])
+
+
+def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:
+    """(mount point, folder in it) of the groups that may limit processors."""
+    own = {}
+    for line in _lines(os.path.join(proc, "cgroup")):
+        # As `0::/a/b` (version 2) or `4:cpu,cpuacct:/a/b` (version 1).
+        _, kinds, path = line.split(":", 2)
+        own.update((kind, path) for kind in kinds.split(","))
+    for line in _lines(os.path.join(proc, "mountinfo")):
+        place, _, kind = line.partition(" - ")
+        _, _, _, root, mount = place.split(" ")[:5]
+        system, _, options = kind.split(" ", 2)
+        if system == "cgroup2":
+            path = own.get("")
+        elif system == "cgroup" and "cpu" in options.split(","):
+            path = own.get("cpu")
+        else:
+            continue
+        if path is None:
+            continue
+        # A container may see only its own group, as the root.
+        inside = os.path.relpath(path, root)
+        if inside.split(os.sep)[0] == os.pardir:
+            inside = os.curdir
+        yield mount, os.path.normpath(os.path.join(mount, inside))
+
+
+def _quotas(mount: str, folder: str) -> Iterator[float]:
+    """Cores that a group and its parents may use, of those that say."""
+    while True:
+        words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
+        if not words:
+            words = [
+                *_lines(os.path.join(folder, "cpu.cfs_quota_us")),
+                *_lines(os.path.join(folder, "cpu.cfs_period_us")),
+            ]
+        # None is `max`, or -1 in version 1.
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            yield int(words[0]) / int(words[1])
+        if folder == mount:
+            return
+        folder = os.path.dirname(folder)
+
+
+def _lines(path: str) -> List[str]:
+    """Lines of a file, none where it is not there or may not be read."""
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

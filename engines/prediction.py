@@ -1,0 +1,139 @@
+"""Prediction: which rows a device gets at once, and outputs in row order.
+
+In here: `Predictor`, of which every engine has its own kind, which only says
+how batches are computed.
+"""
+
+import abc
+import dataclasses
+from typing import Any, Dict, Iterator, List, Mapping
+
+import numpy as np
+
+import input_pipeline
+from engines import Job
+from input_pipeline import Batch, Features
+from progress import Progress
+
+# The head's outputs for some rows, by name.
+Outputs = Dict[str, np.ndarray]
+
+
+class Predictor(abc.ABC):
+    """Predicts any number of splits with a model that is built once.
+
+    The model is built when it is first used, with the values of the newest
+    checkpoint of the job's folder, else with the job's initial values. It is
+    let go of by `close`, or at the end of a `with`.
+    """
+
+    def __init__(self, job: Job, shards: int):
+        """Takes the job and the devices that compute a batch each."""
+        self._job = job
+        self._shards = shards
+        self._is_closed = False
+
+    def predict(
+        self, features: Features, batch_size: int, what: str
+    ) -> Outputs:
+        """Predicts every row.
+
+        Args:
+            features: of the split, at least one row; its labels are not read.
+            batch_size: rows at once, over all devices.
+            what: name of the work, for its progress.
+
+        Returns:
+            The head's outputs by name, [rows, ...], in row order.
+        """
+        self._check_open()
+        features = dataclasses.replace(features, labels={})
+        size = -(-batch_size // self._shards)
+        batches = input_pipeline.sorted_batches(features, size)
+        # Every device gets a whole batch each time; outputs of the rows that
+        # fill up are dropped.
+        filled = batches
+        if self._job.length:
+            filled = input_pipeline.fill(batches, size)
+        filled = filled + filled[-1:] * (-len(filled) % self._shards)
+        groups = (
+            [
+                input_pipeline.make_batch(features, rows, self._job.length)
+                for rows in filled[first : first + self._shards]
+            ]
+            for first in range(0, len(filled), self._shards)
+        )
+        outputs: Dict[str, List[np.ndarray]] = {}
+        progress = Progress(what, len(features), "examples")
+        done = 0
+        for found in self._run(groups):
+            for name, value in found.items():
+                outputs.setdefault(name, []).append(value)
+            rows = len(value)
+            progress.update(min(rows, len(features) - done))
+            done += rows
+        progress.close()
+        return {
+            name: input_pipeline.restore_order(
+                batches, [np.concatenate(values)[: len(features)]]
+            )
+            for name, values in outputs.items()
+        }
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Sets every trained variable; the rest of the model stays.
+
+        Args:
+            values: float32 arrays by name.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape is another.
+        """
+        self._check_open()
+        expected = {p.name: p.shape for p in self._job.table.trained}
+        for name in sorted(set(expected) ^ set(values)):
+            problem = "is missing" if name in expected else "is not trained"
+            raise ValueError(f"the variable {name} {problem}")
+        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
+        for name, value in arrays.items():
+            if value.shape != expected[name]:
+                raise ValueError(
+                    f"{name} has the shape {list(value.shape)}; expected "
+                    f"{list(expected[name])}"
+                )
+        self._assign(arrays)
+
+    def close(self) -> None:
+        """Lets go of the model; a second time does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._release()
+
+    def __enter__(self) -> "Predictor":
+        """The predictor itself."""
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Closes it."""
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the predictor is closed")
+
+    @abc.abstractmethod
+    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+        """Computes groups of one batch for each device, in order.
+
+        Yields:
+            Of each group the outputs of all rows, those of the first device
+            first.
+        """
+
+    @abc.abstractmethod
+    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+        """Sets every trained variable to a float32 array of its shape."""
+
+    @abc.abstractmethod
+    def _release(self) -> None:
+        """Lets go of variables and graph."""

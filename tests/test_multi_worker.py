@@ -1,0 +1,258 @@
+"""Several workers: the result is that of one; what TF_CONFIG may say."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow as tf
+from conftest import ROOT, run_process
+from engine_jobs import (
+    CLASSIFICATION,
+    ESTIMATOR,
+    SQUAD,
+    check_equal,
+    make_job,
+    make_rows,
+    predict,
+    train,
+    trained_values,
+)
+
+from engines import Hardware, choose_engine, multi_worker
+from engines.strategy import StrategyEngine
+from errors import UserError
+from methods.parsing import parse
+from runs import setup
+from weights import training_state
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def start_workers(command, folder, kinds=("worker", "worker")):
+    """Two processes that know each other by TF_CONFIG."""
+    cluster = {}
+    tasks = []
+    for kind, port in zip(kinds, free_ports(2)):
+        hosts = cluster.setdefault(kind, [])
+        tasks.append({"type": kind, "index": len(hosts)})
+        hosts.append(f"127.0.0.1:{port}")
+    workers = []
+    for number, task in enumerate(tasks):
+        config = json.dumps({"cluster": cluster, "task": task})
+        with open(folder / f"worker{number}.log", "w") as log:
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, "run_squad.py", *command],
+                    cwd=ROOT,
+                    env={**os.environ, "TF_CONFIG": config},
+                    stderr=log,
+                )
+            )
+    return workers
+
+
+def test_two_workers_give_the_result_of_one(
+    tiny_bert, tiny_squad, steady_config, tmp_path
+):
+    """One of them is killed on the way, and both are started again.
+
+    Then the first is called master, which is a chief.
+    """
+    config = tmp_path / "steady.json"
+    config.write_text(json.dumps(vars(steady_config)))
+
+    def command(folder):
+        return [
+            "--engine=strategy",
+            f"--train_file={tiny_squad}/v1.json",
+            f"--predict_file={tiny_squad}/v1.json",
+            f"--init_checkpoint={tiny_bert}",
+            f"--bert_config_file={config}",
+            f"--output_dir={tmp_path / folder}",
+            "--do_train",
+            "--do_predict",
+            "--max_seq_length=20",
+            "--max_query_length=8",
+            "--train_batch_size=8",
+            "--learning_rate=1e-3",
+            "--num_train_epochs=100",
+            "--save_checkpoints_steps=20",
+            "--adapter_size=4",
+        ]
+
+    workers = start_workers(command("two"), tmp_path)
+    try:
+        while not training_state.latest_step(str(tmp_path / "two"))[1]:
+            assert workers[0].poll() is None, "ended before it was killed"
+            time.sleep(0.01)
+        workers[1].kill()
+        assert workers[0].wait(300) != 0
+        step = training_state.latest_step(str(tmp_path / "two"))[1]
+        assert 0 < step < 200
+        workers = start_workers(command("two"), tmp_path, ("master", "worker"))
+        for index, worker in enumerate(workers):
+            log = tmp_path / f"worker{index}.log"
+            assert worker.wait(300) == 0, log.read_text()[-3000:]
+            assert f"from step {step}" in log.read_text()
+    finally:
+        for worker in workers:
+            worker.kill()
+    run_process(*command("one"), program="run_squad.py")
+    files = [
+        {name.split("events")[0] for name in os.listdir(tmp_path / folder)}
+        for folder in ("one", "two")
+    ]
+    # Of two workers none knows what both took.
+    assert files[0] == files[1] | {"cost.json"}
+    jobs = [
+        make_job(steady_config, tmp_path / folder, task=SQUAD)
+        for folder in ("one", "two")
+    ]
+    one, two = map(trained_values, jobs)
+    for values in (one, two):
+        # The softmax over tokens does not see a shift of all logits: their
+        # gradient is rounding noise, of which Adam makes whole steps.
+        del values["cls/squad/output_bias"]
+        del values["bert/encoder/layer_1/output/LayerNorm/beta"]
+    check_equal(two, one, 1e-4)
+
+
+def test_a_port_in_use_is_one_clear_line(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code = (
+            "from engines import Hardware\n"
+            "from engines.strategy import StrategyEngine\n"
+            "from errors import UserError\n"
+            "try:\n"
+            "    StrategyEngine(Hardware()).check_devices()\n"
+            "except UserError as error:\n"
+            "    print('line:', error)\n"
+        )
+        config = {
+            "cluster": {"worker": [address, "127.0.0.1:1"]},
+            "task": {"type": "worker", "index": 0},
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "TF_CONFIG": json.dumps(config)},
+            capture_output=True,
+            text=True,
+        )
+    assert "line: the workers of TF_CONFIG cannot be used" in done.stdout, done
+
+
+def config(task, **cluster):
+    """TF_CONFIG of a task, as `worker 0`."""
+    kind, index = task.split()
+    return json.dumps(
+        {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+    )
+
+
+CLUSTER = config("chief 0", chief=["a:1"], worker=["b:1"])
+
+
+def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    with pytest.raises(UserError, match="leave it out under TF_CONFIG"):
+        StrategyEngine(Hardware(num_devices=2)).check_devices()
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("{", "Expecting"),
+        ("[]", "list"),
+        ('{"cluster": {"worker": ["a:1"]}}', "task"),
+        (config("worker 4", worker=["a:1"]), "out of range"),
+        (config("chief 0", worker=["a:1"]), "chief"),
+        (config("ps 0", ps=["a:1"]), "not ps"),
+        (config("worker 0", ps=["a:1"], worker=["b:1"]), "not ps"),
+        (config("evaluator 0", chief=["a:1"]), "not evaluator"),
+        (config("chief 0", chief=["a:1"], master=["b:1"]), "keep one"),
+    ],
+)
+def test_a_broken_tf_config_is_one_clear_line(monkeypatch, value, words):
+    """Found when the engine is chosen, before anything is opened."""
+    monkeypatch.setenv("TF_CONFIG", value)
+    for check in (
+        lambda: choose_engine("auto"),
+        StrategyEngine(Hardware()).check_devices,
+    ):
+        with pytest.raises(UserError, match=f"cannot be used.*{words}"):
+            check()
+
+
+ALONE = [
+    "",
+    "{}",
+    '{"cluster": {}, "task": {"type": "worker", "index": 0}}',
+    config("master 0", master=["a:1"]),
+    config("chief 0", chief=["a:1"]),
+    config("worker 0", worker=["a:1"]),
+]
+
+
+@pytest.mark.parametrize("value", ALONE)
+def test_a_machine_alone_is_no_cluster(monkeypatch, value):
+    """Whatever starts the program calls it."""
+    monkeypatch.setenv("TF_CONFIG", "")
+    expected = choose_engine("auto")
+    monkeypatch.setenv("TF_CONFIG", value)
+    assert choose_engine("auto") == expected
+    engine = StrategyEngine(Hardware())
+    engine.check_devices()
+    assert engine.is_chief and engine.workers == 1
+    assert not multi_worker.is_multi_worker(engine._strategy)
+
+
+@ESTIMATOR
+def test_the_estimator_runs_on_a_machine_that_is_called_a_worker(
+    monkeypatch, tiny_config, folders
+):
+    """Which its own reading of TF_CONFIG would refuse."""
+    monkeypatch.setenv("TF_CONFIG", ALONE[-1])
+    engine, job = (
+        choose_engine("estimator")[0](Hardware()),
+        make_job(tiny_config, folders("run")),
+    )
+    engine.check_devices()
+    rows = make_rows(CLASSIFICATION)
+    assert len(train(engine, job, rows, steps=1)) == 1
+    assert len(predict(engine, job, rows, 8)["logits"]) == 40
+    assert os.environ["TF_CONFIG"] == ALONE[-1]
+
+
+def test_a_cluster_is_a_matter_of_the_strategy_engine(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    chosen, why = choose_engine("auto")
+    assert chosen is StrategyEngine and "names several processes" in why
+    if hasattr(tf, "estimator"):
+        with pytest.raises(UserError, match="several .*; use --engine=strat"):
+            choose_engine("estimator")
+
+
+def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
+    method = parse("lt_sft")
+    for value in ALONE:
+        monkeypatch.setenv("TF_CONFIG", value)
+        setup._check_two_phases(method, None)
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    with pytest.raises(UserError, match="in one process only, but TF_CONFIG"):
+        setup._check_two_phases(method, None)

@@ -1,0 +1,283 @@
+"""Predictors of both engines: built once, trained values swapped."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import unittest.mock
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT
+from engine_jobs import (
+    CLASSIFICATION,
+    ESTIMATOR,
+    make_job,
+    make_rows,
+    predict,
+    train,
+)
+
+import optimization
+from engines import Hardware, choose_engine
+from engines.session_stream import SessionStream
+from input_pipeline import make_batch
+
+
+@pytest.fixture
+def made(engine):
+    """Each engine in turn."""
+    return choose_engine(engine)[0](Hardware())
+
+
+def counted(job):
+    """The job, and what it builds and reads: `model` or a variable's name."""
+    events = []
+
+    def build_model(create):
+        events.append("model")
+        return job.build_model(create)
+
+    def read(name):
+        events.append(name)
+        return job.initial_values[name]()
+
+    values = {n: (lambda n=n: read(n)) for n in job.initial_values}
+    return (
+        dataclasses.replace(
+            job, build_model=build_model, initial_values=values
+        ),
+        events,
+    )
+
+
+def other_values(job):
+    rng = np.random.default_rng(1)
+    return {
+        p.name: rng.normal(0, 0.5, p.shape).astype(np.float32)
+        for p in job.table.trained
+    }
+
+
+def test_all_splits_stand_on_one_model(made, tiny_config, tmp_path):
+    """Of other lengths, in batches of other sizes."""
+    job, events = counted(make_job(tiny_config, tmp_path))
+    splits = [
+        (make_rows(CLASSIFICATION), 7),
+        (make_rows(CLASSIFICATION, [5] * 40), 16),
+    ]
+    with made.predictor(job) as predictor:
+        outputs = [predictor.predict(*split, "eval") for split in splits]
+        again = predictor.predict(*splits[0], "eval")
+        if hasattr(predictor, "_compute"):
+            assert predictor._compute.experimental_get_tracing_count() == 1
+    assert sorted(events) == sorted([*job.initial_values, "model"])
+    np.testing.assert_array_equal(again["logits"], outputs[0]["logits"])
+    for split, output in zip(splits, outputs):
+        expected = predict(made, job, *split)["logits"]
+        np.testing.assert_allclose(output["logits"], expected, atol=1e-6)
+
+
+def test_trained_values_are_swapped_without_building(
+    made, tiny_config, tmp_path
+):
+    job, events = counted(make_job(tiny_config, tmp_path))
+    rows, values = make_rows(CLASSIFICATION), other_values(job)
+    changed = dataclasses.replace(
+        job,
+        initial_values={
+            **job.initial_values,
+            **{n: (lambda v=v: v) for n, v in values.items()},
+        },
+    )
+    expected = [predict(made, j, rows, 16)["logits"] for j in (job, changed)]
+    first = {n: job.initial_values[n]() for n in values}
+    events.clear()
+    with made.predictor(job) as predictor:
+        # Before anything is built, and again and again after.
+        for number, loaded in ((1, values), (0, first), (1, values)):
+            predictor.load(loaded)
+            outputs = predictor.predict(rows, 16, "eval")["logits"]
+            np.testing.assert_allclose(outputs, expected[number], atol=1e-6)
+    assert np.abs(expected[0] - expected[1]).max() > 0.01
+    assert events.count("model") == 1 and len(events) == len(set(events))
+
+
+def test_values_that_do_not_fit_are_refused(made, tiny_config, tmp_path):
+    job, events = counted(make_job(tiny_config, tmp_path))
+    values = other_values(job)
+    name = job.table.trained[0].name
+    frozen = "bert/embeddings/word_embeddings"
+    with made.predictor(job) as predictor:
+        for wrong, words in (
+            ({n: v for n, v in values.items() if n != name}, "is missing"),
+            ({**values, frozen: np.zeros(1)}, f"{frozen} is not trained"),
+            ({**values, name: np.zeros(77)}, r"the shape \[77\]; expected"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                predictor.load(wrong)
+    assert not events
+
+
+def test_a_closed_predictor_is_refused(made, tiny_config, tmp_path):
+    predictor = made.predictor(make_job(tiny_config, tmp_path))
+    predictor.close()
+    predictor.close()
+    with pytest.raises(ValueError, match="closed"):
+        predictor.predict(make_rows(CLASSIFICATION), 8, "eval")
+
+
+# After a training
+
+
+def test_a_training_hands_its_variables_over(tiny_config, folders):
+    """Nothing is read again; optimizer slots are gone by then."""
+    engine = choose_engine("strategy")[0](Hardware())
+    job, events = counted(make_job(tiny_config, folders("run")))
+    rows, slots = make_rows(CLASSIFICATION), []
+    create = optimization.AdamWeightDecay
+
+    def note_slots(trained, schedule, create_slot, *arguments):
+        def create_and_note(*arguments):
+            slots.append(weakref.ref(create_slot(*arguments)))
+            return slots[-1]()
+
+        return create(trained, schedule, create_and_note, *arguments)
+
+    with unittest.mock.patch.object(
+        optimization, "AdamWeightDecay", note_slots
+    ):
+        train(engine, job, rows)
+    events.clear()
+    with engine.predictor(job) as predictor:
+        assert len(slots) == 2 * len(job.table.trained)
+        assert not [slot for slot in slots if slot() is not None]
+        outputs = predictor.predict(rows, 8, "eval")["logits"]
+        assert not events
+    # The second one has the checkpoint's.
+    np.testing.assert_array_equal(
+        predict(engine, job, rows, 8)["logits"], outputs
+    )
+    assert "model" in events
+
+
+def test_variables_of_another_training_are_not_taken(tiny_config, folders):
+    """Neither of another job, nor when the folder's training has gone on."""
+    make_engine = choose_engine("strategy")[0]
+    engine, rows = make_engine(Hardware()), make_rows(CLASSIFICATION)
+    job, events = counted(make_job(tiny_config, folders("run")))
+    train(engine, job, rows, steps=2)
+    train(make_engine(Hardware()), job, rows, steps=4)
+    events.clear()
+    outputs = predict(engine, job, rows, 8)["logits"]
+    assert "model" in events
+    train(engine, make_job(tiny_config, folders("other")), rows, steps=2)
+    np.testing.assert_array_equal(
+        predict(engine, job, rows, 8)["logits"], outputs
+    )
+
+
+# The end of a session
+
+OPEN = """
+import sys
+sys.path[:0] = {paths!r}
+import dataclasses, json
+import modeling
+from engine_jobs import *
+from engines import Hardware, choose_engine
+
+config = modeling.BertConfig(**json.loads({config!r}))
+job = make_job(config, {folder!r})
+predictor = choose_engine("estimator")[0](Hardware()).predictor(job)
+rows = make_rows(CLASSIFICATION)
+print(len(predictor.predict(rows, 8, "eval")["logits"]), flush=True)
+if {fail}:
+    # Beyond the vocabulary: the session itself fails.
+    wrong = dataclasses.replace(rows, tokens=rows.tokens + 99)
+    predictor.predict(wrong, 8, "eval")
+"""
+
+
+@ESTIMATOR
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_program_ends_though_a_session_is_open(tiny_config, tmp_path, fail):
+    code = OPEN.format(
+        paths=[str(ROOT), str(ROOT / "tests")],
+        config=json.dumps(vars(tiny_config)),
+        folder=str(tmp_path),
+        fail=fail,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "40\n", done.stderr[-3000:]
+    assert done.returncode == fail, done.stderr[-3000:]
+    assert ("InvalidArgumentError" in done.stderr) == fail
+    assert (
+        "Nesting" not in done.stderr and "Exception ignored" not in done.stderr
+    )
+
+
+@ESTIMATOR
+def test_a_predictor_goes_on_after_a_failure(tiny_config, tmp_path):
+    job, events = counted(make_job(tiny_config, tmp_path))
+    rows = make_rows(CLASSIFICATION)
+    wrong = dataclasses.replace(rows, tokens=rows.tokens + 99)
+    values = other_values(job)
+    engine = choose_engine("estimator")[0](Hardware())
+    with engine.predictor(job) as predictor:
+        predictor.load(values)
+        outputs = predictor.predict(rows, 8, "eval")["logits"]
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            predictor.predict(wrong, 8, "eval")
+        # Operations elsewhere are computed at once, while the session is open.
+        again = predictor.predict(rows, 8, "eval")["logits"]
+        assert tf.executing_eagerly()
+    assert events.count("model") == 2
+    np.testing.assert_allclose(again, outputs, atol=1e-6)
+
+
+# Streams of batches
+
+
+def batches(rows, count):
+    return [make_batch(rows, np.arange(n, n + 4), None) for n in range(count)]
+
+
+def echo(read):
+    for batch in read():
+        yield batch["input_ids"]
+    # As a TPU reads a batch again, to mark the end.
+    echo.marks = [next(read())]
+
+
+def test_batches_come_out_in_order_and_the_last_marks_the_end():
+    given = batches(make_rows(CLASSIFICATION), 5)
+    stream = SessionStream(echo)
+    for batch in given:
+        stream.put([batch])
+    for batch in given:
+        np.testing.assert_array_equal(stream.get(), batch["input_ids"])
+    stream.close()
+    assert echo.marks[0] is given[-1]
+
+
+def test_an_error_is_raised_where_the_output_is_awaited():
+    def fail(read):
+        yield next(read())
+        raise ZeroDivisionError
+
+    stream = SessionStream(fail)
+    given = batches(make_rows(CLASSIFICATION), 2)
+    for batch in given:
+        stream.put([batch])
+    assert stream.get() is given[0]
+    with pytest.raises(ZeroDivisionError):
+        stream.get()
+    stream.close()
