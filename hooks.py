@@ -1,9 +1,9 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, five places, at each the identity, and a penalty of the loss;
-`Context`, which every layer and hook is given; dropout, since it depends on
-nothing but that context. The dimension letters, and what "float32" stands for,
-are those of `modeling.py`.
+In here: `Hooks`, five places, at each the identity, a penalty of the loss, and
+what is made once for a step; `Context`, which every layer and hook is given;
+dropout, since it depends on nothing but that context. The dimension letters,
+and what "float32" stands for, are those of `modeling.py`.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ class Context:
             softmax and the loss stay float32.
         step_seed: int32 [2], a seed that is the same for all rows of this
             step's batch, wherever they are computed; needed in training.
-        kept: what a method's hooks hand from one place to a later one.
+        handed_on: what a method's hooks hand from one place to a later one;
+            in training it begins with what `Hooks.prepare` made.
     """
 
     input_mask: tf.Tensor
@@ -35,7 +36,7 @@ class Context:
     seed: Optional[tf.Tensor] = None
     dtype: tf.DType = tf.float32
     step_seed: Optional[tf.Tensor] = None
-    kept: Dict[Any, tf.Tensor] = dataclasses.field(default_factory=dict)
+    handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def dropout(
@@ -66,7 +67,7 @@ def seed_at(seed: tf.Tensor, site: str) -> tf.Tensor:
 
 
 class Hooks:
-    """The five places where a tuning method may act, and its penalty.
+    """The five places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks override what they need.
     `context` is the forward pass's `Context`.
@@ -152,3 +153,17 @@ class Hooks:
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
         """What the method adds to a training's loss, float32 [], or None."""
         return None
+
+    def prepare(self, context: Context) -> Dict[str, tf.Tensor]:
+        """What is the same for all rows of a training step, made once for it.
+
+        A step's rows are computed in groups; what depends on variables and
+        `context.step_seed` alone, and is expensive, need not be made in each.
+        Gradients of the groups are added up and then go through here. So a
+        trained variable that is read here must not be read elsewhere in
+        training.
+
+        Returns:
+            Tensors that every group's `context.handed_on` begins with.
+        """
+        return {}

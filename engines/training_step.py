@@ -41,40 +41,92 @@ def loss_and_gradients(
         float32 [], and a gradient like each variable.
     """
 
-    def compute(part: Dict[str, tf.Tensor]) -> Tuple[tf.Tensor, Gradients]:
-        context = Context(
+    def make_context(
+        part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]
+    ) -> Context:
+        return Context(
             part["input_mask"],
             training=True,
             # Each lane has its own first row, so its own dropout.
             seed=tf.stack([job.seed ^ part["row"][0], tf.cast(step, tf.int32)]),
             dtype=tf.as_dtype(job.compute_dtype),
             step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
+            handed_on=dict(prepared),
         )
+
+    hooks = model.bert.hooks
+    with tf.GradientTape(
+        persistent=True, watch_accessed_variables=False
+    ) as whole:
+        whole.watch([variable for _, variable in variables])
+        prepared = hooks.prepare(make_context(features, {}))
+    behind, direct = _divide_variables(whole, prepared, variables)
+
+    def compute(part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]):
+        context = make_context(part, prepared)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable for _, variable in variables])
+            tape.watch(prepared)
             predictions = model(part, context)
             losses = model.head.loss(predictions, part)
-            penalty = model.bert.hooks.penalty(context)
+            penalty = hooks.penalty(context)
             if penalty is not None:
                 # Each group of rows adds its share of the whole penalty.
                 losses += penalty
             loss = tf.reduce_sum(losses) / batch_size
-        gradients = tape.gradient(loss, [v for _, v in variables])
-        for (name, _), gradient in zip(variables, gradients):
+        sources = [*direct, *prepared.items()]
+        gradients, missed = tape.gradient(
+            loss, [[s for _, s in sources], [v for _, v in behind]]
+        )
+        for (name, _), gradient in zip(sources, gradients):
             if gradient is None:
                 raise ValueError(f"the loss does not depend on {name}")
+        for (name, _), gradient in zip(behind, missed):
+            if gradient is not None:
+                raise ValueError(f"{name} is read beside `Hooks.prepare` too")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
     compute = _once(job, compute)
 
     def compute_in_lanes(part: Dict[str, tf.Tensor]):
-        results = [compute(lane) for lane in _divide(part, job.lanes)]
+        results = [compute(lane, prepared) for lane in _divide(part, job.lanes)]
         losses, gradients = zip(*results)
         return tf.add_n(losses), [tf.add_n(g) for g in zip(*gradients)]
 
     if job.parts == 1:
-        return compute_in_lanes(features)
-    return _sum_over_parts(compute_in_lanes, variables, features, job.parts)
+        loss, gradients = compute_in_lanes(features)
+    else:
+        sources = [*(v for _, v in direct), *prepared.values()]
+        loss, gradients = _sum_over_parts(
+            compute_in_lanes, sources, features, job.parts
+        )
+    found = dict(zip((name for name, _ in direct), gradients))
+    if prepared:
+        through = whole.gradient(
+            list(prepared.values()),
+            [variable for _, variable in behind],
+            output_gradients=gradients[len(direct) :],
+        )
+        found.update((name, g) for (name, _), g in zip(behind, through))
+    return loss, [found[name] for name, _ in variables]
+
+
+def _divide_variables(
+    tape: tf.GradientTape,
+    prepared: Dict[str, tf.Tensor],
+    variables: Sequence[Tuple[str, tf.Variable]],
+) -> Tuple[list, list]:
+    """(name, variable) of those that `prepared` was made of, and the others."""
+    if not prepared:
+        return [], list(variables)
+    gradients = tape.gradient(
+        list(prepared.values()), [variable for _, variable in variables]
+    )
+    pairs = list(zip(variables, gradients))
+    return (
+        [pair for pair, gradient in pairs if gradient is not None],
+        [pair for pair, gradient in pairs if gradient is None],
+    )
 
 
 def _once(job: Job, compute: Callable) -> Callable:
@@ -102,7 +154,7 @@ def _divide(
     ]
 
 
-def _sum_over_parts(compute: Callable, variables, features, parts):
+def _sum_over_parts(compute: Callable, sources, features, parts):
     """Adds up what `compute` gives for each part of the rows, in order."""
     divided = {}
     for name, value in features.items():
@@ -118,7 +170,7 @@ def _sum_over_parts(compute: Callable, variables, features, parts):
             *(old + new for old, new in zip(sums, [loss, *gradients])),
         )
 
-    zeros = [tf.zeros([]), *(tf.zeros(v.shape) for _, v in variables)]
+    zeros = [tf.zeros([]), *(tf.zeros(s.shape) for s in sources)]
     _, loss, *gradients = tf.while_loop(
         lambda number, *_: number < parts,
         add,

@@ -43,9 +43,9 @@ class PalHooks(Hooks):
         """Shapes as in `Hooks`."""
         if site == "attention":
             # What the layer reads; its feed-forward sublayer is not given it.
-            context.kept["pals"] = inputs
+            context.handed_on["pals"] = inputs
         else:
-            outputs += self._attend(layer, context.kept["pals"], context)
+            outputs += self._attend(layer, context.handed_on["pals"], context)
         return layer_norm(inputs + outputs)
 
     def _attend(self, layer, hidden, context):

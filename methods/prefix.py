@@ -72,15 +72,15 @@ class PerceptronPrefixHooks(PrefixHooks):
 
     def prefix(self, layer, context):
         """A slice of what the network makes, once for all layers."""
-        if "prefix" not in context.kept:
+        if "prefix" not in context.handed_on:
             embedding, kernel_1, bias_1, kernel_2, bias_2 = map(
                 tf.convert_to_tensor, self.variables
             )
             inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
             outputs = tf.matmul(inner, kernel_2) + bias_2
-            context.kept["prefix"] = tf.split(outputs, self.count, axis=1)
+            context.handed_on["prefix"] = tf.split(outputs, self.count, axis=1)
         first = layer * len(PARTS)
-        return context.kept["prefix"][first : first + len(PARTS)]
+        return context.handed_on["prefix"][first : first + len(PARTS)]
 
 
 @dataclasses.dataclass(frozen=True)

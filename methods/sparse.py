@@ -24,6 +24,8 @@ from optimization import Recipe
 LEFT, RIGHT = -1.5, 1.5
 # Where log alpha starts: nearly all gates are open.
 OPEN = 5.0
+# What the gates' hooks hand on beside changes, which have variables' names.
+PENALTY = "penalty"
 # What did not change must stay as it was.
 NO_DECAY = Recipe(undecayed=r".")
 
@@ -182,14 +184,32 @@ class GateHooks(Hooks):
         self.variables = variables
         self.penalty_weight = penalty_weight
 
+    def prepare(self, context):
+        """All gated changes, by variable, and the penalty."""
+        made = {name: self._change(name, context) for name in self.variables}
+        made[PENALTY] = self._penalty()
+        return made
+
     def parameter(self, name, variable, context):
         """The variable with its gated change."""
+        change = context.handed_on.get(name)
+        if change is None:
+            change = self._change(name, context)
+        return tf.convert_to_tensor(variable) + change
+
+    def penalty(self, context):
+        """The expected number of changes, weighted."""
+        made = context.handed_on.get(PENALTY)
+        return self._penalty() if made is None else made
+
+    def _change(self, name: str, context: Context) -> tf.Tensor:
+        """What is added to a variable, float32 like it."""
         added = self.variables[name]
         change = tf.convert_to_tensor(added["diff"])
         for part in ("gate", "group"):
             if part in added:
                 change *= self._open(added[part], f"{name}/{part}", context)
-        return tf.convert_to_tensor(variable) + change
+        return change
 
     def _open(self, gate: Any, site: str, context: Context) -> tf.Tensor:
         """A sample of the gates in training, float32 from 0 to 1."""
@@ -206,8 +226,7 @@ class GateHooks(Hooks):
             logits += tf.math.log(noise) - tf.math.log1p(-noise)
         return gate_value(tf.sigmoid(logits))
 
-    def penalty(self, context):
-        """The expected number of changes, weighted."""
+    def _penalty(self) -> tf.Tensor:
         shift = math.log(-LEFT / RIGHT)
         expected = []
         for added in self.variables.values():

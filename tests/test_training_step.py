@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
+    ESTIMATOR,
     LENGTH,
     SQUAD,
     TASKS,
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 import hooks
 from engines import Hardware, Job, choose_engine, training_step
 from methods.parsing import parse
-from methods.sparse import Gates
+from methods.sparse import GateHooks, Gates
 from weights import training_state
 
 
@@ -87,6 +88,67 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
     ]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
     check_equal(trained_values(other), trained_values(whole), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
+    tiny_config, folders, monkeypatch, name
+):
+    """Dropout on; gradients of all lanes and parts reach the gates."""
+    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
+    losses, values, draws = [], [], []
+    draw = GateHooks._open
+
+    def note(*arguments):
+        draws[-1] += 1
+        return draw(*arguments)
+
+    monkeypatch.setattr(GateHooks, "_open", note)
+    for prepare in (GateHooks.prepare, hooks.Hooks.prepare):
+        monkeypatch.setattr(GateHooks, "prepare", prepare)
+        folder = folders(str(len(draws)))
+        draws.append(0)
+        job = in_lanes(
+            3,
+            tiny_config,
+            folder,
+            method=Gates(penalty=PENALTY, gate_rate=10.0),
+            parts=2,
+            length=LENGTH,
+        )
+        losses.append(
+            train(choose_engine(name)[0](Hardware()), job, rows, steps=2)
+        )
+        values.append(trained_values(job))
+    assert draws[0] == sum(
+        p.name.endswith(("/gate", "/group")) for p in job.table.trained
+    )
+    assert draws[1] >= 2 * draws[0]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    for key, value in values[0].items():
+        if key.endswith("/adam_m"):
+            # The gradients; updates of the youngest averages are their signs.
+            np.testing.assert_allclose(
+                value, values[1][key], atol=1e-6, err_msg=key
+            )
+
+
+def test_a_variable_that_is_read_twice_is_a_defect():
+    """Its gradient of the second place would be lost."""
+
+    class Twice(hooks.Hooks):
+        def prepare(self, context):
+            return {"doubled": 2.0 * model.weights}
+
+        def penalty(self, context):
+            return tf.reduce_sum(context.handed_on["doubled"])
+
+    model = Rows(4)
+    model.hooks = Twice()
+    with pytest.raises(ValueError, match="weights is read beside"):
+        one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 
 def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
@@ -222,10 +284,8 @@ class Rows:
         return tf.reduce_sum(predictions, axis=1)
 
 
-def kept(lanes, parts, step=0, rows=12):
-    """Bool [rows, 200], what dropout kept."""
-    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
-    model = Rows(rows)
+def one_step(model, job, rows, step):
+    """The loss and the gradient of the model's weights."""
     ones = tf.ones([rows, 4], tf.int32)
     features = {
         "input_ids": ones,
@@ -244,7 +304,13 @@ def kept(lanes, parts, step=0, rows=12):
             rows,
         )
 
-    loss, (gradient,) = compute()
+    return compute()
+
+
+def kept(lanes, parts, step=0, rows=12):
+    """Bool [rows, 200], what dropout kept."""
+    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
+    loss, (gradient,) = one_step(Rows(rows), job, rows, step)
     assert abs(loss - 200) < 20
     np.testing.assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
     return gradient.numpy() > 0
