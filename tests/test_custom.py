@@ -17,6 +17,7 @@ from task_files import (
     write_task,
 )
 
+import files
 from tasks.custom import custom_task
 from tasks.text_task import HeldOut
 
@@ -110,6 +111,40 @@ def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
     assert message == f"{tmp_path / 'train.jsonl'}:2: the label is empty"
 
 
+def test_each_file_is_parsed_once(tmp_path, monkeypatch):
+    write_task(tmp_path, CUSTOM)
+    read_lines, parsed = files.read_lines, []
+    monkeypatch.setattr(
+        files,
+        "read_lines",
+        lambda path, *rest: parsed.append(path) or read_lines(path, *rest),
+    )
+    CUSTOM.read(str(tmp_path), ["train", "dev", "test"])
+    names = ("train", "dev", "test")
+    assert parsed == [str(tmp_path / f"{name}.tsv") for name in names]
+    parsed.clear()
+    (tmp_path / "dev.tsv").unlink()
+    custom_task(dev_share=0.5).read(str(tmp_path), ["train", "dev", "test"])
+    assert parsed == [str(tmp_path / f"{name}.tsv") for name in names[::2]]
+
+
+def test_labels_are_read_without_the_texts(tmp_path):
+    (tmp_path / "train.csv").write_text("label\na\nb\n")
+    task, rows = CUSTOM.read(str(tmp_path), [])
+    assert task.labels == ("a", "b") and rows == {}
+    assert "the labels of the task custom come from its data" in refusal(
+        CUSTOM.read, "", []
+    )
+
+
+def test_of_tokenized_rows_their_ids_alone_are_kept(tmp_path):
+    (tmp_path / "test.tsv").write_text("nr\ttext\n7\ta\n8\tb\n")
+    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
+    kept = task.keep(read(task, tmp_path, "test"))
+    assert kept.row_id == ["7", "8"] and len(kept) == 2
+    assert (kept.text_a, kept.text_b, kept.label) == (None, None, None)
+
+
 # A part of the training file as dev set
 
 
@@ -193,6 +228,21 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
 def test_a_negative_seed_is_refused():
     message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
     assert "--split_seed is -1" in message
+
+
+@pytest.mark.parametrize(
+    "label", ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e"]
+)
+def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
+    message = refusal(CUSTOM_SCORES.check_label, label, "x:1")
+    assert message == f"x:1: the score is {label!r}, expected a number"
+
+
+@pytest.mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
+def test_ordinary_numbers_are_scores(label):
+    CUSTOM_SCORES.check_label(label, "x:1")
+    features = CUSTOM_SCORES.label_features([label])
+    assert features["label_scores"].tolist() == [np.float32(label)]
 
 
 def test_scores_beyond_float32_are_refused():

@@ -83,6 +83,34 @@ def test_malformed_files_are_refused_with_their_line(
     assert re.search(f"^{re.escape(str(path))} ?{expected}", message), message
 
 
+@pytest.mark.parametrize(
+    "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
+)
+def test_a_column_that_two_have_the_name_of_is_refused(tmp_path, ending, line):
+    path = tmp_path / f"a{ending}"
+    path.write_text(f"{line}\n{line}\n")
+    message = refusal(read_rows, str(path), Layout("text"))
+    assert message == (
+        f"{path}:1: 2 columns are named 'text'; rename all but one"
+    )
+    # Others do not matter, nor do names where columns are numbered.
+    assert read_rows(str(path), Layout("x")) == [(1, ["x"])]
+    assert read_rows(str(path), Layout(2)) == [(1, ["text"])]
+
+
+def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\ty\na\tb\n\n\r\nc\td\n\n\n")
+    message = refusal(read_rows, str(path), Layout(0, 1))
+    assert message.startswith(f"{path}:3: found 1 tab-separated")
+    assert read_rows(str(path), Layout(0)) == [
+        (1, ["a"]),
+        (2, [""]),
+        (3, [""]),
+        (4, ["c"]),
+    ]
+
+
 @pytest.mark.parametrize("missing", ["text", "label"])
 def test_an_unknown_column_is_refused_with_those_of_the_file(tmp_path, missing):
     names = [n for n in ("text", "label", "more") if n != missing]
