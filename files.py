@@ -5,15 +5,20 @@ reader never sees half a file and a killed program loses nothing old.
 """
 
 import codecs
+import contextlib
+import io
 import json
 import os
 import shutil
 import uuid
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import tensorflow as tf
 
 from errors import UserError
+
+# Bytes that are read at once.
+BLOCK = 2**20
 
 
 def absolute(path: str) -> str:
@@ -48,11 +53,18 @@ def read_bytes(path: str, what: str) -> bytes:
     Raises:
         UserError: the file is missing, is a folder, or cannot be read.
     """
+    with _opened(path, what) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def _opened(path: str, what: str) -> Iterator[Any]:
+    """A file to read bytes from, whose errors are those of `read_bytes`."""
     if is_folder(path):
         raise UserError(f"{what} {path} is a folder, expected a file")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
+            yield file
     except tf.errors.NotFoundError as error:
         raise UserError(f"{what} {path} does not exist") from error
     except tf.errors.OpError as error:
@@ -78,6 +90,51 @@ def read_text(path: str, what: str) -> str:
             f"{path}:{line}: not UTF-8 text (byte "
             f"0x{content[error.start]:02x}); convert the file to UTF-8"
         ) from error
+
+
+class _Reader(io.RawIOBase):
+    """What a file of TensorFlow's lacks for `io` to read from it."""
+
+    def __init__(self, file: Any):
+        """Reads from a `GFile`."""
+        self._file = file
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills a part of the buffer, and tells how much."""
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
+    """The lines of a UTF-8 file one by one, each with its line break.
+
+    The file is never in memory as a whole.
+
+    Args:
+        path: local or `gs://`.
+        what: what the file is, for the error's text.
+        newline: what ends a line, as for `open`: "" for any line break.
+
+    Raises:
+        UserError: as `read_text`; earlier lines may have been yielded.
+    """
+    with _opened(path, what) as file:
+        text = io.TextIOWrapper(
+            io.BufferedReader(_Reader(file), BLOCK),
+            encoding="utf-8-sig",
+            newline=newline,
+        )
+        try:
+            yield from text
+        except UnicodeDecodeError:
+            # It knows the line.
+            read_text(path, what)
+            raise
 
 
 def read_json(path: str, what: str) -> Any:
@@ -125,13 +182,23 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes a value as indented JSON, as `write_bytes`."""
+    """Writes a value as indented JSON, as `write_bytes`.
+
+    Raises:
+        UserError: as `write_bytes`.
+        ValueError: as `json_text`.
+    """
     write_text(path, json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """A value as indented JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """A value as indented JSON.
+
+    Raises:
+        ValueError: a number is infinite or none, which JSON does not have.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return text + "\n"
 
 
 def prepare_folder(path: str) -> None:

@@ -48,7 +48,10 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Pearson correlation of scores, -1 to 1; 0 where it is undefined."""
     if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
         return 0.0
-    return float(stats.pearsonr(labels, predictions)[0])
+    # Where sums of great scores leave float32's range, too.
+    with np.errstate(all="ignore"):
+        found = float(stats.pearsonr(labels, predictions)[0])
+    return found if np.isfinite(found) else 0.0
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:

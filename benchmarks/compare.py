@@ -114,9 +114,8 @@ def read_features(
         }
     features = {}
     for name, (task, folder) in sources.items():
-        task = task.complete(folder)
-        rows = task.examples(folder, "train")
-        features[name] = task.featurize(rows, tokenizer, MAX_LENGTH)
+        task, rows = task.read(folder, ["train"])
+        features[name] = task.featurize(rows["train"], tokenizer, MAX_LENGTH)
     return features
 
 

@@ -6,19 +6,46 @@ user's input is found before the first long step.
 
 import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, List, NamedTuple, Tuple
 
+import numpy as np
 from absl import logging
 
 import files
-import input_pipeline
 import task_model
 from engines import Job, check_batch_size, choose_engine
 from errors import UserError
+from input_pipeline import Features
 from optimization import Schedule
 from runs import results, training, two_phases
-from runs.setup import Experiment, Setup, describe_run, open_all
+from runs.setup import (
+    Experiment,
+    Model,
+    Setup,
+    complete,
+    describe_run,
+    describe_settings,
+    open_model,
+)
+from tasks.base import SplitNames
 from weights import google, run_record, training_state
+
+
+class Splits(NamedTuple):
+    """The splits beside the training one.
+
+    Attributes:
+        dev: those to evaluate.
+        test: those to predict; may be the same.
+    """
+
+    dev: SplitNames
+    test: SplitNames
+
+    @property
+    def names(self) -> List[str]:
+        """The name of each one, once."""
+        return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
 
 
 def run(experiment: Experiment) -> Dict[str, float]:
@@ -30,12 +57,55 @@ def run(experiment: Experiment) -> Dict[str, float]:
     Raises:
         UserError: anything that the user can mend.
     """
+    _check_request(experiment)
+    began = time.monotonic()
+    engine = _start_engine(experiment)
+    model = open_model(experiment)
+    _compare_settings(model)
+    splits = _choose_splits(experiment)
+    setup, rows = _read(model, splits)
+    _compare_settings(setup)
+    checkpoint, first_step = _find_checkpoint(setup)
+    resumed = bool(
+        checkpoint or two_phases.first_phase_step(experiment.output_dir)
+    )
+    if engine.is_chief:
+        files.prepare_folder(experiment.output_dir)
+    features = _tokenize(setup, rows)
+    schedule = None
+    if experiment.do_train:
+        schedule = training.make_schedule(setup, features["train"])
+    record = describe_run(setup, engine, features.get("train"), schedule)
+    run_record.check(experiment.output_dir, record, experiment.do_train)
+    job = _make_job(engine, setup)
+    if experiment.do_train:
+        job = _train(engine, setup, job, record, features["train"], schedule)
+    if not engine.is_chief:
+        logging.info("the chief evaluates and writes the results")
+        return {}
+    answers = _answer(engine, setup, job, splits, rows, features)
+    found = _evaluate(setup, splits, rows, features, answers)
+    _write_predictions(setup, splits, rows, answers)
+    # Of several workers none knows what the others took.
+    if schedule and first_step < schedule.num_train_steps:
+        if engine.workers == 1:
+            results.write_cost(
+                experiment.output_dir, resumed, time.monotonic() - began
+            )
+    return found
+
+
+def _check_request(experiment: Experiment) -> None:
+    """Refuses what asks for nothing, or for a folder that cannot be one."""
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
         )
     google.check_name(experiment.output_dir, "--output_dir")
-    began = time.monotonic()
+
+
+def _start_engine(experiment: Experiment) -> Any:
+    """Makes the engine, whose devices can take the training's batches."""
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
@@ -46,35 +116,92 @@ def run(experiment: Experiment) -> Dict[str, float]:
             engine.shards,
             experiment.training.gradient_accumulation_steps,
         )
-    setup = open_all(experiment)
-    task = setup.task
-    dev_splits = task.dev_splits if experiment.do_eval else ()
-    test_splits = task.test_splits if experiment.do_predict else ()
-    if test_splits and dev_splits and task.test_is_dev:
-        test_splits = dev_splits
-    splits = ["train"] if experiment.do_train else []
-    splits += [split for _, split in (*dev_splits, *test_splits)]
-    examples = {
-        split: task.examples(experiment.data_dir, split) for split in splits
-    }
-    if engine.is_chief:
-        files.prepare_folder(experiment.output_dir)
+    return engine
+
+
+def _compare_settings(model: Model) -> None:
+    """Refuses a folder of another run, by what is known of this one so far."""
+    experiment = model.experiment
+    run_record.check(
+        experiment.output_dir,
+        describe_settings(model),
+        experiment.do_train,
+        partial=True,
+    )
+
+
+def _choose_splits(experiment: Experiment) -> Splits:
+    """The splits that are asked for."""
+    task = experiment.task
+    dev = task.dev_splits if experiment.do_eval else ()
+    test = task.test_splits if experiment.do_predict else ()
+    if test and dev and task.test_is_dev:
+        test = dev
+    return Splits(dev, test)
+
+
+def _read(model: Model, splits: Splits) -> Tuple[Setup, Dict[str, Any]]:
+    """Reads the splits, and that of training if it is asked for.
+
+    Returns:
+        The model for the task with its labels; the rows by split.
+    """
+    names = ["train"] if model.experiment.do_train else []
+    names += splits.names
+    task, rows = model.task.read(model.experiment.data_dir, names)
+    return complete(model, task), rows
+
+
+def _find_checkpoint(setup: Setup) -> Tuple[Any, int]:
+    """The folder's newest checkpoint, found whole, and its step, or (None, 0).
+
+    Raises:
+        UserError: it is damaged, or is not what is to be evaluated.
+    """
+    experiment = setup.experiment
+    checkpoint, step = training_state.latest_step(experiment.output_dir)
+    if checkpoint:
+        training_state.check_training_checkpoint(checkpoint, setup.table)
+        named = setup.trained and files.absolute(setup.trained)
+        if not experiment.do_train and named not in (
+            None,
+            files.absolute(checkpoint),
+        ):
+            raise UserError(
+                f"{experiment.output_dir} holds a training's {checkpoint}; "
+                f"pass another --output_dir to use {named}"
+            )
+    return checkpoint, step
+
+
+def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
+    """Makes the features of every split.
+
+    Args:
+        setup: task and tokenizer.
+        rows: by split; those of training are taken out, of the others stays
+            what the task keeps.
+    """
     features = {}
-    for split, rows in examples.items():
-        about = task.summarize(rows)
+    for split in list(rows):
+        read = rows.pop(split)
+        about = setup.task.summarize(read)
         logging.info(
-            "%s: %d examples%s", split, len(rows), about and f": {about}"
+            "%s: %d examples%s", split, len(read), about and f": {about}"
         )
-        features[split] = task.featurize(
-            rows, setup.tokenizer, experiment.max_seq_length
+        features[split] = setup.task.featurize(
+            read, setup.tokenizer, setup.experiment.max_seq_length
         )
+        if split != "train":
+            rows[split] = setup.task.keep(read)
     logging.info("%s", "\n" + setup.table.to_text())
-    schedule = None
-    if experiment.do_train:
-        schedule = training.make_schedule(
-            setup, examples["train"], features["train"]
-        )
-    job = Job(
+    return features
+
+
+def _make_job(engine: Any, setup: Setup) -> Job:
+    """What the engine needs to build the model."""
+    experiment = setup.experiment
+    return Job(
         build_model=lambda create: task_model.TaskModel(
             setup.config, setup.method, setup.task.build_head, create
         ),
@@ -93,96 +220,31 @@ def run(experiment: Experiment) -> Dict[str, float]:
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
     )
-    record = describe_run(setup, engine, features.get("train"), schedule)
-    run_record.check(experiment.output_dir, record, experiment.do_train)
-    checkpoint, first_step = training_state.latest_step(experiment.output_dir)
-    if checkpoint:
-        training_state.check_training_checkpoint(checkpoint, setup.table)
-        named = setup.trained and files.absolute(setup.trained)
-        if not experiment.do_train and named not in (
-            None,
-            files.absolute(checkpoint),
-        ):
-            raise UserError(
-                f"{experiment.output_dir} holds a training's {checkpoint}; "
-                f"pass another --output_dir to use {named}"
-            )
-    resumed = bool(
-        checkpoint or two_phases.first_phase_step(experiment.output_dir)
-    )
-    if experiment.do_train:
-        if engine.is_chief:
-            files.check_disk_space(
-                experiment.output_dir,
-                _needed_space(setup, schedule, first_step),
-            )
-            files.prepare_folder(results.artifact_folder(experiment.output_dir))
-            run_record.write(experiment.output_dir, record)
-        job = _train(
-            engine, setup, job, features["train"], schedule, first_step
-        )
-    if not engine.is_chief:
-        logging.info("the chief evaluates and writes the results")
-        return {}
-    _, step = training_state.latest_step(experiment.output_dir)
-    step = step or setup.step
-    found: Dict[str, float] = {}
-    decoded = {}
-    # Built for the first split; the program's end would close it too.
-    predictor = engine.predictor(job)
-
-    def predict(split: str, batch_size: int, what: str) -> Any:
-        if split not in decoded:
-            rows = features[split]
-            # There are none where no context has a token.
-            outputs = predictor.predict(rows, batch_size, what) if rows else {}
-            decoded[split] = task.decode(examples[split], rows, outputs)
-        return decoded[split]
-
-    scores: Dict[str, float] = {}
-    for suffix, split in dev_splits:
-        predictions = predict(split, experiment.eval_batch_size, "eval")
-        measured = task.evaluate(examples[split], features[split], predictions)
-        end = f"_{suffix}" if suffix else ""
-        scores.update(
-            {f"{name}{end}": value for name, value in measured.items()}
-        )
-        for path in task.write_report(
-            experiment.output_dir, features[split], predictions, suffix
-        ):
-            logging.info("more of the evaluation is in %s", path)
-    if dev_splits:
-        data = {split: features[split].fingerprint() for _, split in dev_splits}
-        found = results.write_results(experiment.output_dir, scores, step, data)
-    for suffix, split in test_splits:
-        predictions = predict(split, experiment.predict_batch_size, "predict")
-        for path in task.write_predictions(
-            experiment.output_dir, examples[split], predictions, suffix
-        ):
-            logging.info("predictions written to %s", path)
-    predictor.close()
-    is_new = experiment.do_train and first_step < schedule.num_train_steps
-    # Of several workers none knows what the others took.
-    if is_new and engine.workers == 1:
-        results.write_cost(
-            experiment.output_dir, resumed, time.monotonic() - began
-        )
-    return found
 
 
 def _train(
     engine: Any,
     setup: Setup,
     job: Job,
-    features: input_pipeline.Features,
+    record: Dict[str, Any],
+    features: Features,
     schedule: Schedule,
-    first_step: int,
 ) -> Job:
-    """Trains, or goes on at `first_step`, and writes the adapter artifact.
+    """Trains, or goes on with it, and writes `run.json` and the artifact.
 
     Returns:
         The job that was trained, with the values that it started from.
+
+    Raises:
+        UserError: the disk is too full.
     """
+    _, first_step = training_state.latest_step(job.output_dir)
+    if engine.is_chief:
+        files.check_disk_space(
+            job.output_dir, _needed_space(setup, schedule, first_step)
+        )
+        files.prepare_folder(results.artifact_folder(job.output_dir))
+        run_record.write(job.output_dir, record)
     if first_step < schedule.num_train_steps:
         if setup.method.first_phase:
             job = two_phases.train_first_phase(
@@ -225,3 +287,100 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
             two_phases.first_phase_step(output_dir),
         )
     return needed
+
+
+def _answer(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    splits: Splits,
+    rows: Dict[str, Any],
+    features: Dict[str, Features],
+) -> Dict[str, Any]:
+    """What the task decodes of the model's outputs, by split.
+
+    Raises:
+        UserError: an output is no number.
+    """
+    sizes = (
+        ("predict", splits.test, setup.experiment.predict_batch_size),
+        # A split that is both is evaluated.
+        ("eval", splits.dev, setup.experiment.eval_batch_size),
+    )
+    how = {name: (size, what) for what, of, size in sizes for _, name in of}
+    answers = {}
+    with engine.predictor(job) as predictor:
+        for name in splits.names:
+            outputs = {}
+            # There are no rows where no context has a token.
+            if len(features[name]):
+                outputs = predictor.predict(features[name], *how[name])
+                _check_finite(outputs, name)
+            answers[name] = setup.task.decode(
+                rows[name], features[name], outputs
+            )
+    return answers
+
+
+def _check_finite(outputs: Dict[str, np.ndarray], split: str) -> None:
+    """Refuses outputs [rows, ...] of a split that are infinite or no number.
+
+    Raises:
+        UserError: there are some; the message says in how many rows.
+    """
+    bad = np.any(
+        [
+            ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            for values in outputs.values()
+        ],
+        axis=0,
+    )
+    if bad.any():
+        raise UserError(
+            f"{split}: the model's outputs for {bad.sum()} of {len(bad)} rows "
+            "are infinite or no numbers: the weights hold such values, or the "
+            "training diverged; check --init_checkpoint, or train again with "
+            "a lower --learning_rate and another --output_dir"
+        )
+
+
+def _evaluate(
+    setup: Setup,
+    splits: Splits,
+    rows: Dict[str, Any],
+    features: Dict[str, Features],
+    answers: Dict[str, Any],
+) -> Dict[str, float]:
+    """Scores the dev splits, if there are any, and writes the results.
+
+    Returns:
+        The results under BERT's key names.
+    """
+    if not splits.dev:
+        return {}
+    task, output_dir = setup.task, setup.experiment.output_dir
+    scores: Dict[str, float] = {}
+    for suffix, name in splits.dev:
+        measured = task.evaluate(rows[name], features[name], answers[name])
+        end = f"_{suffix}" if suffix else ""
+        scores.update(
+            {f"{score}{end}": value for score, value in measured.items()}
+        )
+        for path in task.write_report(
+            output_dir, features[name], answers[name], suffix
+        ):
+            logging.info("more of the evaluation is in %s", path)
+    data = {name: features[name].fingerprint() for _, name in splits.dev}
+    step = training_state.latest_step(output_dir)[1] or setup.step
+    return results.write_results(output_dir, scores, step, data)
+
+
+def _write_predictions(
+    setup: Setup, splits: Splits, rows: Dict[str, Any], answers: Dict[str, Any]
+) -> None:
+    """Writes the predictions for the test splits."""
+    for suffix, name in splits.test:
+        for path in setup.task.write_predictions(
+            setup.experiment.output_dir, rows[name], answers[name], suffix
+        ):
+            logging.info("predictions written to %s", path)

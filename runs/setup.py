@@ -1,7 +1,8 @@
 """Opens what a run names, and checks that it all fits together.
 
-In here: `Experiment`, what the flags say; `Setup`, what was opened; the
-table of `--describe`; the description of a run for `run.json`.
+In here: `Experiment`, what the flags say; `Model`, what was opened before any
+data is read; `Setup`, the whole when the task is complete; the table of
+`--describe`; the description of a run for `run.json`.
 """
 
 import dataclasses
@@ -98,39 +99,6 @@ class Experiment:
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup:
-    """What has been opened and found to fit together.
-
-    Attributes:
-        experiment: what was asked for.
-        task: with its labels.
-        method: of the flags, or of what was trained.
-        config: of the BERT.
-        tokenizer: of the BERT.
-        table: every variable.
-        base: path and fingerprint of the pretrained model.
-        start: fingerprint of trained values to start from, or None.
-        step: training steps of those values.
-        trained: where those values come from, or None.
-        learning_rate: peak of the schedule.
-        initial_values: every variable's first value.
-    """
-
-    experiment: Experiment
-    task: Task
-    method: TuningMethod
-    config: BertConfig
-    tokenizer: FullTokenizer
-    table: task_model.ParameterTable
-    base: Dict[str, str]
-    start: Optional[str]
-    step: int
-    trained: Optional[str]
-    learning_rate: float
-    initial_values: InitialValues
-
-
-@dataclasses.dataclass(frozen=True)
 class Sources:
     """The model that a run starts from.
 
@@ -145,6 +113,61 @@ class Sources:
     trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What has been opened without the task's data.
+
+    Attributes:
+        experiment: what was asked for.
+        task: may still lack its labels.
+        method: of the flags, or of what was trained.
+        config: of the BERT.
+        tokenizer: of the BERT.
+        sources: where values come from.
+        base: path and fingerprint of the pretrained model.
+    """
+
+    experiment: Experiment
+    task: Task
+    method: TuningMethod
+    config: BertConfig
+    tokenizer: FullTokenizer
+    sources: Sources
+    base: Dict[str, str]
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak of the schedule."""
+        given = self.experiment.training.learning_rate
+        return given or self.method.learning_rate
+
+    @property
+    def step(self) -> int:
+        """Training steps of the values that a run starts from."""
+        return self.sources.step
+
+    @property
+    def trained(self) -> Optional[str]:
+        """Where trained values come from, or None."""
+        found = self.sources.trained
+        return found.source if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup(Model):
+    """The model for a task with its labels, found to fit together.
+
+    Attributes:
+        table: every variable.
+        start: fingerprint of trained values to start from, or None.
+        initial_values: every variable's first value.
+    """
+
+    table: task_model.ParameterTable
+    start: Optional[str]
+    initial_values: InitialValues
 
 
 def _open_sources(experiment: Experiment) -> Sources:
@@ -194,16 +217,13 @@ def _task_and_method(
         source = sources.trained.source
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
-    if not task.is_complete and not experiment.data_dir:
-        raise UserError(
-            f"the labels of the task {task.name} come from its data: pass "
-            "--data_dir"
-        )
-    return task.complete(experiment.data_dir), method
+    return task, method
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters of a run, without data or checkpoint.
+    """The table of parameters of a run, without checkpoint.
+
+    Of the data the labels alone are read, if the task takes them from there.
 
     Raises:
         UserError: the config, the method or the task's labels are missing or
@@ -212,10 +232,11 @@ def describe_parameters(experiment: Experiment) -> str:
     sources = _open_sources(experiment)
     config = _read_config(experiment, sources.opened)
     task, method = _task_and_method(experiment, sources)
+    task, _ = task.read(experiment.data_dir, ())
     return task_model.list_parameters(config, method, task.build_head).to_text()
 
 
-def open_all(experiment: Experiment) -> Setup:
+def open_model(experiment: Experiment) -> Model:
     """Opens model, vocabulary and adapter, and checks that they fit.
 
     Raises:
@@ -240,12 +261,12 @@ def open_all(experiment: Experiment) -> Setup:
             f"has only {config.max_position_embeddings} positions"
         )
     task, method = _task_and_method(experiment, sources)
-    table = task_model.list_parameters(config, method, task.build_head)
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
+    bert = task_model.list_bert(config, task.head.needs_pooler)
     base = {
         "path": files.absolute(opened.weights.source),
-        "fingerprint": fingerprint(opened.weights, table),
+        "fingerprint": fingerprint(opened.weights, bert),
     }
     if sources.description is not None:
         _check_same_model(sources, base, config, tokenizer)
@@ -255,30 +276,40 @@ def open_all(experiment: Experiment) -> Setup:
             sources.description["task"]["name"],
             sources.description.get("trained_with", method),
         )
+    return Model(experiment, task, method, config, tokenizer, sources, base)
+
+
+def complete(model: Model, task: Task) -> Setup:
+    """Lists the variables of a model for a task, and finds their values.
+
+    Args:
+        model: what was opened.
+        task: the model's, with its labels.
+
+    Raises:
+        UserError: a value is missing or damaged, or has another shape.
+    """
+    experiment, base = model.experiment, model.sources.opened.weights
+    trained = model.sources.trained
+    table = task_model.list_parameters(
+        model.config, model.method, task.build_head
+    )
     initial_values = choose_initial_values(
         table,
-        opened.weights,
+        base,
         trained,
         experiment.training.seed,
         fresh_head=experiment.do_train,
     )
     if not experiment.do_train:
-        weights = trained or opened.weights
+        weights = trained or base
         run_step = training_state.latest_step(experiment.output_dir)[1]
         if not run_step:
             task_model.check_is_trained(table, weights.shapes, weights.source)
     return Setup(
-        experiment=experiment,
-        task=task,
-        method=method,
-        config=config,
-        tokenizer=tokenizer,
+        **{**vars(model), "task": task},
         table=table,
-        base=base,
-        start=start_fingerprint(table, opened.weights, trained),
-        step=sources.step,
-        trained=trained.source if trained else None,
-        learning_rate=experiment.training.learning_rate or method.learning_rate,
+        start=start_fingerprint(table, base, trained),
         initial_values=initial_values,
     )
 
@@ -399,6 +430,33 @@ def _beside(
     )
 
 
+def describe_settings(model: Model) -> Dict[str, Any]:
+    """What of `run.json` is known of a model without the task's data.
+
+    Of a `Setup` there are the labels and the start too.
+    """
+    experiment = model.experiment
+    training = dataclasses.asdict(experiment.training)
+    # How often a run is saved, and in how many parts a batch is computed, may
+    # change while it goes on.
+    del training["save_checkpoints_steps"]
+    del training["gradient_accumulation_steps"]
+    training["learning_rate"] = model.learning_rate
+    if isinstance(model, Setup):
+        training["start"] = model.start
+    training["compute_dtype"] = experiment.compute_dtype
+    if experiment.do_train:
+        training["max_seq_length"] = experiment.max_seq_length
+    return {
+        "base": model.base,
+        "tokenizer": model.tokenizer.describe(),
+        "method": str(model.method),
+        "task": {"name": model.task.name, **model.task.describe()},
+        "bert_config": dataclasses.asdict(model.config),
+        "training": training,
+    }
+
+
 def describe_run(
     setup: Setup,
     engine: Any,
@@ -406,30 +464,18 @@ def describe_run(
     schedule: Optional[Schedule],
 ) -> Dict[str, Any]:
     """What `run.json` says of this run; the last two are of its training."""
-    folder = setup.experiment.data_dir
-    training = dataclasses.asdict(setup.experiment.training)
-    # How often a run is saved, and in how many parts a batch is computed, may
-    # change while it goes on.
-    del training["save_checkpoints_steps"]
-    parts = training.pop("gradient_accumulation_steps")
-    training["learning_rate"] = setup.learning_rate
-    training["start"] = setup.start
-    training["compute_dtype"] = setup.experiment.compute_dtype
+    experiment = setup.experiment
+    record = describe_settings(setup)
     if train_features is not None:
-        training.update(
+        record["training"].update(
             steps=schedule.num_train_steps,
-            max_seq_length=setup.experiment.max_seq_length,
             examples=len(train_features),
             data=train_features.fingerprint(),
         )
+    folder = experiment.data_dir
     return {
-        "base": setup.base,
+        **record,
         "data_dir": folder and files.absolute(folder),
-        "tokenizer": setup.tokenizer.describe(),
-        "method": str(setup.method),
-        "task": {"name": setup.task.name, **setup.task.describe()},
-        "bert_config": dataclasses.asdict(setup.config),
-        "training": training,
         "parameters": {
             "total": setup.table.total_count,
             "trained": setup.table.trained_count,
@@ -439,7 +485,9 @@ def describe_run(
             "engine": type(engine).__name__,
             "devices": engine.shards,
             "cpu_lanes": engine.lanes,
-            "gradient_accumulation_steps": parts,
-            "use_xla": setup.experiment.use_xla,
+            "gradient_accumulation_steps": (
+                experiment.training.gradient_accumulation_steps
+            ),
+            "use_xla": experiment.use_xla,
         },
     }

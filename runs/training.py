@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -13,13 +13,11 @@ from progress import TrainingProgress
 from runs.setup import Setup
 
 
-def make_schedule(
-    setup: Setup, examples: Sequence, features: input_pipeline.Features
-) -> Schedule:
-    """The learning rates of the setup's training over these examples."""
+def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
+    """The learning rates of the setup's training over these rows."""
     training = setup.experiment.training
     steps = setup.task.count_train_steps(
-        examples, features, training.batch_size, training.epochs
+        features, training.batch_size, training.epochs
     )
     return Schedule(
         setup.learning_rate, steps, int(steps * training.warmup_proportion)

@@ -3,7 +3,17 @@
 import abc
 import dataclasses
 import os
-from typing import Any, Dict, Generic, Mapping, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    ClassVar,
+    Dict,
+    Generic,
+    Mapping,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -13,9 +23,10 @@ from input_pipeline import Features, count_train_steps
 from modeling import BertConfig, CreateVariable
 from tokenization import FullTokenizer
 
-ExampleType = TypeVar("ExampleType")
+# The rows of a split as its file has them; they have a length.
+RowsType = TypeVar("RowsType")
 # (suffix of the results' names, split) for each set of one kind.
-Splits = Tuple[Tuple[str, str], ...]
+SplitNames = Tuple[Tuple[str, str], ...]
 
 
 class Head(tf.Module, abc.ABC):
@@ -50,11 +61,15 @@ class Head(tf.Module, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(abc.ABC, Generic[ExampleType]):
+class Task(abc.ABC, Generic[RowsType]):
     """One frozen declaration of what is learned and how it is scored.
+
+    A run reads all splits that it needs, then makes each one's features and
+    keeps of its rows what it will still need, as these may be large.
 
     Attributes:
         name: lower-case, as `--task_name` takes it.
+        head: the class of its head.
         dev_splits: (suffix of the results' names, split) of each dev set.
         test_splits: the same of each test set.
         test_is_dev: whether both sets are one file, which is then predicted
@@ -63,27 +78,18 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     name: str
 
-    # Both are `Splits`.
+    head: ClassVar[Type[Head]]
+    # Both are `SplitNames`.
     dev_splits = (("", "dev"),)
     test_splits = (("", "test"),)
     test_is_dev = False
 
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
-        """What a trained head depends on, as JSON values (labels, ...)."""
+        """What a trained head depends on, as JSON values (labels, ...).
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing of the task has still to be read from its data."""
-        return True
-
-    def complete(self, data_dir: str) -> "Task":
-        """This task, with what it still has to read from its data.
-
-        Raises:
-            UserError: the data cannot be used.
+        What has still to be read from the task's data is left out.
         """
-        return self
 
     @abc.abstractmethod
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
@@ -98,37 +104,45 @@ class Task(abc.ABC, Generic[ExampleType]):
         """
 
     @abc.abstractmethod
-    def examples(self, data_dir: str, split: str) -> Sequence[ExampleType]:
-        """Reads the examples of `train`, or of a dev or test split.
+    def read(
+        self, data_dir: str, splits: Sequence[str]
+    ) -> Tuple["Task", Dict[str, RowsType]]:
+        """Reads splits, each file once.
+
+        Args:
+            data_dir: folder of the files.
+            splits: `train`, dev and test splits; none to read only what
+                completes the task.
+
+        Returns:
+            This task, with what it takes from its data (labels); the splits'
+            rows, in the order of `splits`.
 
         Raises:
             UserError: a file is missing or empty, or a row is malformed; the
                 message names file, line and expectation.
         """
 
-    def summarize(self, examples: Sequence[ExampleType]) -> str:
-        """What the log says of a set beside its size, or ""."""
+    def summarize(self, rows: RowsType) -> str:
+        """What the log says of a split beside its size, or ""."""
         return ""
 
     @abc.abstractmethod
     def featurize(
-        self,
-        examples: Sequence[ExampleType],
-        tokenizer: FullTokenizer,
-        max_seq_length: int,
+        self, rows: RowsType, tokenizer: FullTokenizer, max_seq_length: int
     ) -> Features:
-        """Tokenizes examples, each to at most `max_seq_length` tokens."""
+        """Tokenizes rows, each to at most `max_seq_length` tokens."""
+
+    def keep(self, rows: RowsType) -> RowsType:
+        """What evaluation and prediction need of rows beside their features."""
+        return rows
 
     @abc.abstractmethod
     def build_head(self, config: BertConfig, create: CreateVariable) -> Head:
         """Creates the head's variables."""
 
     def count_train_steps(
-        self,
-        examples: Sequence[ExampleType],
-        features: Features,
-        batch_size: int,
-        epochs: float,
+        self, features: Features, batch_size: int, epochs: float
     ) -> int:
         """Steps of a training of so many epochs.
 
@@ -139,11 +153,16 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     def decode(
         self,
-        examples: Sequence[ExampleType],
+        rows: RowsType,
         features: Features,
         outputs: Mapping[str, np.ndarray],
     ) -> Any:
-        """What the head's outputs [rows, ...] say of the examples.
+        """What the head's outputs [rows of the features, ...] say of the rows.
+
+        Args:
+            rows: as `keep` left them. So are they in the methods below.
+            features: of the rows.
+            outputs: of the head, all finite.
 
         Returns:
             What `evaluate` and `write_predictions` read.
@@ -152,12 +171,9 @@ class Task(abc.ABC, Generic[ExampleType]):
 
     @abc.abstractmethod
     def evaluate(
-        self,
-        examples: Sequence[ExampleType],
-        features: Features,
-        predictions: Any,
+        self, rows: RowsType, features: Features, predictions: Any
     ) -> Dict[str, float]:
-        """Scores what was decoded of labelled examples.
+        """Scores what was decoded of labelled rows.
 
         Returns:
             The task's metrics by name, the main one first, and `loss` in nats
@@ -175,7 +191,7 @@ class Task(abc.ABC, Generic[ExampleType]):
 
         Args:
             output_dir: the run's folder.
-            features: of labelled examples.
+            features: of labelled rows.
             predictions: what was decoded of them.
             suffix: of the split's results.
 
@@ -188,7 +204,7 @@ class Task(abc.ABC, Generic[ExampleType]):
     def write_predictions(
         self,
         output_dir: str,
-        examples: Sequence[ExampleType],
+        rows: RowsType,
         predictions: Any,
         suffix: str = "",
     ) -> Tuple[str, ...]:
@@ -196,7 +212,7 @@ class Task(abc.ABC, Generic[ExampleType]):
 
         Args:
             output_dir: the run's folder.
-            examples: that were predicted.
+            rows: that were predicted.
             predictions: what was decoded of them.
             suffix: of the split's results.
 

@@ -106,7 +106,7 @@ def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Squad(Task[Question]):
+class Squad(Task[Sequence[Question]]):
     """Question answering; each field is as the flag of its name says."""
 
     train_file: str
@@ -120,6 +120,7 @@ class Squad(Task[Question]):
     count_steps_in: str = COUNTS[0]
     verbose_logging: bool = False
 
+    head = SpanHead
     test_is_dev = True
 
     def describe(self):
@@ -135,14 +136,17 @@ class Squad(Task[Question]):
             )
         return self
 
-    def examples(self, data_dir, split):
-        """Reads `train_file` or `predict_file`.
+    def read(self, data_dir, splits):
+        """Reads `train_file` and `predict_file`.
 
         Of the training file, questions are left out, with a warning, whose
         first answer is not at its place in the context, as in
         google-research/bert. The split `dev` must have answers, `test` need
         not.
         """
+        return self, {split: self._read(data_dir, split) for split in splits}
+
+    def _read(self, data_dir: str, split: str) -> List[Question]:
         training = split == "train"
         path = self.train_file if training else self.predict_file
         if not path:
@@ -174,10 +178,10 @@ class Squad(Task[Question]):
             raise UserError(f"{path} holds nothing to learn from")
         return [q for q in questions if q.id not in lost]
 
-    def featurize(self, examples, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows, tokenizer: FullTokenizer, max_seq_length):
         """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
         windows = cut_windows(
-            examples,
+            rows,
             tokenizer,
             max_seq_length,
             self.doc_stride,
@@ -185,13 +189,13 @@ class Squad(Task[Question]):
         )
         logging.info(
             "%d questions make %d windows of at most %d tokens",
-            len(examples),
+            len(rows),
             len(windows),
             max_seq_length,
         )
         return windows
 
-    def count_train_steps(self, examples, features, batch_size, epochs):
+    def count_train_steps(self, features: Windows, batch_size, epochs):
         """Steps of a training, counted in questions or in windows.
 
         google-research/bert draws windows but counts an epoch as so many
@@ -200,11 +204,9 @@ class Squad(Task[Question]):
         """
         if not len(features):
             raise UserError(f"{self.train_file} holds nothing to learn from")
-        windows = super().count_train_steps(
-            examples, features, batch_size, epochs
-        )
+        windows = super().count_train_steps(features, batch_size, epochs)
         questions = input_pipeline.count_train_steps(
-            len(examples), batch_size, epochs
+            len(features.context_starts), batch_size, epochs
         )
         steps = dict(zip(COUNTS, (questions, windows)))
         logging.info(
@@ -221,7 +223,7 @@ class Squad(Task[Question]):
         """Start and end logits."""
         return SpanHead(self.n_best_size, config, create)
 
-    def decode(self, examples, features: Windows, outputs):
+    def decode(self, rows, features: Windows, outputs):
         """Answers to all questions."""
         rules = Rules(
             self.n_best_size,
@@ -229,30 +231,30 @@ class Squad(Task[Question]):
             self.version_2_with_negative,
             self.null_score_diff_threshold,
         )
-        return predict_answers(examples, features, outputs, rules)
+        return predict_answers(rows, features, outputs, rules)
 
     def evaluate(
         self,
-        examples: Sequence[Question],
+        rows: Sequence[Question],
         features: input_pipeline.Features,
         predictions: Sequence[Prediction],
     ) -> Dict[str, float]:
         """Exact match and F1 by the official rules, in percent."""
-        answers = [[a.text for a in q.answers] for q in examples]
+        answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:
             return squad_scores.squad_1_scores(answers, texts)
         odds = np.array([p.null_odds for p in predictions])
         return squad_scores.squad_2_scores(answers, texts, odds)
 
-    def write_predictions(self, output_dir, examples, predictions, suffix=""):
+    def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the files of google-research/bert.
 
         `predictions.json` (id to answer), `nbest_predictions.json` (id to
         candidates with probability and logits) and, for SQuAD 2.0,
         `null_odds.json` (id to null odds).
         """
-        ids = [question.id for question in examples]
+        ids = [question.id for question in rows]
         contents = {
             "predictions.json": (p.text for p in predictions),
             "nbest_predictions.json": map(_candidates, predictions),
@@ -286,7 +288,7 @@ def _json_object(items: Iterator[Tuple[str, Any]]) -> Iterator[bytes]:
     yield b"{"
     separator = "\n"
     for key, value in items:
-        text = json.dumps(value, indent=1)
+        text = json.dumps(value, indent=1, allow_nan=False)
         yield f"{separator}{json.dumps(key)}: {text}".encode()
         separator = ",\n"
     yield b"\n}\n"

@@ -3,6 +3,7 @@
 A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap.
 """
 
+import array
 import dataclasses
 import itertools
 import re
@@ -79,7 +80,7 @@ def cut_windows(
     the answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
-    rows: List[np.ndarray] = []
+    tokens, lengths = array.array("i"), array.array("q")
     places: List[Tuple[int, int, int]] = []
     targets: List[Tuple[int, int]] = []
     contexts: List[_Context] = []
@@ -101,7 +102,8 @@ def cut_windows(
         room = max_seq_length - len(head) - 1
         for first in _window_starts(len(context.ids), room, doc_stride):
             part = context.ids[first : first + room]
-            rows.append(np.concatenate([head, part, end]))
+            tokens.frombytes(np.concatenate([head, part, end]).tobytes())
+            lengths.append(len(head) + len(part) + 1)
             places.append((number, len(head), first))
             if span and first <= span[0] and span[1] < first + len(part):
                 shift = len(head) - first
@@ -113,12 +115,9 @@ def cut_windows(
     question_rows, firsts, context_firsts = (
         np.array(places, np.int32).reshape(-1, 3).T.copy()
     )
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    tokens = np.concatenate([np.empty(0, np.int32), *rows])
-    rows.clear()
     # Zeros up to the first [SEP], then ones.
-    parts = np.stack([firsts, lengths - firsts], axis=1).ravel()
-    zero_one = np.tile(np.array([0, 1], np.int32), len(lengths))
+    parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
+    zero_one = np.tile(np.array([0, 1], np.uint8), len(lengths))
     labels = {}
     if labelled:
         pairs = np.array(targets, np.int32).reshape(-1, 2)
@@ -127,7 +126,7 @@ def cut_windows(
             "end_positions": pairs[:, 1].copy(),
         }
     return Windows(
-        tokens=tokens,
+        tokens=np.asarray(tokens),
         segments=np.repeat(zero_one, parts),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=labels,

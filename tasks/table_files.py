@@ -1,21 +1,23 @@
 """Rows of the user's tables: TSV, CSV and JSON Lines files."""
 
+import array
 import csv
 import dataclasses
-import io
+import itertools
 import json
 import os
 import sys
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
 
+import numpy as np
 from absl import logging
 
 import files
 from errors import UserError
 
 Column = Union[int, str]
-# (line number from 0, its cells), the header's line included.
-Lines = List[Tuple[int, List[str]]]
+# (line number from 0, its cells), without the header's line.
+Lines = Iterator[Tuple[int, List[str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Layout:
     """Where a table keeps what; columns by number from 0 or by name.
 
     Attributes:
-        text_a: column of the text.
+        text_a: column of the text, or None if only labels are wanted.
         text_b: column of the second text, or None.
         label: column of the label, or None for a file without labels.
         header: whether the first line holds the columns' names.
@@ -32,7 +34,7 @@ class Layout:
             as QQP's published files need it.
     """
 
-    text_a: Column
+    text_a: Optional[Column]
     text_b: Optional[Column] = None
     label: Optional[Column] = None
     header: bool = True
@@ -40,10 +42,62 @@ class Layout:
     skips_short_rows: bool = False
 
     @property
-    def columns(self) -> Tuple[Column, ...]:
-        """The columns that it has: text_a, text_b, label, row_id."""
-        columns = (self.text_a, self.text_b, self.label, self.row_id)
-        return tuple(column for column in columns if column is not None)
+    def columns(self) -> Dict[str, Column]:
+        """The columns that it has, by the name of their field in `Rows`."""
+        columns = {
+            name: getattr(self, name)
+            for name in ("text_a", "text_b", "label", "row_id")
+        }
+        return {
+            n: column for n, column in columns.items() if column is not None
+        }
+
+    def labels_only(self) -> "Layout":
+        """The same table, of which only the labels are wanted."""
+        return dataclasses.replace(self, text_a=None, text_b=None, row_id=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a table, column by column.
+
+    A million objects of a row each would take more than their texts.
+
+    Attributes:
+        path: of the file.
+        lines: int64 [rows], the line of each row, from 0.
+        text_a: the texts, or None where they were not wanted or are dropped.
+        text_b: the second texts, or None where there are none.
+        label: the labels, as the file has them, or None.
+        row_id: what names the rows, or None.
+    """
+
+    path: str
+    lines: np.ndarray
+    text_a: Optional[List[str]] = None
+    text_b: Optional[List[str]] = None
+    label: Optional[List[str]] = None
+    row_id: Optional[List[str]] = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.lines)
+
+    def where(self, row: int) -> str:
+        """The place of a row, for messages: `<path>:<line from 1>`."""
+        return f"{self.path}:{self.lines[row] + 1}"
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """The rows that are chosen, bool [rows]."""
+        return dataclasses.replace(
+            self,
+            lines=self.lines[chosen],
+            **{
+                name: list(itertools.compress(getattr(self, name), chosen))
+                for name in ("text_a", "text_b", "label", "row_id")
+                if getattr(self, name) is not None
+            },
+        )
 
 
 def find_table(folder: str, split: str) -> str:
@@ -60,115 +114,144 @@ def find_table(folder: str, split: str) -> str:
     return found[0] if found else paths[0]
 
 
-def read_rows(path: str, layout: Layout) -> List[Tuple[int, List[str]]]:
-    """Reads the layout's columns, in the order of `Layout.columns`.
+def read_rows(path: str, layout: Layout) -> Rows:
+    """Reads the layout's columns.
 
     Args:
         path: with one of the endings of `READERS`.
         layout: of the table.
 
-    Returns:
-        (line number from 0, the columns' texts) for each row.
-
     Raises:
         UserError: the file is missing, not UTF-8 or empty, is no table of its
-            kind, lacks a column, or has a row with too few columns.
+            kind, lacks a column or has two of its name, or has a row with too
+            few columns.
     """
-    text = files.read_text(path, "the data file")
-    if not text.strip("\r\n"):
-        raise UserError(f"{path} is empty")
-    rows = READERS[os.path.splitext(path)[1]](path, text, layout)
-    if not rows:
+    read, newline = READERS[os.path.splitext(path)[1]]
+    text = _check_not_empty(
+        path, files.read_lines(path, "the data file", newline)
+    )
+    lines = array.array("q")
+    columns: Dict[str, List[str]] = {name: [] for name in layout.columns}
+    for number, cells in read(path, text, layout):
+        lines.append(number)
+        for column, cell in zip(columns.values(), cells):
+            column.append(cell)
+    if not lines:
         raise UserError(f"{path} holds no rows")
-    return rows
+    return Rows(path, np.array(lines, np.int64), **columns)
 
 
-def _read_tsv(path: str, text: str, layout: Layout) -> Lines:
+def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
+    """The same lines, if one of them holds anything."""
+    blank: List[str] = []
+    for line in lines:
+        blank.append(line)
+        if line.strip("\r\n"):
+            return itertools.chain(blank, lines)
+    raise UserError(f"{path} is empty")
+
+
+def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """Quotation marks are ordinary characters, as in the GLUE files.
 
     Empty lines at the end are passed over, except in a file of one column,
     where they are empty texts.
     """
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    while "\t" in lines[0] and not lines[-1].strip("\r"):
-        lines.pop()
-    cells = [
-        (number, line.rstrip("\r").split("\t"))
-        for number, line in enumerate(lines)
-    ]
-    return _choose_columns(path, cells, layout, "tab-separated")
+
+    def split() -> Lines:
+        first, blank = True, []
+        for number, line in enumerate(text):
+            line = line.rstrip("\n").rstrip("\r")
+            if first:
+                passes_over, first = "\t" in line, False
+            if passes_over and not line:
+                blank.append((number, [""]))
+                continue
+            # They were not at the end.
+            yield from blank
+            blank.clear()
+            yield number, line.split("\t")
+
+    return _choose_columns(path, split(), layout, "tab-separated")
 
 
-def _read_csv(path: str, text: str, layout: Layout) -> Lines:
+def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """Cells with a comma or a line break stand in quotation marks."""
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    cells: Lines = []
-    line = 0
-    try:
-        for row in reader:
-            if row:
-                cells.append((line, row))
-            line = reader.line_num
-    except csv.Error as error:
-        raise UserError(f"{path}:{line + 1}: not CSV: {error}") from error
-    return _choose_columns(path, cells, layout, "comma-separated")
+
+    def split() -> Lines:
+        csv.field_size_limit(sys.maxsize)
+        reader = csv.reader(text, strict=True)
+        line = 0
+        try:
+            for row in reader:
+                if row:
+                    yield line, row
+                line = reader.line_num
+        except csv.Error as error:
+            raise UserError(f"{path}:{line + 1}: not CSV: {error}") from error
+
+    return _choose_columns(path, split(), layout, "comma-separated")
 
 
 def _choose_columns(
     path: str, lines: Lines, layout: Layout, kind: str
 ) -> Lines:
     """The layout's cells of each line but the header."""
-    columns: Sequence[Column] = layout.columns
-    if any(isinstance(column, str) for column in columns):
-        names = lines[0][1]
-        for column in columns:
-            if isinstance(column, str) and column not in names:
-                raise UserError(
-                    f"{path}:1: no column is named {column!r}; the header "
-                    f"names {', '.join(names)[:200]}"
-                )
-        columns = [
-            names.index(column) if isinstance(column, str) else column
-            for column in columns
-        ]
-    rows, short = [], 0
-    for number, cells in lines[1:] if layout.header else lines:
-        if len(cells) > max(columns):
-            rows.append((number, [cells[column] for column in columns]))
+    first = next(lines)
+    columns = [
+        _find_column(path, first[1], column)
+        for column in layout.columns.values()
+    ]
+    if not layout.header:
+        lines = itertools.chain([first], lines)
+    needed, short = max(columns) + 1, 0
+    for number, cells in lines:
+        if len(cells) >= needed:
+            yield number, [cells[column] for column in columns]
         elif layout.skips_short_rows:
             short += 1
         else:
             raise UserError(
                 f"{path}:{number + 1}: found {len(cells)} {kind} "
-                f"columns, expected at least {max(columns) + 1}"
+                f"columns, expected at least {needed}"
             )
     if short:
         logging.warning(
             "%s: %d rows with too few columns are left out", path, short
         )
-    return rows
 
 
-def _read_json_lines(path: str, text: str, layout: Layout) -> Lines:
+def _find_column(path: str, names: List[str], column: Column) -> int:
+    """The place of a column in a header."""
+    if isinstance(column, int):
+        return column
+    if column not in names:
+        raise UserError(
+            f"{path}:1: no column is named {column!r}; the header names "
+            f"{', '.join(names)[:200]}"
+        )
+    if names.count(column) > 1:
+        raise UserError(
+            f"{path}:1: {names.count(column)} columns are named {column!r}; "
+            "rename all but one"
+        )
+    return names.index(column)
+
+
+def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
-    rows: Lines = []
-    for number, line in enumerate(text.split("\n")):
+    columns = list(layout.columns.values())
+    for number, line in enumerate(text):
         if not line.strip():
             continue
         where = f"{path}:{number + 1}"
         try:
-            value = json.loads(line)
+            value = json.loads(line.rstrip("\n"))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise UserError(f"{where}: expected a JSON object, as {{...}}")
-        rows.append(
-            (number, [_cell(where, value, name) for name in layout.columns])
-        )
-    return rows
+        yield number, [_cell(where, value, name) for name in columns]
 
 
 def _cell(where: str, values: Dict[str, object], name: Column) -> str:
@@ -199,8 +282,11 @@ def _cell(where: str, values: Dict[str, object], name: Column) -> str:
     return text
 
 
-READERS: Dict[str, Callable[[str, str, Layout], Lines]] = {
-    ".tsv": _read_tsv,
-    ".csv": _read_csv,
-    ".jsonl": _read_json_lines,
+# Ending -> how its lines are read, and what ends a line.
+READERS: Dict[
+    str, Tuple[Callable[[str, Iterator[str], Layout], Lines], str]
+] = {
+    ".tsv": (_read_tsv, "\n"),
+    ".csv": (_read_csv, ""),
+    ".jsonl": (_read_json_lines, "\n"),
 }

@@ -14,7 +14,6 @@ import modeling
 from errors import UserError
 from hooks import dropout
 from tasks.base import Head, results_path
-from tasks.table_files import find_table, read_rows
 from tasks.text_task import TextTask
 
 
@@ -59,36 +58,35 @@ class TextClassification(TextTask):
 
     labels: Optional[Tuple[str, ...]] = None
 
+    head = ClassificationHead
+
     def describe(self):
         """The labels, in the logits' order, and what all such tasks tell."""
-        return {"labels": list(self.labels or ()), **super().describe()}
+        known = {"labels": list(self.labels)} if self.is_complete else {}
+        return {**known, **super().describe()}
 
     @property
     def is_complete(self):
         """Whether the labels are known."""
         return self.labels is not None
 
-    def complete(self, data_dir):
-        """This task, with labels from its training file if it has none."""
-        if self.is_complete:
-            return self
-        path = find_table(data_dir, "train")
-        place = self.labelled.columns.index(self.labelled.label)
-        found = set()
-        for number, cells in read_rows(path, self.labelled):
-            if not cells[place].strip():
-                raise UserError(f"{path}:{number + 1}: the label is empty")
-            found.add(cells[place])
+    def complete(self, train):
+        """This task, with the training rows' labels if it has none."""
+        found = set(train.label)
+        for label in found:
+            if not label.strip():
+                where = train.where(train.label.index(label))
+                raise UserError(f"{where}: the label is empty")
         if len(found) < 2:
             raise UserError(
-                f"{path}: the column {self.labelled.label!r} holds only the "
-                f"label {found.pop()!r}, expected at least two labels"
+                f"{train.path}: the column {self.labelled.label!r} holds only "
+                f"the label {found.pop()!r}, expected at least two labels"
             )
         for label in found:
             if "\t" in label or label.splitlines() != [label]:
                 raise UserError(
-                    f"{path}: the label {label[:80]!r} holds a tab or a line "
-                    "break; is it the right column?"
+                    f"{train.path}: the label {label[:80]!r} holds a tab or a "
+                    "line break; is it the right column?"
                 )
         return dataclasses.replace(self, labels=tuple(sorted(found)))
 
@@ -122,13 +120,11 @@ class TextClassification(TextTask):
             "label_ids": np.array([numbers[label] for label in labels], "int32")
         }
 
-    def summarize(self, examples):
+    def summarize(self, rows):
         """How many rows each label has, the commonest first."""
-        counts = collections.Counter(e.label for e in examples)
-        if None in counts:
-            return ""
+        counts = collections.Counter(rows.label or ())
         return ", ".join(
-            f"{label} {count:,} ({count / len(examples):.1%})"
+            f"{label} {count:,} ({count / len(rows):.1%})"
             for label, count in counts.most_common()
         )[:500]
 
@@ -136,7 +132,7 @@ class TextClassification(TextTask):
         """One logit for each label."""
         return ClassificationHead(len(self.labels), config, create)
 
-    def evaluate(self, examples, features, predictions):
+    def evaluate(self, rows, features, predictions):
         """Cross entropy and the task's metrics."""
         logits, labels = predictions["logits"], features.labels["label_ids"]
         chosen = logits.argmax(axis=-1)

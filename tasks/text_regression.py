@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import Optional, Tuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from errors import UserError
 from tasks.text_classification import ClassificationHead
 from tasks.text_task import TextTask
 
+# Python's own rule takes more: 1_000, infinity, digits of any script.
+NUMBER = re.compile(r" *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *")
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -45,6 +48,8 @@ class TextRegression(TextTask):
     metrics: Tuple[str, ...] = ("pearson", "spearman")
     scale: Optional[Tuple[float, float]] = None
 
+    head = RegressionHead
+
     def describe(self):
         """That it is a regression, and what all such tasks tell."""
         return {"regression": True, **super().describe()}
@@ -60,10 +65,7 @@ class TextRegression(TextTask):
 
     def check_label(self, label, where):
         """It must be a number of the scale."""
-        try:
-            score = float(label)
-        except ValueError:
-            score = math.nan
+        score = float(label) if NUMBER.fullmatch(label) else math.nan
         low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
         if not low <= score <= high:
             expected = f" from {low:g} to {high:g}" if self.scale else ""
@@ -80,11 +82,11 @@ class TextRegression(TextTask):
         """All rows alike."""
         return [None] * len(labels)
 
-    def summarize(self, examples):
+    def summarize(self, rows):
         """The scores' range and mean."""
-        if not examples or examples[0].label is None:
+        if rows.label is None:
             return ""
-        scores = np.array([float(e.label) for e in examples])
+        scores = np.array([float(label) for label in rows.label])
         return (
             f"scores from {scores.min():g} to {scores.max():g}, mean "
             f"{scores.mean():.3g}"
@@ -94,7 +96,7 @@ class TextRegression(TextTask):
         """One number."""
         return RegressionHead(config, create)
 
-    def evaluate(self, examples, features, predictions):
+    def evaluate(self, rows, features, predictions):
         """The task's metrics, and the mean squared error as loss."""
         scores, labels = predictions["scores"], features.labels["label_scores"]
         results = {

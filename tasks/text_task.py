@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -10,31 +10,12 @@ from absl import logging
 import files
 from errors import UserError
 from input_pipeline import Features
-from tasks.base import Splits, Task, results_path
-from tasks.table_files import Layout, find_table, read_rows
+from tasks.base import SplitNames, Task, results_path
+from tasks.table_files import Layout, Rows, find_table, read_rows
 from tokenization import FullTokenizer
 
 # Texts that are tokenized at once: enough for all cores, bounded in memory.
 CHUNK = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """One row.
-
-    Attributes:
-        guid: `<split>-<line>`, the line counted from 0.
-        text_a: the text.
-        text_b: the second text of a pair, or None.
-        label: as the file has it, or None in a test set.
-        row_id: what names the row for its user, or None.
-    """
-
-    guid: str
-    text_a: str
-    text_b: Optional[str] = None
-    label: Optional[str] = None
-    row_id: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +51,7 @@ class HeldOut:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTask(Task[Example]):
+class TextTask(Task[Rows]):
     """A task that reads a text, or a pair of texts.
 
     Attributes:
@@ -90,8 +71,8 @@ class TextTask(Task[Example]):
     labelled: Layout
     unlabelled: Layout
     metrics: Tuple[str, ...] = ("accuracy",)
-    dev_splits: Splits = (("", "dev"),)
-    test_splits: Splits = (("", "test"),)
+    dev_splits: SplitNames = (("", "dev"),)
+    test_splits: SplitNames = (("", "test"),)
     held_out: Optional[HeldOut] = None
     trained_as: Optional[str] = None
     names_rows: bool = False
@@ -149,88 +130,110 @@ class TextTask(Task[Example]):
             raise UserError(f"{trained}, not on {self.name}")
         return self
 
-    def examples(self, data_dir, split):
-        """Reads `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`."""
-        if self.trained_as and split == "train":
-            raise UserError(
-                f"the task {self.name} has no training set; train "
-                f"{self.trained_as} and pass that as --init_checkpoint"
-            )
-        if self.held_out and split in ("train", "dev"):
-            return self._held_out_examples(data_dir, split)
-        return self._read(find_table(data_dir, split), split)
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of the task has still to be read from its data."""
+        return True
 
-    def _held_out_examples(self, data_dir: str, split: str) -> List[Example]:
-        """The rows of the training file that belong to a split."""
+    def complete(self, train: Rows) -> "TextTask":
+        """This task, with what it still has to take from the training rows.
+
+        Raises:
+            UserError: the rows cannot be used.
+        """
+        return self
+
+    def read(self, data_dir, splits):
+        """Reads `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`."""
+        rows: Dict[str, Rows] = {}
+        if self.held_out and {"train", "dev"} & set(splits):
+            rows = self._read_held_out(data_dir)
+        for split in splits:
+            if split not in rows:
+                rows[split] = self._read(data_dir, split)
+        task = self
+        if not self.is_complete:
+            task = self.complete(rows.get("train") or self._labels(data_dir))
+        for split in splits:
+            task.check_labels(rows[split])
+        return task, {split: rows[split] for split in splits}
+
+    def _labels(self, data_dir: str) -> Rows:
+        """The labels of the training file, without its texts."""
+        if not data_dir:
+            raise UserError(
+                f"the labels of the task {self.name} come from its data: pass "
+                "--data_dir"
+            )
+        path = find_table(data_dir, "train")
+        return read_rows(path, self.labelled.labels_only())
+
+    def check_labels(self, rows: Rows) -> None:
+        """Checks the labels of rows, if they have any.
+
+        Raises:
+            UserError: as `check_label`.
+        """
+        checked = set()
+        for row, label in enumerate(rows.label or ()):
+            if label not in checked:
+                self.check_label(label, rows.where(row))
+                checked.add(label)
+
+    def _read_held_out(self, data_dir: str) -> Dict[str, Rows]:
+        """Both parts of the training file."""
         path = find_table(data_dir, "dev")
         if files.exists(path):
             raise UserError(
                 f"{path} is there, so no part of the training file is needed "
                 "as dev set; leave out --dev_share"
             )
-        path = find_table(data_dir, "train")
-        examples = self._read(path, "train")
-        held_out = self.held_out.choose(
-            self.held_out_groups([example.label for example in examples])
-        )
+        rows = self._read(data_dir, "train")
+        held_out = self.held_out.choose(self.held_out_groups(rows.label))
         if not held_out.any():
             raise UserError(
-                f"{path}: of {len(examples)} rows --dev_share="
+                f"{rows.path}: of {len(rows)} rows --dev_share="
                 f"{self.held_out.share} takes none; pass a larger share, or "
                 "more rows of a label"
             )
-        return [
-            example
-            for example, chosen in zip(examples, held_out)
-            if chosen == (split == "dev")
-        ]
+        return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
-    def _read(self, path: str, split: str) -> List[Example]:
-        """Reads the examples of a file."""
+    def _read(self, data_dir: str, split: str) -> Rows:
+        """Reads the rows of a file."""
+        if self.trained_as and split == "train":
+            raise UserError(
+                f"the task {self.name} has no training set; train "
+                f"{self.trained_as} and pass that as --init_checkpoint"
+            )
         unlabelled = split in dict(self.test_splits).values()
         layout = self.unlabelled if unlabelled else self.labelled
-        examples = []
-        for number, cells in read_rows(path, layout):
-            where = f"{path}:{number + 1}"
-            rest = iter(cells)
-            text_a = next(rest)
-            text_b = None if layout.text_b is None else next(rest)
-            label = None if layout.label is None else next(rest)
-            row_id = None if layout.row_id is None else next(rest)
-            if label is not None:
-                self.check_label(label, where)
-            if row_id and row_id.splitlines() != [row_id]:
-                raise UserError(f"{where}: the row's id holds a line break")
-            examples.append(
-                Example(f"{split}-{number}", text_a, text_b, label, row_id)
-            )
-        return examples
+        rows = read_rows(find_table(data_dir, split), layout)
+        _check_ids(rows)
+        return rows
 
-    def featurize(self, examples, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows: Rows, tokenizer: FullTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
-        rows = []
-        for first in range(0, len(examples), CHUNK):
-            chunk = examples[first : first + CHUNK]
-            texts_a = tokenizer.encode([e.text_a for e in chunk])
-            texts_b = tokenizer.encode([e.text_b or "" for e in chunk])
-            for example, a, b in zip(chunk, texts_a, texts_b):
-                pair = None if example.text_b is None else b.ids
-                rows.append(make_row(a.ids, pair, tokenizer, max_seq_length))
         labels = {}
-        if examples and examples[0].label is not None:
-            labels = self.label_features([e.label for e in examples])
-        return Features.from_rows(rows, labels)
+        if rows.label is not None:
+            labels = self.label_features(rows.label)
+        return Features.from_rows(
+            _make_rows(rows, tokenizer, max_seq_length), labels
+        )
+
+    def keep(self, rows: Rows):
+        """What names the rows in the predictions."""
+        return dataclasses.replace(rows, text_a=None, text_b=None, label=None)
 
     def write_predictions(
         self,
         output_dir: str,
-        examples: Sequence[Example],
+        rows: Rows,
         predictions: Mapping[str, np.ndarray],
         suffix: str = "",
     ):
         """Writes numbers as BERT does, and answers as GLUE takes them.
 
-        `test_results.tsv`: the head's numbers for each example, no header.
+        `test_results.tsv`: the head's numbers for each row, no header.
         `test_predictions.tsv`: `index`, `prediction` with a header; for the
         user's own files `id`, `label` and, of classes, `probability`.
         """
@@ -238,21 +241,18 @@ class TextTask(Task[Example]):
         results = results_path(output_dir, "test_results", suffix)
         _write_table(results, (map(str, row) for row in numbers.tolist()))
         table = results_path(output_dir, "test_predictions", suffix)
-        names = [
-            str(place) if example.row_id is None else example.row_id
-            for place, example in enumerate(examples)
-        ]
+        names = rows.row_id or list(map(str, range(len(rows))))
         if not self.names_rows:
-            rows = [("index", "prediction"), *zip(names, answers)]
+            lines = [("index", "prediction"), *zip(names, answers)]
         elif numbers.shape[1] == 1:
-            rows = [("id", "label"), *zip(names, answers)]
+            lines = [("id", "label"), *zip(names, answers)]
         else:
             sure = map(str, numbers.max(axis=1).tolist())
-            rows = [
+            lines = [
                 ("id", "label", "probability"),
                 *zip(names, answers, sure),
             ]
-        _write_table(table, rows)
+        _write_table(table, lines)
         return results, table
 
     @abc.abstractmethod
@@ -267,9 +267,43 @@ class TextTask(Task[Example]):
 
 
 def _write_table(path: str, rows: Any) -> None:
-    """Writes rows of texts, tabs within them as spaces."""
-    lines = ("\t".join(c.replace("\t", " ") for c in row) for row in rows)
-    files.write_text(path, "".join(f"{line}\n" for line in lines))
+    """Writes rows of texts, in which there are no tabs."""
+    files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+
+
+def _check_ids(rows: Rows) -> None:
+    """Checks that each row's id can name it in a table of predictions.
+
+    Raises:
+        UserError: an id holds a tab or a line break, or occurs twice.
+    """
+    places: Dict[str, int] = {}
+    for row, row_id in enumerate(rows.row_id or ()):
+        if row_id and ("\t" in row_id or row_id.splitlines() != [row_id]):
+            raise UserError(
+                f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a tab "
+                "or a line break; is it the right --id_column?"
+            )
+        first = places.setdefault(row_id, row)
+        if first != row:
+            raise UserError(
+                f"{rows.where(row)}: the id {row_id[:80]!r} is also that of "
+                f"line {rows.lines[first] + 1}; ids must be unique"
+            )
+
+
+def _make_rows(
+    rows: Rows, tokenizer: FullTokenizer, max_seq_length: int
+) -> Iterator[Tuple[List[int], List[int]]]:
+    """Tokens and segments of each row, tokenized chunk by chunk."""
+    for first in range(0, len(rows), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        texts_a = tokenizer.encode_ids(rows.text_a[chunk])
+        texts_b: Sequence[Optional[List[int]]] = [None] * len(texts_a)
+        if rows.text_b is not None:
+            texts_b = tokenizer.encode_ids(rows.text_b[chunk])
+        for a, b in zip(texts_a, texts_b):
+            yield make_row(a, b, tokenizer, max_seq_length)
 
 
 def make_row(

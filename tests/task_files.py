@@ -1,11 +1,13 @@
 """Files of the tasks over tables, as their tests need them."""
 
 import hypothesis
+import numpy as np
 import pytest
 
 from errors import UserError
 from tasks import TASKS
 from tasks.custom import custom_task
+from tasks.table_files import Rows
 from tasks.text_regression import TextRegression
 
 PROPERTY = hypothesis.settings(
@@ -82,7 +84,30 @@ def write_task(folder, task, count=6):
     ]
     for kind in ("train", "dev", "test"):
         write_split(folder, task, kind, rows)
-    return task.complete(str(folder)), rows
+    return complete(task, folder), rows
+
+
+def complete(task, folder):
+    """The task with what it takes from its data."""
+    return task.read(str(folder), ())[0]
+
+
+def read(task, folder, split):
+    """The rows of one split."""
+    return task.read(str(folder), [split])[1][split]
+
+
+def listed(rows):
+    """[(line from 0, [each column that there is])] of a table's rows."""
+    columns = (rows.text_a, rows.text_b, rows.label, rows.row_id)
+    columns = [column for column in columns if column is not None]
+    assert all(len(column) == len(rows) for column in columns)
+    return list(zip(rows.lines.tolist(), map(list, zip(*columns))))
+
+
+def make_rows(*texts, **columns):
+    """Rows of texts that no file holds."""
+    return Rows("a.tsv", np.arange(len(texts)), list(texts), **columns)
 
 
 def refusal(function, *arguments):

@@ -1,6 +1,7 @@
 """The benchmarks' arithmetic and protocol; nothing here is about speed."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,15 @@ from conftest import ROOT, own_lines
 
 import modeling
 import task_model
-from benchmarks import compare, flops, growth, processes, storage, worker
+from benchmarks import (
+    compare,
+    flops,
+    growth,
+    preparation,
+    processes,
+    storage,
+    worker,
+)
 from errors import UserError
 from input_pipeline import Features, TrainPlan, sorted_batches
 from methods.parsing import parse
@@ -309,3 +318,38 @@ def test_what_cannot_be_compared_is_one_line(arguments, problem):
     assert done.returncode == 1
     lines = own_lines(done.stderr)
     assert len(lines) == 1 and problem in lines[0], lines
+
+
+def test_texts_to_prepare_are_words_of_the_vocabulary(tmp_path, tiny_bert):
+    words = preparation.read_words(tiny_bert / "vocab.txt")
+    assert "cat" in words and not {"[CLS]", "##s", ".", ""} & set(words)
+    tables = []
+    for name in ("a.tsv", "b.tsv"):
+        preparation.write_table(tmp_path / name, words, 3)
+        tables.append((tmp_path / name).read_text().splitlines())
+    assert tables[0] == tables[1]
+    header, *rows = (line.split("\t") for line in tables[0])
+    assert header == ["text", "label"]
+    assert [label for _, label in rows] == ["0", "1", "0"]
+    assert all(len(text.split()) == preparation.WORDS for text, _ in rows)
+    assert set(" ".join(text for text, _ in rows).split()) <= set(words)
+
+
+def test_a_preparation_that_takes_too_much_memory_fails(tmp_path, monkeypatch):
+    path = tmp_path / "found.json"
+    monkeypatch.setattr(
+        preparation,
+        "measure",
+        lambda model, rows: {"peak_memory_bytes": rows, "seconds": 1.0},
+    )
+    most = preparation.MOST_BYTES
+    preparation.run(tmp_path, [1, most], str(path))
+    assert set(json.loads(path.read_text())["rows"]) == {"1", str(most)}
+    with pytest.raises(UserError, match="expected at most 2.50"):
+        preparation.run(tmp_path, [1, most + 1], str(path))
+
+
+def test_a_preparation_that_fails_says_why(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a\n")
+    with pytest.raises(UserError, match="the run has failed.*error: "):
+        preparation.measure(tmp_path, 1)

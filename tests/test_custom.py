@@ -8,19 +8,24 @@ import pytest
 from task_files import (
     CUSTOM,
     CUSTOM_SCORES,
+    complete,
+    listed,
+    make_rows,
+    read,
     refusal,
     write_split,
     write_task,
 )
 
+import files
 from tasks.custom import custom_task
-from tasks.text_task import Example, HeldOut
+from tasks.text_task import HeldOut
 
 
 def test_a_single_label_is_refused(tmp_path):
     rows = [("a", "", "good"), ("b", "", "good")]
     write_split(tmp_path, CUSTOM, "train", rows)
-    message = refusal(CUSTOM.complete, str(tmp_path))
+    message = refusal(complete, CUSTOM, tmp_path)
     assert str(tmp_path / "train.tsv") in message
     assert "'good'" in message
 
@@ -28,7 +33,7 @@ def test_a_single_label_is_refused(tmp_path):
 def test_a_label_that_the_training_file_lacks_is_refused(tmp_path):
     task, _ = write_task(tmp_path, CUSTOM)
     write_split(tmp_path, CUSTOM, "dev", [("a", "", "new")])
-    message = refusal(task.examples, str(tmp_path), "dev")
+    message = refusal(read, task, tmp_path, "dev")
     assert message.startswith(f"{tmp_path / 'dev.tsv'}:2: unknown label 'new'")
     assert "bad, good, no idea" in message
 
@@ -37,9 +42,9 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
     rows = [("a", "", label) for label in ("b", "c", "a", "b")]
     write_split(tmp_path, CUSTOM, "train", rows)
     assert not CUSTOM.is_complete
-    complete = CUSTOM.complete(str(tmp_path))
-    assert complete.labels == ("a", "b", "c")
-    assert complete.describe() == {
+    task = complete(CUSTOM, tmp_path)
+    assert task.labels == ("a", "b", "c")
+    assert task.describe() == {
         "labels": ["a", "b", "c"],
         "pairs": False,
     }
@@ -47,9 +52,9 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
 
 def test_label_words_are_written_as_utf_8(tmp_path):
     task = dataclasses.replace(CUSTOM, labels=("bon marché", "東"))
-    examples = [Example("test-1", "a"), Example("test-2", "b")]
     logits = np.eye(2, dtype=np.float32)
-    task.write_predictions(str(tmp_path), examples, {"logits": logits})
+    rows = make_rows("a", "b")
+    task.write_predictions(str(tmp_path), rows, {"logits": logits})
     content = (tmp_path / "test_predictions.tsv").read_bytes().decode()
     lines = [line.split("\t")[:2] for line in content.splitlines()[1:]]
     assert lines == [["0", "bon marché"], ["1", "東"]]
@@ -74,22 +79,18 @@ def test_tables_of_all_kinds_give_the_same_examples(tmp_path):
         folder = tmp_path / ending[1:]
         folder.mkdir()
         (folder / f"train{ending}").write_text(content)
-        task = CUSTOM.complete(str(folder))
+        task, read_rows = CUSTOM.read(str(folder), ["train"])
         assert task.labels == ("bad", "good")
-        found.append(
-            [(e.text_a, e.label) for e in task.examples(str(folder), "train")]
-        )
+        train = read_rows["train"]
+        found.append(list(zip(train.text_a, train.label)))
     assert found == [rows] * 3
 
 
 def test_files_without_a_header_have_numbered_columns(tmp_path):
     (tmp_path / "train.tsv").write_text("ham\thello\nspam\twin !\n")
     task = custom_task("1", label_column="0", header=False)
-    task = task.complete(str(tmp_path))
-    assert task.labels == ("ham", "spam")
-    assert task.examples(str(tmp_path), "train")[0] == Example(
-        "train-0", "hello", None, "ham"
-    )
+    assert complete(task, tmp_path).labels == ("ham", "spam")
+    assert listed(read(task, tmp_path, "train"))[0] == (0, ["hello", "ham"])
     assert "--header=false" in refusal(
         lambda: custom_task("text", label_column="0", header=False)
     )
@@ -99,15 +100,49 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
 def test_labels_that_are_no_words_are_refused(tmp_path, label):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
     write_json_lines(tmp_path / "train.jsonl", rows)
-    assert "a tab or a line break" in refusal(CUSTOM.complete, str(tmp_path))
+    assert "a tab or a line break" in refusal(complete, CUSTOM, tmp_path)
 
 
 @pytest.mark.parametrize("label", ["", " "])
 def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
     write_json_lines(tmp_path / "train.jsonl", rows)
-    message = refusal(CUSTOM.complete, str(tmp_path))
+    message = refusal(complete, CUSTOM, tmp_path)
     assert message == f"{tmp_path / 'train.jsonl'}:2: the label is empty"
+
+
+def test_each_file_is_parsed_once(tmp_path, monkeypatch):
+    write_task(tmp_path, CUSTOM)
+    read_lines, parsed = files.read_lines, []
+    monkeypatch.setattr(
+        files,
+        "read_lines",
+        lambda path, *rest: parsed.append(path) or read_lines(path, *rest),
+    )
+    CUSTOM.read(str(tmp_path), ["train", "dev", "test"])
+    names = ("train", "dev", "test")
+    assert parsed == [str(tmp_path / f"{name}.tsv") for name in names]
+    parsed.clear()
+    (tmp_path / "dev.tsv").unlink()
+    custom_task(dev_share=0.5).read(str(tmp_path), ["train", "dev", "test"])
+    assert parsed == [str(tmp_path / f"{name}.tsv") for name in names[::2]]
+
+
+def test_labels_are_read_without_the_texts(tmp_path):
+    (tmp_path / "train.csv").write_text("label\na\nb\n")
+    task, rows = CUSTOM.read(str(tmp_path), [])
+    assert task.labels == ("a", "b") and rows == {}
+    assert "the labels of the task custom come from its data" in refusal(
+        CUSTOM.read, "", []
+    )
+
+
+def test_of_tokenized_rows_their_ids_alone_are_kept(tmp_path):
+    (tmp_path / "test.tsv").write_text("nr\ttext\n7\ta\n8\tb\n")
+    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
+    kept = task.keep(read(task, tmp_path, "test"))
+    assert kept.row_id == ["7", "8"] and len(kept) == 2
+    assert (kept.text_a, kept.text_b, kept.label) == (None, None, None)
 
 
 # A part of the training file as dev set
@@ -117,27 +152,30 @@ def many(folder, counts, **options):
     """A task with a training file of so many rows for each label."""
     rows = [(f"text {x} {i}", "", x) for x in counts for i in range(counts[x])]
     write_split(folder, CUSTOM, "train", rows)
-    return custom_task(**options).complete(str(folder))
+    return complete(custom_task(**options), folder)
 
 
 def test_a_share_of_each_label_is_held_out_and_nothing_is_lost(tmp_path):
     task = many(tmp_path, {"a": 40, "b": 20, "c": 1}, dev_share=0.1)
-    train = task.examples(str(tmp_path), "train")
-    dev = task.examples(str(tmp_path), "dev")
-    assert [sum(e.label == x for e in dev) for x in "abc"] == [4, 2, 0]
+    _, rows = task.read(str(tmp_path), ["train", "dev"])
+    train, dev = rows["train"], rows["dev"]
+    assert [dev.label.count(x) for x in "abc"] == [4, 2, 0]
     whole = many(tmp_path, {"a": 40, "b": 20, "c": 1})
-    assert sorted(train + dev, key=lambda e: int(e.guid[6:])) == (
-        whole.examples(str(tmp_path), "train")
+    assert sorted(listed(train) + listed(dev)) == (
+        listed(read(whole, tmp_path, "train"))
     )
+    # Each alone is the same.
+    for split, part in rows.items():
+        assert listed(read(task, tmp_path, split)) == listed(part)
 
 
 def test_the_choice_depends_on_its_seed_alone(tmp_path):
     task = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2)
     again = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2)
     other = many(tmp_path, {"a": 30, "b": 30}, dev_share=0.2, split_seed=2)
-    dev = task.examples(str(tmp_path), "dev")
-    assert again.examples(str(tmp_path), "dev") == dev
-    assert other.examples(str(tmp_path), "dev") != dev
+    dev = listed(read(task, tmp_path, "dev"))
+    assert listed(read(again, tmp_path, "dev")) == dev
+    assert listed(read(other, tmp_path, "dev")) != dev
 
 
 def test_a_labels_only_row_is_trained_on():
@@ -152,8 +190,9 @@ def test_held_out_scores_are_any_rows():
 
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
 def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
-    task = many(tmp_path, {"a": rows, "b": rows}, dev_share=share)
-    message = refusal(task.examples, str(tmp_path), "dev")
+    many(tmp_path, {"a": rows, "b": rows})
+    task = custom_task(dev_share=share)
+    message = refusal(read, task, tmp_path, "dev")
     assert f"--dev_share={share} takes none" in message
 
 
@@ -191,6 +230,21 @@ def test_a_negative_seed_is_refused():
     assert "--split_seed is -1" in message
 
 
+@pytest.mark.parametrize(
+    "label", ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e"]
+)
+def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
+    message = refusal(CUSTOM_SCORES.check_label, label, "x:1")
+    assert message == f"x:1: the score is {label!r}, expected a number"
+
+
+@pytest.mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
+def test_ordinary_numbers_are_scores(label):
+    CUSTOM_SCORES.check_label(label, "x:1")
+    features = CUSTOM_SCORES.label_features([label])
+    assert features["label_scores"].tolist() == [np.float32(label)]
+
+
 def test_scores_beyond_float32_are_refused():
     assert "expected a number" in refusal(
         CUSTOM_SCORES.check_label, "1e39", "x"
@@ -201,7 +255,7 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
     task = many(tmp_path, {"a": 9, "b": 9}, dev_share=0.2)
     write_split(tmp_path, CUSTOM, "dev", [("x", "", "a")])
     for split in ("train", "dev"):
-        message = refusal(task.examples, str(tmp_path), split)
+        message = refusal(read, task, tmp_path, split)
         assert "leave out --dev_share" in message
 
 
@@ -210,15 +264,15 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
 
 def test_the_log_says_how_common_labels_are(tmp_path):
     task = many(tmp_path, {"a": 1, "b": 3})
-    examples = task.examples(str(tmp_path), "train")
-    assert task.summarize(examples) == "b 3 (75.0%), a 1 (25.0%)"
-    assert task.summarize([Example("test-1", "x")]) == ""
+    train = read(task, tmp_path, "train")
+    assert task.summarize(train) == "b 3 (75.0%), a 1 (25.0%)"
+    assert task.summarize(make_rows("x")) == ""
 
 
 def test_the_log_says_what_scores_there_are(tmp_path):
     task, _ = write_task(tmp_path, CUSTOM_SCORES)
-    examples = task.examples(str(tmp_path), "train")
-    assert task.summarize(examples) == "scores from 0.5 to 5, mean 2.75"
+    train = read(task, tmp_path, "train")
+    assert task.summarize(train) == "scores from 0.5 to 5, mean 2.75"
 
 
 def test_predictions_have_id_label_and_probability(tmp_path):
@@ -226,14 +280,13 @@ def test_predictions_have_id_label_and_probability(tmp_path):
         tmp_path / "train.jsonl",
         [{"text": "x", "label": x} for x in ("no", "yes")],
     )
-    rows = [{"text": "x", "nr": "k\t7"}, {"text": "y", "nr": "k8"}]
+    rows = [{"text": "x", "nr": "k 7"}, {"text": "y", "nr": "k8"}]
     write_json_lines(tmp_path / "test.jsonl", rows)
-    task = custom_task(id_column="nr").complete(str(tmp_path))
-    examples = task.examples(str(tmp_path), "test")
+    task, rows = custom_task(id_column="nr").read(str(tmp_path), ["test"])
+    kept = task.keep(rows["test"])
+    assert kept.text_a is None
     logits = np.log(np.array([[1, 3], [4, 1]], np.float32))
-    _, path = task.write_predictions(
-        str(tmp_path), examples, {"logits": logits}
-    )
+    _, path = task.write_predictions(str(tmp_path), kept, {"logits": logits})
     lines = [line.split("\t") for line in open(path).read().splitlines()]
     assert lines[0] == ["id", "label", "probability"]
     assert [line[:2] for line in lines[1:]] == [["k 7", "yes"], ["k8", "no"]]
@@ -244,19 +297,30 @@ def test_predicted_scores_have_id_and_number(tmp_path):
     task, _ = write_task(tmp_path, CUSTOM_SCORES, count=3)
     scores = np.array([1.5, -1, 7.25e-5], np.float32)
     results, path = task.write_predictions(
-        str(tmp_path), task.examples(str(tmp_path), "test"), {"scores": scores}
+        str(tmp_path), read(task, tmp_path, "test"), {"scores": scores}
     )
     assert open(results).read() == "1.5\n-1.0\n7.249999907799065e-05\n"
     # A scale of the user's own is of any size.
     assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\n"])
-def test_an_id_with_a_line_break_is_refused(tmp_path, name):
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t"])
+def test_an_id_with_a_tab_or_a_line_break_is_refused(tmp_path, name):
     write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": name}])
     task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
-    message = refusal(task.examples, str(tmp_path), "test")
-    assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: ")
+    message = refusal(read, task, tmp_path, "test")
+    assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: the row's id ")
+
+
+def test_an_id_that_occurs_twice_is_refused_with_both_lines(tmp_path):
+    lines = ["nr\ttext", "k1\ta", "k2\tb", "k3\tc", "k2\td"]
+    (tmp_path / "test.tsv").write_text("\n".join(lines))
+    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
+    message = refusal(read, task, tmp_path, "test")
+    assert message == (
+        f"{tmp_path / 'test.tsv'}:5: the id 'k2' is also that of line 3; ids "
+        "must be unique"
+    )
 
 
 def test_each_label_has_a_row_in_the_report(tmp_path):

@@ -1,6 +1,7 @@
 """Whole files: what is read back, what is replaced, what is refused."""
 
 import collections
+import io
 import json
 import os
 
@@ -50,7 +51,36 @@ def test_a_cut_utf_8_sequence_is_refused(tmp_path):
     assert message.startswith(f"{path}:1: not UTF-8")
 
 
-@pytest.mark.parametrize("read", [files.read_bytes, files.read_text])
+@pytest.mark.parametrize("block", [1, 2, 3, 2**20])
+@pytest.mark.parametrize(
+    "newline, lines",
+    [("\n", ["a\r\n", "é\u2028\rb\n", "\n", "東"]), ("", None)],
+)
+def test_lines_are_read_one_by_one(
+    tmp_path, monkeypatch, block, newline, lines
+):
+    content = "a\r\né\u2028\rb\n\n東"
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbf" + content.encode())
+    monkeypatch.setattr(files, "BLOCK", block)
+    found = list(files.read_lines(str(path), "the file", newline))
+    assert found == (lines or list(io.StringIO(content, newline="")))
+
+
+def test_lines_that_are_not_utf_8_are_refused_with_their_number(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"one\n" * 5000 + b"thr\xe9e\n")
+    message = message_of(list, files.read_lines(str(path), "the file", "\n"))
+    assert message.startswith(f"{path}:5001: not UTF-8")
+
+
+def read_lines(path, what):
+    return list(files.read_lines(path, what, "\n"))
+
+
+@pytest.mark.parametrize(
+    "read", [files.read_bytes, files.read_text, read_lines]
+)
 def test_a_missing_file_is_named(tmp_path, read):
     path = str(tmp_path / "nowhere" / "file")
     assert message_of(read, path, "the list") == (
@@ -81,6 +111,14 @@ def test_written_json_is_read_back(tmp_path):
     value = {"é": [1, 2.5, None, True], "b": {"c": 1e-17}}
     files.write_json(path, value)
     assert files.read_json(path, "the file") == value
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_json_holds_no_numbers_that_json_does_not_have(tmp_path, value):
+    path = tmp_path / "file"
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(str(path), {"a": [float(value)]})
+    assert not path.exists()
 
 
 def test_json_is_indented_and_readable(tmp_path):

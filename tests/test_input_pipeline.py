@@ -1,5 +1,8 @@
 """Batches: every row in its turn, padded right, in the order of a seed."""
 
+import hashlib
+import weakref
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -74,6 +77,50 @@ def test_fingerprints_tell_features_apart():
     prints = [Features.from_rows(*v).fingerprint() for v in variants]
     assert len(set(prints)) == len(variants)
     assert Features.from_rows(rows, dict(labels)).fingerprint() == prints[0]
+
+
+def test_fingerprints_stay_those_of_recorded_runs(monkeypatch):
+    """They are of int32 segments, whatever these are kept as."""
+    features = make_features([4, 1, 7])
+    digest = hashlib.sha256()
+    for name in ("label_ids", "scores"):
+        digest.update(name.encode() + b"\0" + features.labels[name].tobytes())
+    digest.update(features.tokens.astype(np.int32).tobytes())
+    digest.update(features.segments.astype(np.int32).tobytes())
+    digest.update(features.starts.astype(np.int64).tobytes())
+    assert features.segments.max() == 1
+    for piece in (1, 5, 2**20):
+        monkeypatch.setattr(input_pipeline, "PIECE", piece)
+        assert features.fingerprint() == digest.hexdigest()
+
+
+def test_rows_are_packed_as_they_come_and_not_kept():
+    alive = weakref.WeakSet()
+
+    class Row(list):
+        """A list that can be watched."""
+
+    def rows():
+        for number in range(100):
+            assert len(alive) < 3
+            row = Row([number, number])
+            alive.add(row)
+            yield row, [0, 1]
+
+    # A set needs to tell them apart.
+    Row.__hash__ = object.__hash__
+    Row.__eq__ = object.__eq__
+    features = Features.from_rows(rows(), {})
+    assert features.tokens.tolist() == [n for n in range(100) for _ in "ab"]
+    assert (features.tokens.dtype, features.segments.dtype) == ("i4", "u1")
+    assert features.starts.dtype == np.int64
+
+
+def test_batches_are_of_int32():
+    batch = input_pipeline.make_batch(make_features([3, 5]), np.arange(2), None)
+    for name in ("input_ids", "input_mask", "segment_ids", "row"):
+        assert batch[name].dtype == np.int32
+    assert batch["segment_ids"].tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 1]]
 
 
 def test_empty_features_have_a_fingerprint():

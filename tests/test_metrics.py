@@ -72,6 +72,14 @@ def test_undefined_scores_are_zero():
     assert metrics.matthews_correlation(LABELS, 0 * LABELS + 1) == 0.0
 
 
+def test_correlations_that_are_no_number_are_zero():
+    scores = np.array([3e38, 3e38, -1e38], np.float32)
+    labels = np.array([1, 2, 3], np.float32)
+    assert metrics.pearson(labels, scores) == 0.0
+    for name in ("pearson", "spearman"):
+        assert metrics.METRICS[name](labels, 0 * labels) == 0.0
+
+
 def test_f1_is_that_of_class_1():
     assert metrics.f1(1 - LABELS, 1 - PREDICTIONS) == pytest.approx(1 / 2)
 

@@ -113,6 +113,21 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
     run_record.check(str(folder), record, do_train=False)
 
 
+def test_a_partial_record_is_compared_by_what_it_has(folder):
+    known = copy.deepcopy(RECORD)
+    del known["task"]["labels"], known["training"]["data"]
+    del known["versions"], known["parameters"]
+    for do_train in (False, True):
+        run_record.check(str(folder), known, do_train, partial=True)
+    known["training"]["seed"] = 1
+    run_record.check(str(folder), known, False, partial=True)
+    with pytest.raises(UserError, match="seed was 0, now 1; choose"):
+        run_record.check(str(folder), known, True, partial=True)
+    known["task"]["name"] = "cola"
+    with pytest.raises(UserError, match="task.name was 'mrpc', now 'cola';"):
+        run_record.check(str(folder), known, False, partial=True)
+
+
 @pytest.mark.parametrize(
     "place, value",
     [

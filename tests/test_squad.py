@@ -238,18 +238,26 @@ def test_there_is_no_pooler_whatever_is_trained(
 
 # Reading
 
+
+def read(task, folder, split):
+    """The questions of one split."""
+    same, rows = task.read(folder, [split])
+    assert same is task
+    return rows[split]
+
+
 TWO = [ask("q1", "the cat sat", "cat"), ask("q2", "a dog ran", "dog")]
 
 
 def test_splits_are_read_from_the_files_that_are_named(tmp_path):
     write_file(tmp_path / "train.json", TWO)
     write_file(tmp_path / "dev.json", TWO[1:])
-    assert TASK.examples(str(tmp_path), "train") == TWO
-    assert TASK.examples(str(tmp_path), "dev") == TWO[1:]
-    assert TASK.examples(str(tmp_path), "test") == TWO[1:]
+    assert read(TASK, str(tmp_path), "train") == TWO
+    assert read(TASK, str(tmp_path), "dev") == TWO[1:]
+    assert read(TASK, str(tmp_path), "test") == TWO[1:]
     path = str(tmp_path / "dev.json")
     elsewhere = dataclasses.replace(TASK, train_file=path)
-    assert elsewhere.examples("", "train") == TWO[1:]
+    assert read(elsewhere, "", "train") == TWO[1:]
 
 
 @pytest.mark.parametrize(
@@ -258,28 +266,28 @@ def test_splits_are_read_from_the_files_that_are_named(tmp_path):
 def test_a_file_that_was_not_named_is_asked_for(split, flag):
     task = dataclasses.replace(TASK, train_file="", predict_file="")
     with pytest.raises(UserError, match=f"^{flag} is missing"):
-        task.examples("data", split)
+        read(task, "data", split)
 
 
 def test_questions_to_answer_need_no_answers_and_others_do(tmp_path):
     unlabelled = [dataclasses.replace(q, answers=None) for q in TWO]
     for name in ("train.json", "dev.json"):
         write_file(tmp_path / name, unlabelled)
-    assert TASK.examples(str(tmp_path), "test") == unlabelled
+    assert read(TASK, str(tmp_path), "test") == unlabelled
     for split, name in (("train", "train.json"), ("dev", "dev.json")):
         for task in (TASK, TASK_2):
             with pytest.raises(
                 UserError, match=f"{name}: question 'q1' has no"
             ):
-                task.examples(str(tmp_path), split)
+                read(task, str(tmp_path), split)
 
 
 def test_impossible_questions_are_of_version_2(tmp_path):
     questions = [*TWO, ask("q3", "the cat sat")]
     write_file(tmp_path / "train.json", questions)
-    assert TASK_2.examples(str(tmp_path), "train") == questions
+    assert read(TASK_2, str(tmp_path), "train") == questions
     with pytest.raises(UserError, match="question 'q3' has no answer"):
-        TASK.examples(str(tmp_path), "train")
+        read(TASK, str(tmp_path), "train")
 
 
 def lost(number):
@@ -290,32 +298,32 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
     many = [lost(number) for number in range(7)]
     write_file(tmp_path / "train.json", [*many[:4], *TWO, *many[4:]])
     write_file(tmp_path / "dev.json", [*many, *TWO])
-    assert TASK.examples(str(tmp_path), "train") == TWO
+    assert read(TASK, str(tmp_path), "train") == TWO
     assert "7 of 9 questions left out" in warnings.text
     assert str(tmp_path / "train.json") in warnings.text
     assert ": lost0, lost1, lost2, lost3, lost4, ..." in warnings.text
     assert "lost5" not in warnings.text
     warnings.clear()
     verbose = dataclasses.replace(TASK, verbose_logging=True)
-    assert verbose.examples(str(tmp_path), "train") == TWO
+    assert read(verbose, str(tmp_path), "train") == TWO
     assert "lost4, lost5, lost6" in warnings.text
     assert "..." not in warnings.text
     warnings.clear()
     # Scores are of all questions.
-    assert TASK.examples(str(tmp_path), "dev") == [*many, *TWO]
+    assert read(TASK, str(tmp_path), "dev") == [*many, *TWO]
     assert not warnings.text
 
 
 def test_nothing_is_said_where_nothing_is_left_out(tmp_path, warnings):
     write_file(tmp_path / "train.json", [*TWO, ask("q3", "the cat sat")])
-    assert len(TASK_2.examples(str(tmp_path), "train")) == 3
+    assert len(read(TASK_2, str(tmp_path), "train")) == 3
     assert not warnings.text
 
 
 def test_a_file_of_which_nothing_is_left_is_refused(tmp_path):
     write_file(tmp_path / "train.json", [lost(1), lost(2)])
     with pytest.raises(UserError, match="holds nothing to learn from"):
-        TASK.examples(str(tmp_path), "train")
+        read(TASK, str(tmp_path), "train")
 
 
 # Trained heads
@@ -324,7 +332,6 @@ def test_a_file_of_which_nothing_is_left_is_refused(tmp_path):
 def test_a_head_of_question_answering_is_restored():
     description = {"name": "squad", **json.loads(json.dumps(TASK.describe()))}
     for task in (TASK, TASK_2):
-        assert task.is_complete
         assert task.restore(description, "head.npz") == task
 
 
@@ -362,10 +369,7 @@ def test_steps_are_counted_in_questions_or_in_windows(
         (dataclasses.replace(TASK, count_steps_in="questions"), questions),
         (dataclasses.replace(TASK, count_steps_in="windows"), windows),
     ):
-        assert (
-            task.count_train_steps(examples, features, batch_size, epochs)
-            == expected
-        )
+        assert task.count_train_steps(features, batch_size, epochs) == expected
 
 
 def test_too_many_steps_are_refused_however_counted(tokenizer):
@@ -373,14 +377,14 @@ def test_too_many_steps_are_refused_however_counted(tokenizer):
     for unit in ("questions", "windows"):
         task = dataclasses.replace(TASK, count_steps_in=unit)
         with pytest.raises(UserError, match="too many steps"):
-            task.count_train_steps(TWO, features, 1, 1e12)
+            task.count_train_steps(features, 1, 1e12)
 
 
 def test_contexts_without_tokens_are_nothing_to_learn_from(tokenizer):
     examples = [ask("q1", "", ""), ask("q2", " ")]
     features = TASK_2.featurize(examples, tokenizer, 9)
     with pytest.raises(UserError, match="train.json holds nothing"):
-        TASK_2.count_train_steps(examples, features, 4, 1.0)
+        TASK_2.count_train_steps(features, 4, 1.0)
 
 
 # Answers, scores and files

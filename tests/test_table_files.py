@@ -8,12 +8,22 @@ import re
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from task_files import CUSTOM, PROPERTY, refusal
+from task_files import (
+    CUSTOM,
+    PROPERTY,
+    listed,
+    read,
+    refusal,
+)
 
 from errors import UserError
-from tasks import get_task
-from tasks.table_files import READERS, Layout, find_table, read_rows
-from tasks.text_task import Example
+from tasks import get_task, table_files
+from tasks.table_files import READERS, Layout, find_table
+
+
+def read_rows(path, layout):
+    """[(line from 0, cells)] of a table."""
+    return listed(table_files.read_rows(path, layout))
 
 
 def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
@@ -21,11 +31,10 @@ def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
     path.write_bytes(
         b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\nbad\tb\ngood\tc\n\r\n\n'
     )
-    task = CUSTOM.complete(str(tmp_path))
-    assert task.examples(str(tmp_path), "train") == [
-        Example("train-1", '"a', None, "good"),
-        Example("train-2", "b", None, "bad"),
-        Example("train-3", "c", None, "good"),
+    assert listed(read(CUSTOM, tmp_path, "train")) == [
+        (1, ['"a', "good"]),
+        (2, ["b", "bad"]),
+        (3, ["c", "good"]),
     ]
 
 
@@ -70,8 +79,36 @@ def test_malformed_files_are_refused_with_their_line(
 ):
     path = tmp_path / "dev.tsv"
     path.write_bytes(content)
-    message = refusal(get_task("mrpc").examples, str(tmp_path), "dev")
+    message = refusal(read, get_task("mrpc"), tmp_path, "dev")
     assert re.search(f"^{re.escape(str(path))} ?{expected}", message), message
+
+
+@pytest.mark.parametrize(
+    "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
+)
+def test_a_column_that_two_have_the_name_of_is_refused(tmp_path, ending, line):
+    path = tmp_path / f"a{ending}"
+    path.write_text(f"{line}\n{line}\n")
+    message = refusal(read_rows, str(path), Layout("text"))
+    assert message == (
+        f"{path}:1: 2 columns are named 'text'; rename all but one"
+    )
+    # Others do not matter, nor do names where columns are numbered.
+    assert read_rows(str(path), Layout("x")) == [(1, ["x"])]
+    assert read_rows(str(path), Layout(2)) == [(1, ["text"])]
+
+
+def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\ty\na\tb\n\n\r\nc\td\n\n\n")
+    message = refusal(read_rows, str(path), Layout(0, 1))
+    assert message.startswith(f"{path}:3: found 1 tab-separated")
+    assert read_rows(str(path), Layout(0)) == [
+        (1, ["a"]),
+        (2, [""]),
+        (3, [""]),
+        (4, ["c"]),
+    ]
 
 
 @pytest.mark.parametrize("missing", ["text", "label"])
@@ -79,7 +116,7 @@ def test_an_unknown_column_is_refused_with_those_of_the_file(tmp_path, missing):
     names = [n for n in ("text", "label", "more") if n != missing]
     path = tmp_path / "train.tsv"
     path.write_text("\t".join(names) + "\na\tb\n")
-    message = refusal(CUSTOM.complete, str(tmp_path))
+    message = refusal(read, CUSTOM, tmp_path, "train")
     assert message.startswith(f"{path}:1: ")
     assert repr(missing) in message
     assert ", ".join(names) in message

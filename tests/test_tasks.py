@@ -15,6 +15,9 @@ from task_files import (
     EVERY_TASK,
     PROPERTY,
     labels_of,
+    listed,
+    make_rows,
+    read,
     refusal,
     split_of,
     write_split,
@@ -24,7 +27,7 @@ from test_table_files import FILE_CONTENTS
 
 from errors import UserError
 from tasks import TASKS, get_task, text_task
-from tasks.text_task import Example, make_row
+from tasks.text_task import make_row
 from tokenization import FullTokenizer
 
 
@@ -55,22 +58,19 @@ def test_examples_are_the_rows_of_the_files(tmp_path, task, kind):
     task, rows = write_task(tmp_path, task)
     layout = task.unlabelled if kind == "test" else task.labelled
     split = split_of(task, kind)
-    assert task.examples(str(tmp_path), split) == [
-        Example(
-            f"{split}-{number + layout.header}",
-            text_a,
-            text_b if layout.text_b is not None else None,
-            label if kind != "test" else None,
-        )
-        for number, (text_a, text_b, label) in enumerate(rows)
-    ]
+    found = read(task, tmp_path, split)
+    assert found.lines.tolist() == [i + layout.header for i in range(len(rows))]
+    texts_a, texts_b, labels = map(list, zip(*rows))
+    assert found.text_a == texts_a
+    assert found.text_b == (None if layout.text_b is None else texts_b)
+    assert found.label == (None if kind == "test" else labels)
+    assert found.row_id is None
 
 
 def test_a_test_file_may_hold_labels_and_they_are_not_read(tmp_path):
     write_split(tmp_path, CUSTOM, "train", [("a", "", "x"), ("b", "", "y")])
     (tmp_path / "test.tsv").write_text("text\tlabel\na\tunknown\n")
-    task = CUSTOM.complete(str(tmp_path))
-    assert task.examples(str(tmp_path), "test") == [Example("test-1", "a")]
+    assert listed(read(CUSTOM, tmp_path, "test")) == [(1, ["a"])]
 
 
 @EVERY_TASK
@@ -83,10 +83,10 @@ def test_missing_and_empty_files_are_refused_by_every_task(
     path = tmp_path / f"{split}.tsv"
     for content in (b"\xff", b"", b"x\nx\n"):
         path.write_bytes(content)
-        message = refusal(task.examples, str(tmp_path), split)
+        message = refusal(read, task, tmp_path, split)
         assert str(path) in message
     path.unlink()
-    message = refusal(task.examples, str(tmp_path), split)
+    message = refusal(read, task, tmp_path, split)
     assert f"{path} does not exist" in message
 
 
@@ -101,25 +101,24 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
         path = folder / f"{split}.tsv"
         path.write_bytes(content)
         try:
-            complete = task.complete(str(folder))
-            examples = complete.examples(str(folder), split)
+            known, rows = task.read(str(folder), [split])
         except UserError as error:
             assert str(folder) in str(error)
             continue
-        assert 0 < len(examples) <= content.count(b"\n") + 1
-        for example in examples:
-            if kind != "test":
-                complete.check_label(example.label, "")
+        rows = rows[split]
+        assert 0 < len(rows) <= content.count(b"\n") + 1
+        for label in rows.label or ():
+            known.check_label(label, "")
 
 
 @EVERY_TASK
 def test_a_trained_tasks_description_restores_it(tmp_path, task):
-    complete, _ = write_task(tmp_path, task)
-    assert complete.is_complete
-    description = json.loads(json.dumps(complete.describe()))
+    known, _ = write_task(tmp_path, task)
+    assert known.is_complete
+    description = json.loads(json.dumps(known.describe()))
     description["name"] = task.name
-    assert task.restore(description, "head") == complete
-    assert complete.restore(description, "head") == complete
+    assert task.restore(description, "head") == known
+    assert known.restore(description, "head") == known
 
 
 @pytest.mark.parametrize("name", sorted(CLASSIFICATIONS))
@@ -186,20 +185,20 @@ def test_single_texts_are_cut_at_their_end(len_a, max_seq_length):
 
 def test_an_empty_second_text_is_a_pair_and_no_second_text_is_none(tokenizer):
     task = get_task("mrpc")
-    examples = [
-        Example("", "the cat", "", "1"),
-        Example("", "a dog", None, "0"),
-    ]
-    features = task.featurize(examples, tokenizer, 8)
+    pair = make_rows("the cat", text_b=[""], label=["1"])
+    single = make_rows("a dog", label=["0"])
+    features = task.featurize(pair, tokenizer, 8)
+    alone = task.featurize(single, tokenizer, 8)
     cls, sep = tokenizer.classify_id, tokenizer.separate_id
     the, cat, a, dog = tokenizer.convert_tokens_to_ids(
         ["the", "cat", "a", "dog"]
     )
-    assert features.tokens.tolist() == (
-        [cls, the, cat, sep, sep] + [cls, a, dog, sep]
-    )
-    assert features.segments.tolist() == [0, 0, 0, 0, 1] + [0, 0, 0, 0]
-    assert features.labels["label_ids"].tolist() == [1, 0]
+    assert features.tokens.tolist() == [cls, the, cat, sep, sep]
+    assert alone.tokens.tolist() == [cls, a, dog, sep]
+    assert features.segments.tolist() == [0, 0, 0, 0, 1]
+    assert alone.segments.tolist() == [0, 0, 0, 0]
+    assert features.labels["label_ids"].tolist() == [1]
+    assert alone.labels["label_ids"].tolist() == [0]
 
 
 @EVERY_TASK
@@ -207,10 +206,10 @@ def test_features_do_not_depend_on_how_many_rows_are_tokenized_at_once(
     tmp_path, tokenizer, task, monkeypatch
 ):
     task, _ = write_task(tmp_path, task, count=7)
-    examples = task.examples(str(tmp_path), "train")
-    fingerprint = task.featurize(examples, tokenizer, 8).fingerprint()
+    rows = read(task, tmp_path, "train")
+    fingerprint = task.featurize(rows, tokenizer, 8).fingerprint()
     monkeypatch.setattr(text_task, "CHUNK", 3)
-    again = task.featurize(examples, tokenizer, 8)
+    again = task.featurize(rows, tokenizer, 8)
     assert len(again) == 7
     assert again.fingerprint() == fingerprint
 
@@ -218,14 +217,14 @@ def test_features_do_not_depend_on_how_many_rows_are_tokenized_at_once(
 @EVERY_CLASSIFICATION
 def test_labels_are_numbered_in_their_order(tmp_path, tokenizer, task):
     task, rows = write_task(tmp_path, task)
-    examples = task.examples(str(tmp_path), split_of(task, "dev"))
-    features = task.featurize(examples, tokenizer, 16)
+    dev = read(task, tmp_path, split_of(task, "dev"))
+    features = task.featurize(dev, tokenizer, 16)
     assert features.labels["label_ids"].dtype == np.int32
     assert features.labels["label_ids"].tolist() == [
         task.labels.index(label) for _, _, label in rows
     ]
-    examples = task.examples(str(tmp_path), split_of(task, "test"))
-    assert task.featurize(examples, tokenizer, 16).labels == {}
+    test = read(task, tmp_path, split_of(task, "test"))
+    assert task.featurize(test, tokenizer, 16).labels == {}
 
 
 # Scores and predictions
@@ -243,10 +242,10 @@ def make_predictions(task, features, shift):
 def evaluate(folder, tokenizer, task, shift):
     """The scores of such predictions on the dev set."""
     task, _ = write_task(folder, task)
-    examples = task.examples(str(folder), split_of(task, "dev"))
-    features = task.featurize(examples, tokenizer, 16)
+    rows = read(task, folder, split_of(task, "dev"))
+    features = task.featurize(rows, tokenizer, 16)
     predictions = make_predictions(task, features, shift)
-    scores = task.evaluate(examples, features, predictions)
+    scores = task.evaluate(task.keep(rows), features, predictions)
     assert list(scores) == [*task.metrics, "loss"]
     return scores
 
@@ -286,7 +285,7 @@ def test_predictions_are_written_as_bert_and_as_glue_want_them(tmp_path, task):
     logits[1] = logits[1, ::-1]
     paths = task.write_predictions(
         str(tmp_path),
-        task.examples(str(tmp_path), split_of(task, "test")),
+        task.keep(read(task, tmp_path, split_of(task, "test"))),
         {"logits": logits},
     )
     assert paths == (

@@ -93,6 +93,7 @@ def test_golden_real_text_tokens_and_ids(
 
 def check_any_text(tokenizer, text):
     (tokens,) = tokenizer.encode([text])
+    assert tokenizer.encode_ids([text, text]) == [tokens.ids] * 2
     assert len(tokens.ids) == len(tokens.offsets)
     assert set(tokens.ids) <= set(tokenizer.vocabulary.values())
     for first, end in tokens.offsets:

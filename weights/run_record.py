@@ -64,13 +64,20 @@ def write(output_dir: str, record: Dict[str, Any]) -> None:
     files.write_json(os.path.join(output_dir, RUN_FILE), record)
 
 
-def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
+def check(
+    output_dir: str,
+    record: Dict[str, Any],
+    do_train: bool,
+    partial: bool = False,
+) -> None:
     """Compares a run with the one that a folder already holds.
 
     Args:
         output_dir: the folder; may be empty.
         record: of the new run.
         do_train: whether the new run trains.
+        partial: whether the record will have more when data has been read;
+            what it does not have is not compared.
 
     Raises:
         UserError: the folder holds another run; the message says what differs.
@@ -88,7 +95,9 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
     differences = [
         f"{name} was {before!r}, now {now!r}"
         for key in keys
-        for name, before, now in _compare(key, old.get(key), record[key])
+        for name, before, now in _compare(
+            key, old.get(key), record[key], partial
+        )
         if (before, now) != (None, LATER.get(name))
         # The same weights may lie at another path. Beside a dev or test set of
         # its own, nothing is held out.
@@ -100,6 +109,8 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
             f"{output_dir} holds a run with another configuration: "
             f"{'; '.join(differences)}; choose another --output_dir"
         )
+    if partial:
+        return
     for name, before, now in _compare(
         "versions", old.get("versions"), record["versions"]
     ):
@@ -111,10 +122,17 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
         )
 
 
-def _compare(name: str, old: Any, new: Any) -> Iterator[Tuple[str, Any, Any]]:
-    """Yields (dotted name, old, new) for every leaf that differs."""
+def _compare(
+    name: str, old: Any, new: Any, partial: bool = False
+) -> Iterator[Tuple[str, Any, Any]]:
+    """Yields (dotted name, old, new) for every leaf that differs.
+
+    Of those that the new one does not have only if it is not partial.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(set(old) | set(new)):
-            yield from _compare(f"{name}.{key}", old.get(key), new.get(key))
+        for key in sorted(set(new) if partial else set(old) | set(new)):
+            yield from _compare(
+                f"{name}.{key}", old.get(key), new.get(key), partial
+            )
     elif old != new:
         yield name, old, new

@@ -1,0 +1,182 @@
+"""The order of things in a run, and what ends one."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import SENTENCES, TINY_WORDS, write_table
+
+from errors import UserError
+from runs import experiment
+from tasks.squad import Squad
+from tasks.text_task import TextTask
+
+
+@pytest.fixture
+def short(tiny_flags):
+    """Flags of a training of a single epoch."""
+    tiny_flags.update(num_train_epochs=1)
+    return tiny_flags
+
+
+@pytest.fixture
+def spoiled(tiny_bert, tmp_path):
+    """Makes a tiny BERT with a value instead of a word's embedding."""
+
+    def make(word, value):
+        folder = tmp_path / "spoiled"
+        shutil.copytree(tiny_bert, folder)
+        values = safetensors.numpy.load_file(folder / "model.safetensors")
+        name = "embeddings.word_embeddings.weight"
+        values[name] = values[name].copy()
+        values[name][TINY_WORDS.index(word)] = value
+        safetensors.numpy.save_file(values, folder / "model.safetensors")
+        return folder
+
+    return make
+
+
+def forbid(monkeypatch, owner, name):
+    """Fails the test where something is called."""
+
+    def fail(*arguments):
+        raise AssertionError(f"{name} was called")
+
+    monkeypatch.setattr(owner, name, fail)
+
+
+# What contradicts the folder's run
+
+
+def test_settings_are_compared_before_data_are_read(
+    classify, short, tmp_path, monkeypatch, spoiled
+):
+    classify(**short)
+    forbid(monkeypatch, TextTask, "read")
+    for change, words in (
+        ({"learning_rate": 1e-4}, "training.learning_rate was 0.003, now"),
+        ({"num_train_epochs": 2}, "training.epochs was 1.0, now 2.0"),
+        ({"train_batch_size": 4}, "training.batch_size was 8, now 4"),
+        ({"seed": 9}, "training.seed was 1, now 9"),
+        ({"max_seq_length": 9}, "training.max_seq_length was 24, now 9"),
+        ({"compute_dtype": "bfloat16"}, "training.compute_dtype was"),
+        ({"adapter_size": 8}, "size=4"),
+        ({"text_b_column": "text"}, "task.pairs was False, now True"),
+        ({"do_lower_case": False}, "tokenizer.do_lower_case was True"),
+        ({"init_checkpoint": spoiled("not", 1.0)}, "base.fingerprint was"),
+    ):
+        with pytest.raises(UserError, match="another configuration") as caught:
+            classify(**{**short, **change})
+        assert words in str(caught.value)
+
+
+def test_labels_and_checkpoints_are_looked_at_before_texts_are_tokenized(
+    classify, short, tmp_path, monkeypatch
+):
+    classify(**short)
+    forbid(monkeypatch, TextTask, "featurize")
+    folder = tmp_path / "more"
+    folder.mkdir()
+    rows = [*SENTENCES, ("the cat", "no idea")]
+    write_table(folder / "train.tsv", rows)
+    with pytest.raises(UserError, match="task.labels was .*'no idea'"):
+        classify(**{**short, "data_dir": folder})
+    data = short["output_dir"] / "model.ckpt-5.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:2000])
+    with pytest.raises(UserError, match="damaged or incomplete"):
+        classify(**short)
+
+
+def test_other_data_is_refused_before_training(
+    classify, short, tmp_path, monkeypatch
+):
+    classify(**short)
+    write_table(tmp_path / "train.tsv", SENTENCES * 6)
+    short["data_dir"] = tmp_path
+    forbid(monkeypatch, experiment, "_train")
+    with pytest.raises(UserError, match="training.data was"):
+        classify(**short)
+
+
+# What is kept of the data
+
+
+def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
+    tokenize, left = experiment._tokenize, {}
+
+    def watched(setup, rows):
+        assert list(rows) == ["train", "dev", "test"]
+        features = tokenize(setup, rows)
+        assert list(features) == ["train", "dev", "test"]
+        left.update(rows)
+        return features
+
+    monkeypatch.setattr(experiment, "_tokenize", watched)
+    classify(**short, do_eval=True, do_predict=True)
+    assert list(left) == ["dev", "test"]
+    assert all(rows.text_a is None for rows in left.values())
+
+
+def test_the_predicted_files_questions_are_kept_alone(
+    answer, squad_flags, monkeypatch
+):
+    tokenize, left = experiment._tokenize, {}
+
+    def watched(setup, rows):
+        features = tokenize(setup, rows)
+        left.update(rows)
+        return features
+
+    monkeypatch.setattr(experiment, "_tokenize", watched)
+    squad_flags["num_train_epochs"] = 1
+    answer(**squad_flags, do_predict=True)
+    assert {split: len(rows) for split, rows in left.items()} == {"test": 16}
+
+
+# Outputs that are no numbers
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
+    classify, short, tmp_path, spoiled, value
+):
+    trained = [row for row in SENTENCES if "film" not in row[0]]
+    write_table(tmp_path / "train.tsv", trained * 5)
+    write_table(tmp_path / "dev.tsv", trained)
+    write_table(tmp_path / "test.tsv", [row[:1] for row in SENTENCES], ["text"])
+    short.update(data_dir=tmp_path, init_checkpoint=spoiled("film", value))
+    classify(**short)
+    bad = len(SENTENCES) - len(trained)
+    # Not even the results of the dev set, which are numbers, are written.
+    before = sorted(short["output_dir"].rglob("*"))
+    short["do_train"] = False
+    with pytest.raises(
+        UserError, match=f"^test: .* outputs for {bad} of 8 rows are infinite"
+    ):
+        classify(**short, do_eval=True, do_predict=True)
+    assert sorted(short["output_dir"].rglob("*")) == before
+    classify(**short, do_eval=True)
+    content = (short["output_dir"] / "eval_results.json").read_text()
+    json.loads(content, parse_constant=pytest.fail)
+
+
+def test_answers_that_are_no_numbers_end_the_run_in_one_line(
+    answer, squad_flags, tmp_path, spoiled, monkeypatch
+):
+    squad_flags["num_train_epochs"] = 1
+    answer(**squad_flags)
+    base = spoiled("mat", np.nan)
+    forbid(monkeypatch, Squad, "decode")
+    # Which the folder takes for its own.
+    run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
+    monkeypatch.setattr(
+        "runs.setup.fingerprint", lambda *_: run["base"]["fingerprint"]
+    )
+    squad_flags.update(do_train=False, init_checkpoint=base)
+    with pytest.raises(
+        UserError, match="^test: .* for 4 of 16 rows are infinite"
+    ):
+        answer(**squad_flags, do_predict=True)
+    assert not (squad_flags["output_dir"] / "predictions.json").exists()
