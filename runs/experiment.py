@@ -65,6 +65,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     splits = _choose_splits(experiment)
     setup, rows = _read(model, splits)
     _compare_settings(setup)
+    logging.info("%s", "\n" + setup.table.to_text())
     checkpoint, first_step = _find_checkpoint(setup)
     resumed = bool(
         checkpoint or two_phases.first_phase_step(experiment.output_dir)
@@ -194,7 +195,6 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
         )
         if split != "train":
             rows[split] = setup.task.keep(read)
-    logging.info("%s", "\n" + setup.table.to_text())
     return features
 
 

@@ -64,7 +64,6 @@ def test_settings_are_compared_before_data_are_read(
         ({"compute_dtype": "bfloat16"}, "training.compute_dtype was"),
         ({"adapter_size": 8}, "size=4"),
         ({"text_b_column": "text"}, "task.pairs was False, now True"),
-        ({"do_lower_case": False}, "tokenizer.do_lower_case was True"),
         ({"init_checkpoint": spoiled("not", 1.0)}, "base.fingerprint was"),
     ):
         with pytest.raises(UserError, match="another configuration") as caught:

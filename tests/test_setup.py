@@ -67,7 +67,7 @@ def experiment(tiny_bert, tmp_path):
 
 
 def opened(experiment, **changes):
-    return setup.open_all(dataclasses.replace(experiment, **changes))
+    return setup.open_model(dataclasses.replace(experiment, **changes))
 
 
 def copy_of(tiny_bert, tmp_path, **keys):
