@@ -4,6 +4,7 @@ Nothing in here knows an engine or a flag. Whatever can be wrong with the
 user's input is found before the first long step.
 """
 
+import contextlib
 import os
 import time
 from typing import Any, Dict
@@ -16,7 +17,7 @@ import task_model
 from engines import Job, check_batch_size, choose_engine
 from errors import UserError
 from optimization import Schedule
-from runs import results, training, two_phases
+from runs import folder_lock, results, training, two_phases
 from runs.setup import Experiment, Setup, describe_run, open_all
 from weights import google, run_record, training_state
 
@@ -30,6 +31,13 @@ def run(experiment: Experiment) -> Dict[str, float]:
     Raises:
         UserError: anything that the user can mend.
     """
+    with contextlib.ExitStack() as until_end:
+        return _run(experiment, until_end)
+
+
+def _run(
+    experiment: Experiment, until_end: contextlib.ExitStack
+) -> Dict[str, float]:
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
@@ -59,6 +67,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     }
     if engine.is_chief:
         files.prepare_folder(experiment.output_dir)
+        until_end.enter_context(folder_lock.hold(experiment.output_dir))
     features = {}
     for split, rows in examples.items():
         about = task.summarize(rows)
@@ -94,10 +103,16 @@ def run(experiment: Experiment) -> Dict[str, float]:
         adam_bias_correction=experiment.training.adam_bias_correction,
     )
     record = describe_run(setup, engine, features.get("train"), schedule)
-    run_record.check(experiment.output_dir, record, experiment.do_train)
+    run_record.check(
+        experiment.output_dir, record, setup.base, experiment.do_train
+    )
+    if engine.is_chief:
+        training_state.recover(experiment.output_dir)
     checkpoint, first_step = training_state.latest_step(experiment.output_dir)
     if checkpoint:
-        training_state.check_training_checkpoint(checkpoint, setup.table)
+        training_state.check_training_checkpoint(
+            checkpoint, {p.name: p.shape for p in setup.table.trained}
+        )
         named = setup.trained and files.absolute(setup.trained)
         if not experiment.do_train and named not in (
             None,
@@ -117,7 +132,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
                 _needed_space(setup, schedule, first_step),
             )
             files.prepare_folder(results.artifact_folder(experiment.output_dir))
-            run_record.write(experiment.output_dir, record)
+            run_record.write(experiment.output_dir, record, setup.base)
         _train(engine, setup, job, features["train"], schedule, first_step)
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
@@ -203,7 +218,7 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
             1 + (left - 1) // every,
             training_state.KEPT_CHECKPOINTS
             + 1
-            - training_state.count_kept(folder),
+            - training_state.count_checkpoints(folder),
         )
         return new * table.trained_count * 4 * 3
 

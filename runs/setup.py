@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional, Tuple
 from absl import logging
 
 import files
+import modeling
 import task_model
 from engines import Hardware
 from errors import UserError
@@ -23,10 +24,11 @@ from tasks.base import Task
 from tokenization import FullTokenizer
 from weights import adapter_artifact, run_record, sources, training_state
 from weights.base import (
+    Base,
     InitialValues,
     Weights,
     choose_initial_values,
-    fingerprint,
+    identify,
     start_fingerprint,
 )
 
@@ -106,7 +108,7 @@ class Setup:
         config: of the BERT.
         tokenizer: of the BERT.
         table: every variable.
-        base: path and fingerprint of the pretrained model.
+        base: the pretrained model.
         start: fingerprint of trained values to start from, or None.
         step: training steps of those values.
         trained: where those values come from, or None.
@@ -120,7 +122,7 @@ class Setup:
     config: BertConfig
     tokenizer: FullTokenizer
     table: task_model.ParameterTable
-    base: Dict[str, str]
+    base: Base
     start: Optional[str]
     step: int
     trained: Optional[str]
@@ -150,8 +152,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     path = experiment.init_checkpoint
     run_file = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     if not path and experiment.output_dir and files.exists(run_file):
-        run = run_record.read_description(run_file, "the run's description")
-        path = run["base"]["path"]
+        path = run_record.place_of_base(experiment.output_dir)
     opened = sources.open_init_checkpoint(path) if path else None
     if experiment.adapter:
         artifact = adapter_artifact.read(
@@ -244,10 +245,7 @@ def open_all(experiment: Experiment) -> Setup:
     table = task_model.list_parameters(config, method, task.build_head)
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
-    base = {
-        "path": files.absolute(opened.weights.source),
-        "fingerprint": fingerprint(opened.weights, table),
-    }
+    base = identify(opened.weights, modeling.list_variables(config))
     if sources.description is not None:
         _check_same_model(sources, base, config, tokenizer)
         logging.info(
@@ -257,7 +255,7 @@ def open_all(experiment: Experiment) -> Setup:
             sources.description.get("trained_with", method),
         )
     initial_values = choose_initial_values(
-        table,
+        table.parameters,
         opened.weights,
         trained,
         experiment.training.seed,
@@ -276,7 +274,7 @@ def open_all(experiment: Experiment) -> Setup:
         tokenizer=tokenizer,
         table=table,
         base=base,
-        start=start_fingerprint(table, opened.weights, trained),
+        start=start_fingerprint(table.parameters, opened.weights, trained),
         step=sources.step,
         trained=trained.source if trained else None,
         learning_rate=experiment.training.learning_rate or method.learning_rate,
@@ -301,18 +299,18 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 
 def _check_same_model(
     sources: Sources,
-    base: Dict[str, str],
+    base: Base,
     config: BertConfig,
     tokenizer: FullTokenizer,
 ) -> None:
     """Compares the model with the one that something was trained upon."""
     source, description = sources.trained.source, sources.description
     expected = description["base"]["fingerprint"]
-    if base["fingerprint"] != expected:
+    if not base.is_known_as(expected):
         raise UserError(
             f"{source} was trained upon another BERT (fingerprint "
-            f"{expected[:12]}) than {base['path']} (fingerprint "
-            f"{base['fingerprint'][:12]})"
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
         )
     if description["tokenizer"] != tokenizer.describe():
         raise UserError(
@@ -398,8 +396,9 @@ def describe_run(
             data=train_features.fingerprint(),
         )
     return {
-        "base": setup.base,
-        "data_dir": folder and files.absolute(folder),
+        "base": setup.base.describe(),
+        "data_name": folder
+        and os.path.basename(os.path.normpath(files.absolute(folder))),
         "tokenizer": setup.tokenizer.describe(),
         "method": str(setup.method),
         "task": {"name": setup.task.name, **setup.task.describe()},

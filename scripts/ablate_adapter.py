@@ -2,13 +2,13 @@
 
     python -m scripts.ablate_adapter RUN OUTPUT_DIR
 
+Prints where the run's BERT lies, then a line for each artifact: its name.
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
 `layers<first>-<last>`; ablation.json says what they are. An adapter is taken
 out by zeros in its projection back up, which makes it the identity exactly.
 """
 
 import os
-import pathlib
 import re
 import sys
 from typing import Dict, List
@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 import files  # noqa: E402
 from errors import UserError  # noqa: E402
 from methods import parsing  # noqa: E402
-from weights import adapter_artifact  # noqa: E402
+from weights import adapter_artifact, run_record  # noqa: E402
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
@@ -83,9 +83,7 @@ def main(run: str, output: str) -> List[str]:
     files.write_json(
         about,
         {
-            "name": task
-            if task != "custom"
-            else pathlib.PurePath(config["data_dir"]).name,
+            "name": run_record.data_name(config) if task == "custom" else task,
             "task": task,
             # The paper shows CoLA in accuracy, too.
             "score": "f1" if task == "squad" else score,
@@ -100,6 +98,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python -m scripts.ablate_adapter RUN OUTPUT_DIR")
     try:
-        print("\n".join(main(*sys.argv[1:])))
+        names = main(*sys.argv[1:])
+        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
     except UserError as problem:
         sys.exit(f"error: {problem}")

@@ -176,7 +176,7 @@ def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
         return SQUAD["eval_HasAns_f1" in results]
     if name != "custom":
         return name
-    own = pathlib.PurePath(run["data_dir"]).name
+    own = run_record.data_name(run)
     return f"{own} (custom)" if own.lower() in (*TASKS, *SQUAD) else own
 
 

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import sys
-import types
 from typing import Any, Dict, List
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -28,7 +27,7 @@ import modeling
 from errors import UserError
 from methods import parsing
 from weights import adapter_artifact, google, sources, training_state
-from weights.base import Weights, fingerprint
+from weights.base import Weights, identify
 
 
 def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
@@ -46,7 +45,11 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
     for folder in folders:
         artifact = adapter_artifact.read(folder, base)
         config = modeling.BertConfig(**artifact.config["bert_config"])
-        _check_base(base, config, artifact, folder)
+        known = identify(base, modeling.list_variables(config))
+        if not known.is_known_as(artifact.config["base"]["fingerprint"]):
+            raise UserError(
+                f"{folder} was trained upon another BERT than {base.source}"
+            )
         method = parsing.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
@@ -70,25 +73,6 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
             value = base.read(name)
             values[name] = value if change is None else value + change
     return {"config": config, "values": values}
-
-
-def _check_base(base, config, artifact, folder) -> None:
-    """Compares the fingerprint; a model for questions has no pooler."""
-    expected = artifact.config["base"]["fingerprint"]
-    for pooler in (True, False):
-        shapes = modeling.list_variables(config, pooler)
-        table = types.SimpleNamespace(
-            parameters=[
-                types.SimpleNamespace(name=name, shape=shape, is_added=False)
-                for name, shape in shapes.items()
-                if name in base.shapes
-            ]
-        )
-        if fingerprint(base, table) == expected:
-            return
-    raise UserError(
-        f"{folder} was trained upon another BERT than {base.source}"
-    )
 
 
 def main() -> None:

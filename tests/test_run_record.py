@@ -8,9 +8,11 @@ import tensorflow as tf
 
 from errors import UserError
 from weights import run_record
+from weights.base import Base
 
+BASE = Base("/models/bert/model.safetensors", "abc", "abc-")
 RECORD = {
-    "base": {"path": "/models/bert", "fingerprint": "abc"},
+    "base": {"name": "bert", "fingerprint": "abc"},
     "tokenizer": {"vocabulary": "ghi", "do_lower_case": True},
     "method": "Houlsby(64)",
     "task": {"name": "mrpc", "labels": ["0", "1"]},
@@ -35,13 +37,13 @@ def changed(place, value):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a run."""
-    run_record.write(str(tmp_path), RECORD)
+    run_record.write(str(tmp_path), RECORD, BASE)
     return tmp_path
 
 
 def refusal(folder, record, do_train=True):
     with pytest.raises(UserError) as raised:
-        run_record.check(str(folder), record, do_train)
+        run_record.check(str(folder), record, BASE, do_train)
     assert str(folder) in str(raised.value)
     assert "--output_dir" in str(raised.value)
     return str(raised.value)
@@ -59,13 +61,13 @@ def test_versions_are_those_of_the_interpreter_and_its_libraries():
 
 @pytest.mark.parametrize("do_train", [False, True])
 def test_any_run_fits_an_empty_or_missing_folder(tmp_path, do_train):
-    run_record.check(str(tmp_path), RECORD, do_train)
-    run_record.check(str(tmp_path / "missing"), RECORD, do_train)
+    run_record.check(str(tmp_path), RECORD, BASE, do_train)
+    run_record.check(str(tmp_path / "missing"), RECORD, BASE, do_train)
 
 
 @pytest.mark.parametrize("do_train", [False, True])
 def test_the_same_run_fits(folder, do_train):
-    run_record.check(str(folder), copy.deepcopy(RECORD), do_train)
+    run_record.check(str(folder), copy.deepcopy(RECORD), BASE, do_train)
 
 
 @pytest.mark.parametrize(
@@ -110,19 +112,19 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
     record = changed("training.learning_rate", 1e-3)
     message = refusal(folder, record)
     assert "training.learning_rate was 0.0003, now 0.001" in message
-    run_record.check(str(folder), record, do_train=False)
+    run_record.check(str(folder), record, BASE, do_train=False)
 
 
 @pytest.mark.parametrize(
     "place, value",
     [
-        ("base.path", "/elsewhere/bert"),
+        ("base.name", "elsewhere"),
         ("parameters.total", 1),
         ("versions.tensorflow", "2.99"),
     ],
 )
 def test_places_and_versions_may_differ(folder, place, value):
-    run_record.check(str(folder), changed(place, value), do_train=True)
+    run_record.check(str(folder), changed(place, value), BASE, do_train=True)
 
 
 @pytest.mark.parametrize("do_train", [False, True])
@@ -135,19 +137,19 @@ def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
 def test_a_record_that_is_no_json_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json"):
-        run_record.check(str(tmp_path), RECORD, True)
+        run_record.check(str(tmp_path), RECORD, BASE, True)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "null", "7", '{"task": 1}'])
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json is no description"):
-        run_record.check(str(tmp_path), RECORD, True)
+        run_record.check(str(tmp_path), RECORD, BASE, True)
 
 
 def test_a_run_of_before_there_was_a_choice_did_as_by_default(folder):
     place = "training.adam_bias_correction"
-    run_record.check(str(folder), changed(place, False), True)
+    run_record.check(str(folder), changed(place, False), BASE, True)
     assert f"{place} was None, now True" in refusal(
         folder, changed(place, True)
     )

@@ -1,6 +1,11 @@
-"""`run.json`: what a run in an output folder was, and whether another fits."""
+"""`run.json`: what a run in an output folder was, and whether another fits.
+
+It holds what is true on every machine. Where things lie on this one, which a
+run needs that is to go on, but not one that is handed on, is in `places.json`.
+"""
 
 import os
+import pathlib
 import platform
 from typing import Any, Dict, Iterator, Tuple
 
@@ -10,13 +15,15 @@ from absl import logging
 
 import files
 from errors import UserError
+from weights import training_state
+from weights.base import Base
 
 RUN_FILE = "run.json"
+PLACES_FILE = "places.json"
 # Dotted key -> type of what a description holds there.
 DESCRIPTION = {
     "method": str,
     "base": dict,
-    "base.path": str,
     "base.fingerprint": str,
     "task": dict,
     "task.name": str,
@@ -59,17 +66,56 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     return description
 
 
-def write(output_dir: str, record: Dict[str, Any]) -> None:
-    """Writes `run.json`."""
+def write(output_dir: str, record: Dict[str, Any], base: Base) -> None:
+    """Writes `run.json` and `places.json`."""
+    files.write_json(os.path.join(output_dir, PLACES_FILE), {"base": base.path})
     files.write_json(os.path.join(output_dir, RUN_FILE), record)
 
 
-def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
+def place_of_base(run_dir: str) -> str:
+    """Where the pretrained model of a run lies.
+
+    Raises:
+        UserError: the run's folder does not say.
+    """
+    run = read_description(
+        os.path.join(run_dir, RUN_FILE), "the run's description"
+    )
+    path = os.path.join(run_dir, PLACES_FILE)
+    if files.exists(path):
+        places = files.read_json(path, "the places of a run")
+    else:
+        # Runs once wrote it there.
+        places = {"base": run["base"].get("path")}
+    place = places.get("base") if isinstance(places, dict) else None
+    if not (isinstance(place, str) and place):
+        raise UserError(
+            f"{path} does not say where the BERT lies that {run_dir} was "
+            f"trained upon (its folder was called {run['base'].get('name')}); "
+            "pass that as --init_checkpoint, and the trained "
+            f"{os.path.join(run_dir, 'adapter')} as --adapter"
+        )
+    return place
+
+
+def data_name(description: Dict[str, Any]) -> str:
+    """The name of the folder of a run's data."""
+    # Runs once wrote its whole path.
+    return (
+        description.get("data_name")
+        or pathlib.PurePath(description["data_dir"]).name
+    )
+
+
+def check(
+    output_dir: str, record: Dict[str, Any], base: Base, do_train: bool
+) -> None:
     """Compares a run with the one that a folder already holds.
 
     Args:
         output_dir: the folder; may be empty.
         record: of the new run.
+        base: the BERT of the new run.
         do_train: whether the new run trains.
 
     Raises:
@@ -77,7 +123,7 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
     """
     path = os.path.join(output_dir, RUN_FILE)
     if not tf.io.gfile.exists(path):
-        if tf.train.latest_checkpoint(output_dir):
+        if training_state.holds_checkpoints(output_dir):
             raise UserError(
                 f"{output_dir} holds checkpoints of another program (no "
                 f"{RUN_FILE}); choose another --output_dir"
@@ -90,9 +136,11 @@ def check(output_dir: str, record: Dict[str, Any], do_train: bool) -> None:
         for key in keys
         for name, before, now in _compare(key, old.get(key), record[key])
         if (before, now) != (None, LATER.get(name))
-        # The same weights may lie at another path. Beside a dev or test set of
-        # its own, nothing is held out.
-        and name != "base.path"
+        # The same weights may lie in another folder. Beside a dev or test set
+        # of its own, nothing is held out.
+        and name not in ("base.path", "base.name")
+        and (name, before, now)
+        != ("base.fingerprint", base.without_pooler, base.fingerprint)
         and (name, now) != ("task.held_out", None)
     ]
     if differences:
