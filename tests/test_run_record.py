@@ -1,6 +1,7 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -125,6 +126,44 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
 )
 def test_places_and_versions_may_differ(folder, place, value):
     run_record.check(str(folder), changed(place, value), BASE, do_train=True)
+
+
+def test_a_run_of_questions_once_knew_the_bert_without_its_pooler(folder):
+    old = changed("base", {"path": "/models/bert", "fingerprint": "abc-"})
+    run_record.write(str(folder), old, BASE)
+    run_record.check(str(folder), RECORD, BASE, do_train=True)
+    other = dataclasses.replace(BASE, without_pooler="other-")
+    with pytest.raises(UserError, match="base.fingerprint was 'abc-', now"):
+        run_record.check(str(folder), RECORD, other, do_train=True)
+
+
+def test_the_place_of_the_base_is_in_a_file_of_its_own(folder):
+    assert run_record.place_of_base(str(folder)) == BASE.path
+    assert "/models" not in (folder / "run.json").read_text()
+
+
+def test_a_run_that_names_its_place_itself_is_read(folder):
+    (folder / "places.json").unlink()
+    old = changed("base", {"path": "/old/bert", "fingerprint": "abc"})
+    (folder / "run.json").write_text(json.dumps(old))
+    assert run_record.place_of_base(str(folder)) == "/old/bert"
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
+def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
+    (folder / "places.json").unlink()
+    if content:
+        (folder / "places.json").write_text(content)
+    with pytest.raises(UserError) as raised:
+        run_record.place_of_base(str(folder))
+    assert "was called bert" in str(raised.value)
+    assert "--init_checkpoint" in str(raised.value)
+    assert f"{folder}/adapter as --adapter" in str(raised.value)
+
+
+def test_the_name_of_the_data_is_read_from_old_runs_too():
+    assert run_record.data_name({"data_name": "mine"}) == "mine"
+    assert run_record.data_name({"data_dir": "/data/mine"}) == "mine"
 
 
 @pytest.mark.parametrize("do_train", [False, True])

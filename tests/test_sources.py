@@ -1,5 +1,6 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
+import hashlib
 import shutil
 
 import numpy as np
@@ -99,6 +100,29 @@ def test_fingerprint_is_the_weights_not_the_files(
     other[name] = np.nextafter(other[name], np.float32(9))
     save_tensorflow(tmp_path / "other.ckpt", other)
     assert digest(tmp_path / "other.ckpt") != digest(tiny_bert)
+
+
+def test_a_bert_without_a_pooler_has_the_fingerprint_without_it(
+    tiny_bert, tiny_weights, tiny_config, tmp_path
+):
+    """As runs of question answering wrote it of any BERT."""
+    without = {k: v for k, v in tiny_weights.items() if "pooler" not in k}
+    save_tensorflow(tmp_path / "without.ckpt", without)
+    variables = modeling.list_variables(tiny_config)
+    whole, bare = (
+        identify(sources.open_init_checkpoint(str(path)).weights, variables)
+        for path in (tiny_bert, tmp_path / "without.ckpt")
+    )
+    old = hashlib.sha256()
+    for name in sorted(modeling.list_variables(tiny_config, pooler=False)):
+        old.update(name.encode() + b"\0" + tiny_weights[name].tobytes())
+    assert whole.without_pooler == bare.without_pooler == old.hexdigest()
+    assert bare.fingerprint == bare.without_pooler != whole.fingerprint
+    for name in ("bert/pooler/dense/bias", "bert/pooler/dense/kernel"):
+        old.update(name.encode() + b"\0" + tiny_weights[name].tobytes())
+    assert whole.fingerprint == old.hexdigest()
+    assert whole.is_known_as(bare.fingerprint)
+    assert not bare.is_known_as(whole.fingerprint)
 
 
 def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(

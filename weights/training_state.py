@@ -24,7 +24,7 @@ STATE_FILE = "checkpoint"
 KEPT_CHECKPOINTS = 5
 
 CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)")
-NAMED = re.compile(r'^\s*(?:all_)?model_checkpoint_path: "(.*)"\s*$', re.M)
+NAMED = re.compile(r'^\s*(?:all_)?model_checkpoint_paths?: "(.*)"\s*$', re.M)
 
 
 class _State(NamedTuple):
@@ -140,7 +140,7 @@ def recover(output_dir: str) -> None:
         return
     newest = step_of(state.path)
     if state.lost:
-        logging.warning("%s is taken instead", state.path)
+        logging.warning("%s is taken, the newest whole one", state.path)
     named = _named_steps(output_dir)
     if not named or named[0] != newest:
         whole = [
