@@ -252,7 +252,7 @@ def open_all(experiment: Experiment) -> Setup:
             "%s: trained on the task %s with %s",
             trained.source,
             sources.description["task"]["name"],
-            sources.description.get("trained_with", method),
+            sources.description.get("trained_with") or method,
         )
     initial_values = choose_initial_values(
         table.parameters,
@@ -332,7 +332,7 @@ def _trained_method(
     """The method of something trained, which the flags must not contradict."""
     kept = parsing.parse(description["method"])
     # What is kept of a training may be another method's.
-    text = description.get("trained_with", description["method"])
+    text = description.get("trained_with") or description["method"]
     method = parsing.parse(text)
     for argument in experiment.named_arguments:
         if not experiment.named_method and not hasattr(method, argument):

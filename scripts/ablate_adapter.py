@@ -25,6 +25,7 @@ from weights import adapter_artifact, run_record  # noqa: E402
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
 ABOUT_FILE = "ablation.json"
+ABOUT = {"name": str, "task": str, "score": str, "layers": int, "sha256": str}
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
 
@@ -63,13 +64,14 @@ def main(run: str, output: str) -> List[str]:
     }
     about = os.path.join(output, ABOUT_FILE)
     if files.exists(about) and (
-        files.read_json(about, "the ablation").get("sha256") != config["sha256"]
+        files.read_object(about, "the ablation", ABOUT)["sha256"]
+        != config["sha256"]
     ):
         raise UserError(
             f"{output} holds the ablation of another adapter; choose another "
             "OUTPUT_DIR"
         )
-    layers = config["bert_config"]["num_hidden_layers"]
+    layers = run_record.bert_config(config, run).num_hidden_layers
     spans = {"none": (0, -1)}
     for first in range(layers):
         for last in range(first, layers):

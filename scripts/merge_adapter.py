@@ -26,7 +26,13 @@ import files
 import modeling
 from errors import UserError
 from methods import parsing
-from weights import adapter_artifact, google, sources, training_state
+from weights import (
+    adapter_artifact,
+    google,
+    run_record,
+    sources,
+    training_state,
+)
 from weights.base import Weights, identify
 
 
@@ -44,7 +50,7 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
     config = None
     for folder in folders:
         artifact = adapter_artifact.read(folder, base)
-        config = modeling.BertConfig(**artifact.config["bert_config"])
+        config = run_record.bert_config(artifact.config, folder)
         known = identify(base, modeling.list_variables(config))
         if not known.is_known_as(artifact.config["base"]["fingerprint"]):
             raise UserError(

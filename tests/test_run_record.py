@@ -182,7 +182,9 @@ def test_a_record_that_is_no_json_is_refused(tmp_path, content):
 @pytest.mark.parametrize("content", ["{}", "[]", "null", "7", '{"task": 1}'])
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UserError, match="run.json is no description"):
+    with pytest.raises(
+        UserError, match="run.json is not the run.s description"
+    ):
         run_record.check(str(tmp_path), RECORD, BASE, True)
 
 

@@ -15,21 +15,37 @@ from absl import logging
 
 import files
 from errors import UserError
+from modeling import BertConfig
 from weights import training_state
 from weights.base import Base
 
 RUN_FILE = "run.json"
 PLACES_FILE = "places.json"
-# Dotted key -> type of what a description holds there.
+# What a description holds, as `files.read_object` reads it.
 DESCRIPTION = {
     "method": str,
+    "trained_with?": str,
+    "checkpoint?": str,
+    "sha256?": str,
     "base": dict,
     "base.fingerprint": str,
+    "base.name?": str,
+    # Of older runs, as `data_dir`.
+    "base.path?": str,
+    "data_name?": str,
+    "data_dir?": str,
     "task": dict,
     "task.name": str,
+    "task.held_out?": dict,
+    "task.held_out?.share": float,
+    "task.held_out?.seed": int,
     "tokenizer": dict,
     "bert_config": dict,
+    "training?": dict,
+    "parameters?": dict,
+    "versions?": dict,
 }
+PLACES = {"base?": str}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
@@ -51,19 +67,23 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
     Raises:
-        UserError: the file cannot be read, or lacks a part of `DESCRIPTION`.
+        UserError: the file cannot be read, or is not as `DESCRIPTION` says.
     """
-    description = files.read_json(path, what)
-    for key, kind in DESCRIPTION.items():
-        value = description
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
-            raise UserError(
-                f"{path} is no description of a run: it has no {key} of type "
-                f"{kind.__name__}"
-            )
-    return description
+    return files.read_object(path, what, DESCRIPTION)
+
+
+def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
+    """The BERT of a description that was read from `path`.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return BertConfig(**description["bert_config"])
+    except TypeError as error:
+        raise UserError(
+            f"{path}: bert_config is none of this program: {error}"
+        ) from error
 
 
 def write(output_dir: str, record: Dict[str, Any], base: Base) -> None:
@@ -83,12 +103,13 @@ def place_of_base(run_dir: str) -> str:
     )
     path = os.path.join(run_dir, PLACES_FILE)
     if files.exists(path):
-        places = files.read_json(path, "the places of a run")
+        place = files.read_object(path, "the places of a run", PLACES).get(
+            "base"
+        )
     else:
         # Runs once wrote it there.
-        places = {"base": run["base"].get("path")}
-    place = places.get("base") if isinstance(places, dict) else None
-    if not (isinstance(place, str) and place):
+        place = run["base"].get("path")
+    if not place:
         raise UserError(
             f"{path} does not say where the BERT lies that {run_dir} was "
             f"trained upon (its folder was called {run['base'].get('name')}); "
@@ -101,10 +122,8 @@ def place_of_base(run_dir: str) -> str:
 def data_name(description: Dict[str, Any]) -> str:
     """The name of the folder of a run's data."""
     # Runs once wrote its whole path.
-    return (
-        description.get("data_name")
-        or pathlib.PurePath(description["data_dir"]).name
-    )
+    path = description.get("data_dir") or ""
+    return description.get("data_name") or pathlib.PurePath(path).name
 
 
 def check(

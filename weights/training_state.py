@@ -23,7 +23,7 @@ STATE_FILE = "checkpoint"
 # As many as TensorFlow's own savers keep.
 KEPT_CHECKPOINTS = 5
 
-CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)")
+CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
 NAMED = re.compile(r'^\s*(?:all_)?model_checkpoint_paths?: "(.*)"\s*$', re.M)
 
 
@@ -166,7 +166,7 @@ def count_checkpoints(output_dir: str) -> int:
 
 def step_of(path: str) -> int:
     """The step of a training checkpoint, `model.ckpt-<step>`; 0 of others."""
-    match = re.search(r"-(\d+)$", path)
+    match = re.search(r"-(\d{1,18})$", path)
     return int(match.group(1)) if match else 0
 
 
