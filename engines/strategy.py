@@ -5,8 +5,9 @@ the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
 """
 
+import contextlib
 import functools
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -73,6 +74,30 @@ class StrategyEngine:
             UserError: the loss is no number any more, or the workers see
                 different checkpoints, or one of them has stopped.
         """
+        with _other_workers(self._strategy):
+            self._train(
+                job,
+                features,
+                plan,
+                schedule,
+                first_step,
+                batch_size,
+                save_checkpoints_steps,
+                progress,
+            )
+
+    def _train(
+        self,
+        job: Job,
+        features: Features,
+        plan: TrainPlan,
+        schedule: optimization.Schedule,
+        first_step: int,
+        batch_size: int,
+        save_checkpoints_steps: int,
+        progress: TrainingProgress,
+    ) -> None:
+        """Trains, as `train`; raises also what comes of a lost worker."""
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
         self._check_agreement(first_step)
@@ -127,7 +152,7 @@ class StrategyEngine:
             if step == save_at:
                 save_at = min(step + save_checkpoints_steps, last_step)
             count = min(loop, save_at - step)
-            loss = _run(train_steps, batches, tf.constant(count))
+            loss = float(train_steps(batches, tf.constant(count)))
             step += count
             check_loss(step, loss)
             progress.update(step, loss)
@@ -221,15 +246,30 @@ class StrategyEngine:
         }
 
 
-def _run(train_steps: Callable, batches: Iterator, count: tf.Tensor) -> float:
-    """The loss of some training steps.
+# What TensorFlow raises, at one place or another, where a worker is lost.
+LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+
+
+@contextlib.contextmanager
+def _other_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Makes one line of what comes of a worker that has stopped.
 
     Raises:
         UserError: another worker has stopped.
     """
     try:
-        return float(train_steps(batches, count))
-    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        yield
+    except LOST_WORKER as error:
+        if not devices.is_multi_worker(strategy):
+            raise
         raise UserError(
             "another worker has stopped; see its log, then start all of them "
             f"again ({str(error).splitlines()[0]})"

@@ -56,12 +56,14 @@ SIZES = ("size", "init_scale")
 # What the files of an evaluated run hold, as `files.read_object` reads them.
 RUN = {
     **run_record.DESCRIPTION,
-    "parameters?.kept?": int,
-    "training?.steps": int,
-    "training?.learning_rate": float,
-    "training?.epochs": float,
-    "training?.seed": int,
-    "training?.data": str,
+    "training": dict,
+    "parameters": dict,
+    "parameters.kept?": int,
+    "training.steps": int,
+    "training.learning_rate": float,
+    "training.epochs": float,
+    "training.seed": int,
+    "training.data": str,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
 COST = {
@@ -152,9 +154,8 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     results = files.read_object(
         str(folder / "eval_results.json"), "a run's scores", RESULTS
     )
-    training = run.get("training") or {}
-    kept = (run.get("parameters") or {}).get("kept")
-    if kept is None or results["global_step"] != training.get("steps"):
+    training, kept = run["training"], run["parameters"].get("kept")
+    if kept is None or results["global_step"] != training["steps"]:
         return None
     shapes = modeling.list_variables(run_record.bert_config(run, str(path)))
     return Run(

@@ -4,6 +4,7 @@ It holds what is true on every machine. Where things lie on this one, which a
 run needs that is to go on, but not one that is handed on, is in `places.json`.
 """
 
+import contextlib
 import os
 import pathlib
 import platform
@@ -102,13 +103,14 @@ def place_of_base(run_dir: str) -> str:
         os.path.join(run_dir, RUN_FILE), "the run's description"
     )
     path = os.path.join(run_dir, PLACES_FILE)
+    # Runs once wrote it into their description.
+    place = run["base"].get("path")
     if files.exists(path):
-        place = files.read_object(path, "the places of a run", PLACES).get(
-            "base"
-        )
-    else:
-        # Runs once wrote it there.
-        place = run["base"].get("path")
+        with contextlib.suppress(UserError):
+            # What is wrong with it does not matter: it does not say.
+            place = None
+            places = files.read_object(path, "the places of a run", PLACES)
+            place = places.get("base")
     if not place:
         raise UserError(
             f"{path} does not say where the BERT lies that {run_dir} was "
