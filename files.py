@@ -6,12 +6,13 @@ reader never sees half a file and a killed program loses nothing old.
 
 import codecs
 import contextlib
+import fnmatch
 import io
 import json
 import os
 import shutil
 import uuid
-from typing import Any, Iterable, Iterator
+from typing import Any, Dict, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -147,6 +148,50 @@ def read_json(path: str, what: str) -> Any:
         return json.loads(read_text(path, what))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{what} {path} is not JSON: {error}") from error
+
+
+def read_object(
+    path: str, what: str, keys: Mapping[str, type]
+) -> Dict[str, Any]:
+    """The object that a JSON file holds, its parts checked to be of a type.
+
+    Args:
+        path: of the file.
+        what: what the file is, for the error's text.
+        keys: dotted key -> type of what is there. The last part of a key may
+            end with `?`: it may be missing, or null, and all below it. It may
+            hold `*`: all keys of this form. A whole number is a float, too.
+
+    Raises:
+        UserError: as `read_json`, or a part is missing or of another type.
+    """
+    value = read_json(path, what)
+
+    def check(part: Any, key: str, kind: type) -> None:
+        right = (int, float) if kind is float else kind
+        # For Python, true and false are whole numbers as well.
+        if isinstance(part, right) and (
+            kind is bool or not isinstance(part, bool)
+        ):
+            return
+        raise UserError(
+            f"{path} is not {what}: it has no {key} of type {kind.__name__}"
+        )
+
+    check(value, "content", dict)
+    for key, kind in keys.items():
+        *parents, last = key.split(".")
+        part = value
+        for name in parents:
+            part = (part or {}).get(name.rstrip("?"))
+        if part is None:
+            continue
+        if "*" in last:
+            for name in fnmatch.filter(part, last):
+                check(part[name], name, kind)
+        elif part.get(last.rstrip("?")) is not None or not last.endswith("?"):
+            check(part.get(last.rstrip("?")), key.replace("?", ""), kind)
+    return value
 
 
 def write_bytes(path: str, content: bytes) -> None:

@@ -248,25 +248,6 @@ def list_parameters(
     )
 
 
-def list_bert(config: modeling.BertConfig, pooler: bool) -> ParameterTable:
-    """Lists BERT's own variables, all frozen.
-
-    Args:
-        config: the BERT.
-        pooler: whether it has one, as a head may need.
-    """
-    parameters: List[Parameter] = []
-
-    def create(name, shape, initializer):
-        group = bert_group(name)
-        parameters.append(
-            Parameter(name, tuple(shape), initializer, group, False)
-        )
-
-    modeling.Bert(config, create, hooks=None, pooler=pooler)
-    return ParameterTable("", tuple(parameters))
-
-
 def bert_group(name: str) -> str:
     """The group of one of BERT's own variables."""
     if "/LayerNorm/" in name:

@@ -84,7 +84,7 @@ def write_artifact(
     fingerprint = "0" * 64  # As long as those of a real run.
     description = {
         "checkpoint": "model.ckpt-1000",
-        "base": {"path": "model", "fingerprint": fingerprint},
+        "base": {"name": "model", "fingerprint": fingerprint},
         "tokenizer": {"fingerprint": fingerprint, "do_lower_case": True},
         "method": table.method,
         "task": {"name": f"task-{task:04}", **TASK.describe()},

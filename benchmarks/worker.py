@@ -58,7 +58,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
     if options["model"]:
         opened = sources.open_init_checkpoint(options["model"])
         values = choose_initial_values(
-            table, opened.weights, None, seed=1, fresh_head=True
+            table.parameters, opened.weights, None, seed=1, fresh_head=True
         )
     else:
         values = {

@@ -6,7 +6,7 @@ Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 """
 
-import os
+from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -25,7 +25,7 @@ from engines import (
 from engines import tpu as tpu_devices
 from engines.prediction import Outputs, Predictor
 from engines.session_stream import SessionStream
-from errors import UserError, first_line
+from errors import UserError
 from input_pipeline import Batch, Features, TrainPlan
 from progress import TrainingProgress
 from weights import training_state
@@ -430,12 +430,15 @@ class _SaverHook(v1.train.SessionRunHook):
     """
 
     def __init__(self, output_dir: str, every_steps: int):
-        self._path = os.path.join(output_dir, "model.ckpt")
+        self._output_dir = output_dir
         self._every_steps = every_steps
 
     def begin(self):
         self._step = v1.train.get_global_step()
-        self._saver = v1.get_collection(v1.GraphKeys.SAVERS)[0]
+        self._values = {
+            variable.name.split(":")[0]: variable.read_value()
+            for variable in v1.global_variables()
+        }
 
     def after_create_session(self, session, coord):
         self._saved_step = int(session.run(self._step))
@@ -451,13 +454,13 @@ class _SaverHook(v1.train.SessionRunHook):
             self._save(session, step)
 
     def _save(self, session, step):
-        try:
-            self._saver.save(
-                session, self._path, global_step=step, write_meta_graph=False
-            )
-        except (tf.errors.OpError, OSError) as error:
-            raise UserError(
-                f"cannot write the checkpoint {self._path}-{step}: "
-                f"{first_line(error)}"
-            ) from error
+        # In a thread of its own, since this one cannot run operations outside
+        # of the training's graph.
+        with futures.ThreadPoolExecutor(1) as thread:
+            thread.submit(
+                training_state.save_training,
+                self._output_dir,
+                step,
+                session.run(self._values),
+            ).result()
         self._saved_step = step

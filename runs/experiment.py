@@ -4,9 +4,10 @@ Nothing in here knows an engine or a flag. Whatever can be wrong with the
 user's input is found before the first long step.
 """
 
+import contextlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 from absl import logging
@@ -17,7 +18,7 @@ from engines import Job, check_batch_size, choose_engine
 from errors import UserError
 from input_pipeline import Features
 from optimization import Schedule
-from runs import results, training, two_phases
+from runs import folder_lock, results, training, two_phases
 from runs.setup import (
     Experiment,
     Model,
@@ -66,18 +67,39 @@ def run(experiment: Experiment) -> Dict[str, float]:
     setup, rows = _read(model, splits)
     _compare_settings(setup)
     logging.info("%s", "\n" + setup.table.to_text())
+    with _own_folder(engine, experiment.output_dir):
+        return _run_in_folder(engine, setup, splits, rows, began)
+
+
+def _run_in_folder(
+    engine: Any,
+    setup: Setup,
+    splits: Splits,
+    rows: Dict[str, Any],
+    began: float,
+) -> Dict[str, float]:
+    """Does what needs the texts, which it drops, and writes the files.
+
+    Args:
+        engine: what runs the model.
+        setup: what was opened.
+        splits: those to evaluate and to predict.
+        rows: by split.
+        began: when the run began, in seconds.
+    """
+    experiment = setup.experiment
     checkpoint, first_step = _find_checkpoint(setup)
     resumed = bool(
         checkpoint or two_phases.first_phase_step(experiment.output_dir)
     )
-    if engine.is_chief:
-        files.prepare_folder(experiment.output_dir)
     features = _tokenize(setup, rows)
     schedule = None
     if experiment.do_train:
         schedule = training.make_schedule(setup, features["train"])
     record = describe_run(setup, engine, features.get("train"), schedule)
-    run_record.check(experiment.output_dir, record, experiment.do_train)
+    run_record.check(
+        experiment.output_dir, record, setup.base, experiment.do_train
+    )
     job = _make_job(engine, setup)
     if experiment.do_train:
         job = _train(engine, setup, job, record, features["train"], schedule)
@@ -94,6 +116,21 @@ def run(experiment: Experiment) -> Dict[str, float]:
                 experiment.output_dir, resumed, time.monotonic() - began
             )
     return found
+
+
+@contextlib.contextmanager
+def _own_folder(engine: Any, output_dir: str) -> Iterator[None]:
+    """Keeps others out of the output folder, and its state in order.
+
+    Raises:
+        UserError: another run is in it, or it cannot be written.
+    """
+    with contextlib.ExitStack() as until_end:
+        if engine.is_chief:
+            files.prepare_folder(output_dir)
+            until_end.enter_context(folder_lock.hold(output_dir))
+            training_state.recover(output_dir)
+        yield
 
 
 def _check_request(experiment: Experiment) -> None:
@@ -126,6 +163,7 @@ def _compare_settings(model: Model) -> None:
     run_record.check(
         experiment.output_dir,
         describe_settings(model),
+        model.base,
         experiment.do_train,
         partial=True,
     )
@@ -162,7 +200,9 @@ def _find_checkpoint(setup: Setup) -> Tuple[Any, int]:
     experiment = setup.experiment
     checkpoint, step = training_state.latest_step(experiment.output_dir)
     if checkpoint:
-        training_state.check_training_checkpoint(checkpoint, setup.table)
+        training_state.check_training_checkpoint(
+            checkpoint, {p.name: p.shape for p in setup.table.trained}
+        )
         named = setup.trained and files.absolute(setup.trained)
         if not experiment.do_train and named not in (
             None,
@@ -244,7 +284,7 @@ def _train(
             job.output_dir, _needed_space(setup, schedule, first_step)
         )
         files.prepare_folder(results.artifact_folder(job.output_dir))
-        run_record.write(job.output_dir, record)
+        run_record.write(job.output_dir, record, setup.base)
     if first_step < schedule.num_train_steps:
         if setup.method.first_phase:
             job = two_phases.train_first_phase(
@@ -273,7 +313,7 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
             1 + (left - 1) // every,
             training_state.KEPT_CHECKPOINTS
             + 1
-            - training_state.count_kept(folder),
+            - training_state.count_checkpoints(folder),
         )
         return new * table.trained_count * 4 * 3
 

@@ -55,7 +55,7 @@ def write_artifact(
         "trained_with": str(setup.method),
     }
     adapter_artifact.write(folder, config, values)
-    run_record.write(job.output_dir, record)
+    run_record.write(job.output_dir, record, setup.base)
     logging.info("the trained adapter is in %s", folder)
 
 

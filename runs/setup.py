@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional, Tuple
 from absl import logging
 
 import files
+import modeling
 import task_model
 from engines import Hardware, multi_worker
 from errors import UserError
@@ -24,10 +25,11 @@ from tasks.base import Task
 from tokenization import FullTokenizer
 from weights import adapter_artifact, run_record, sources, training_state
 from weights.base import (
+    Base,
     InitialValues,
     Weights,
     choose_initial_values,
-    fingerprint,
+    identify,
     start_fingerprint,
 )
 
@@ -126,7 +128,7 @@ class Model:
         config: of the BERT.
         tokenizer: of the BERT.
         sources: where values come from.
-        base: path and fingerprint of the pretrained model.
+        base: the pretrained model.
     """
 
     experiment: Experiment
@@ -135,7 +137,7 @@ class Model:
     config: BertConfig
     tokenizer: FullTokenizer
     sources: Sources
-    base: Dict[str, str]
+    base: Base
 
     @property
     def learning_rate(self) -> float:
@@ -175,8 +177,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     path = experiment.init_checkpoint
     run_file = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     if not path and experiment.output_dir and files.exists(run_file):
-        run = run_record.read_description(run_file, "the run's description")
-        path = run["base"]["path"]
+        path = run_record.place_of_base(experiment.output_dir)
     opened = sources.open_init_checkpoint(path) if path else None
     if experiment.adapter:
         artifact = adapter_artifact.read(
@@ -263,18 +264,14 @@ def open_model(experiment: Experiment) -> Model:
     task, method = _task_and_method(experiment, sources)
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
-    bert = task_model.list_bert(config, task.head.needs_pooler)
-    base = {
-        "path": files.absolute(opened.weights.source),
-        "fingerprint": fingerprint(opened.weights, bert),
-    }
+    base = identify(opened.weights, modeling.list_variables(config))
     if sources.description is not None:
         _check_same_model(sources, base, config, tokenizer)
         logging.info(
             "%s: trained on the task %s with %s",
             trained.source,
             sources.description["task"]["name"],
-            sources.description.get("trained_with", method),
+            sources.description.get("trained_with") or method,
         )
     return Model(experiment, task, method, config, tokenizer, sources, base)
 
@@ -295,7 +292,7 @@ def complete(model: Model, task: Task) -> Setup:
         model.config, model.method, task.build_head
     )
     initial_values = choose_initial_values(
-        table,
+        table.parameters,
         base,
         trained,
         experiment.training.seed,
@@ -309,7 +306,7 @@ def complete(model: Model, task: Task) -> Setup:
     return Setup(
         **{**vars(model), "task": task},
         table=table,
-        start=start_fingerprint(table, base, trained),
+        start=start_fingerprint(table.parameters, base, trained),
         initial_values=initial_values,
     )
 
@@ -357,18 +354,18 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 
 def _check_same_model(
     sources: Sources,
-    base: Dict[str, str],
+    base: Base,
     config: BertConfig,
     tokenizer: FullTokenizer,
 ) -> None:
     """Compares the model with the one that something was trained upon."""
     source, description = sources.trained.source, sources.description
     expected = description["base"]["fingerprint"]
-    if base["fingerprint"] != expected:
+    if not base.is_known_as(expected):
         raise UserError(
             f"{source} was trained upon another BERT (fingerprint "
-            f"{expected[:12]}) than {base['path']} (fingerprint "
-            f"{base['fingerprint'][:12]})"
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
         )
     if description["tokenizer"] != tokenizer.describe():
         raise UserError(
@@ -390,7 +387,7 @@ def _trained_method(
     """The method of something trained, which the flags must not contradict."""
     kept = parsing.parse(description["method"])
     # What is kept of a training may be another method's.
-    text = description.get("trained_with", description["method"])
+    text = description.get("trained_with") or description["method"]
     method = parsing.parse(text)
     for argument in experiment.named_arguments:
         if not experiment.named_method and not hasattr(method, argument):
@@ -448,7 +445,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {
-        "base": model.base,
+        "base": model.base.describe(),
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
         "task": {"name": model.task.name, **model.task.describe()},
@@ -475,7 +472,8 @@ def describe_run(
     folder = experiment.data_dir
     return {
         **record,
-        "data_dir": folder and files.absolute(folder),
+        "data_name": folder
+        and os.path.basename(os.path.normpath(files.absolute(folder))),
         "parameters": {
             "total": setup.table.total_count,
             "trained": setup.table.trained_count,

@@ -61,11 +61,14 @@ def train_first_phase(
     }
     record = describe_run(setup, engine, features, schedule)
     record["method"] = str(method)
-    run_record.check(folder, record, do_train=True)
-    run_record.write(folder, record)
+    run_record.check(folder, record, setup.base, do_train=True)
+    training_state.recover(folder)
+    run_record.write(folder, record, setup.base)
     checkpoint, step = training_state.latest_step(folder)
     if checkpoint:
-        training_state.check_training_checkpoint(checkpoint, table)
+        training_state.check_training_checkpoint(
+            checkpoint, {p.name: p.shape for p in table.trained}
+        )
     logging.info("phase 1 of 2: %s", method)
     if step < schedule.num_train_steps:
         first = dataclasses.replace(

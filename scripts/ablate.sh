@@ -15,10 +15,10 @@ if [ "$task" != status ]; then
   need RUN 'the output folder of a training'
   RUN=$(realpath "$RUN")
   cd "$project"
-  # Prints a line for each artifact: its name.
-  names=$("$python" -m scripts.internal.ablate_adapter "$RUN" "$output")
-  base=$("$python" -c 'import json, sys
-print(json.load(open(sys.argv[1]))["base"]["path"])' "$RUN/adapter/adapter_config.json")
+  # Where the BERT lies, then a line for each artifact: its name.
+  printed=$("$python" -m scripts.internal.ablate_adapter "$RUN" "$output")
+  base=$(head -n 1 <<< "$printed")
+  names=$(tail -n +2 <<< "$printed")
   for name in $names; do
     add_run "$name" "$python" "$PROGRAM" --init_checkpoint="$base" \
       --adapter="$output/adapters/$name" --do_eval=true

@@ -14,7 +14,6 @@ BERT cannot be merged.
 import argparse
 import json
 import os
-import types
 from typing import Any, Dict, List
 
 import quiet_tensorflow  # noqa: F401
@@ -27,8 +26,14 @@ import files
 import modeling
 from errors import UserError
 from methods import parsing
-from weights import adapter_artifact, google, sources, training_state
-from weights.base import Weights, fingerprint
+from weights import (
+    adapter_artifact,
+    google,
+    run_record,
+    sources,
+    training_state,
+)
+from weights.base import Weights, identify
 
 
 def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
@@ -45,8 +50,12 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
     config = None
     for folder in folders:
         artifact = adapter_artifact.read(folder, base)
-        config = modeling.BertConfig(**artifact.config["bert_config"])
-        _check_base(base, config, artifact, folder)
+        config = run_record.bert_config(artifact.config, folder)
+        known = identify(base, modeling.list_variables(config))
+        if not known.is_known_as(artifact.config["base"]["fingerprint"]):
+            raise UserError(
+                f"{folder} was trained upon another BERT than {base.source}"
+            )
         method = parsing.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
@@ -70,25 +79,6 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
             value = base.read(name)
             values[name] = value if change is None else value + change
     return {"config": config, "values": values}
-
-
-def _check_base(base, config, artifact, folder) -> None:
-    """Compares the fingerprint; a model for questions has no pooler."""
-    expected = artifact.config["base"]["fingerprint"]
-    for pooler in (True, False):
-        shapes = modeling.list_variables(config, pooler)
-        table = types.SimpleNamespace(
-            parameters=[
-                types.SimpleNamespace(name=name, shape=shape, is_added=False)
-                for name, shape in shapes.items()
-                if name in base.shapes
-            ]
-        )
-        if fingerprint(base, table) == expected:
-            return
-    raise UserError(
-        f"{folder} was trained upon another BERT than {base.source}"
-    )
 
 
 def main() -> None:

@@ -5,13 +5,11 @@ import dataclasses
 import os
 from typing import (
     Any,
-    ClassVar,
     Dict,
     Generic,
     Mapping,
     Sequence,
     Tuple,
-    Type,
     TypeVar,
 )
 
@@ -69,7 +67,6 @@ class Task(abc.ABC, Generic[RowsType]):
 
     Attributes:
         name: lower-case, as `--task_name` takes it.
-        head: the class of its head.
         dev_splits: (suffix of the results' names, split) of each dev set.
         test_splits: the same of each test set.
         test_is_dev: whether both sets are one file, which is then predicted
@@ -78,7 +75,6 @@ class Task(abc.ABC, Generic[RowsType]):
 
     name: str
 
-    head: ClassVar[Type[Head]]
     # Both are `SplitNames`.
     dev_splits = (("", "dev"),)
     test_splits = (("", "test"),)

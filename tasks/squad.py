@@ -120,7 +120,6 @@ class Squad(Task[Sequence[Question]]):
     count_steps_in: str = COUNTS[0]
     verbose_logging: bool = False
 
-    head = SpanHead
     test_is_dev = True
 
     def describe(self):

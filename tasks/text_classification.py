@@ -58,8 +58,6 @@ class TextClassification(TextTask):
 
     labels: Optional[Tuple[str, ...]] = None
 
-    head = ClassificationHead
-
     def describe(self):
         """The labels, in the logits' order, and what all such tasks tell."""
         known = {"labels": list(self.labels)} if self.is_complete else {}

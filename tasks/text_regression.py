@@ -48,8 +48,6 @@ class TextRegression(TextTask):
     metrics: Tuple[str, ...] = ("pearson", "spearman")
     scale: Optional[Tuple[float, float]] = None
 
-    head = RegressionHead
-
     def describe(self):
         """That it is a regression, and what all such tasks tell."""
         return {"regression": True, **super().describe()}

@@ -37,8 +37,8 @@ class FakeRuns:
         folder.mkdir(parents=True)
         name = task if task in TASKS or task == "squad" else "custom"
         description = {
-            "base": {"path": "bert", "fingerprint": bert},
-            "data_dir": f"/data/{task.replace(' (custom)', '')}",
+            "base": {"name": "bert", "fingerprint": bert},
+            "data_name": task.replace(" (custom)", ""),
             "tokenizer": {},
             "task": {"name": name},
             "bert_config": dataclasses.asdict(self.config),

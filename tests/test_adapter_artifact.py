@@ -18,7 +18,7 @@ def artifact(tmp_path):
     config = {
         "method": "houlsby(size=4)",
         "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"path": "x", "fingerprint": "0"},
+        "base": {"name": "x", "fingerprint": "0"},
         "tokenizer": {"vocabulary": "0", "do_lower_case": True},
         "bert_config": {},
     }
@@ -64,7 +64,7 @@ def test_a_spoiled_file_is_a_result_or_one_line(
     config = {
         "method": "houlsby(size=4)",
         "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"path": "x", "fingerprint": "0"},
+        "base": {"name": "x", "fingerprint": "0"},
         "tokenizer": {},
         "bert_config": {},
     }

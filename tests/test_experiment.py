@@ -12,6 +12,7 @@ from errors import UserError
 from runs import experiment
 from tasks.squad import Squad
 from tasks.text_task import TextTask
+from weights.base import Base
 
 
 @pytest.fixture
@@ -170,9 +171,8 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
     run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
-    monkeypatch.setattr(
-        "runs.setup.fingerprint", lambda *_: run["base"]["fingerprint"]
-    )
+    known = Base(str(base), run["base"]["fingerprint"], "")
+    monkeypatch.setattr("runs.setup.identify", lambda *_: known)
     squad_flags.update(do_train=False, init_checkpoint=base)
     with pytest.raises(
         UserError, match="^test: .* for 4 of 16 rows are infinite"

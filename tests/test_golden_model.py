@@ -39,7 +39,7 @@ class Recorded:
             self.config, method, task.build_head
         )
         values = choose_initial_values(
-            self.table,
+            self.table.parameters,
             google.open_tensorflow(str(folder / checkpoint)),
             None,
             seed=0,

@@ -1,7 +1,9 @@
 """Several workers: the result is that of one; what TF_CONFIG may say."""
 
+import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from engines import Hardware, choose_engine, multi_worker
 from engines.strategy import StrategyEngine
 from errors import UserError
 from methods.parsing import parse
-from runs import setup
+from runs import folder_lock, setup
 from weights import training_state
 
 
@@ -127,6 +129,44 @@ def test_two_workers_give_the_result_of_one(
         del values["cls/squad/output_bias"]
         del values["bert/encoder/layer_1/output/LayerNorm/beta"]
     check_equal(two, one, 1e-4)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("when", ["at the start", "in the training"])
+def test_a_chief_that_fails_ends_the_others_in_one_line(
+    tiny_bert, tiny_squad, tmp_path, when
+):
+    """Another run is in the folder; or it is the chief's that cannot save."""
+    (tmp_path / "out").mkdir()
+    # In place of the folder for the parts of the first save.
+    (tmp_path / "out" / "model.ckpt-20_temp").touch()
+    reason = "cannot write the checkpoint"
+    command = [
+        "--engine=strategy",
+        f"--train_file={tiny_squad}/v1.json",
+        f"--init_checkpoint={tiny_bert}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--do_train",
+        "--max_seq_length=20",
+        "--max_query_length=8",
+        "--train_batch_size=8",
+        "--num_train_epochs=1000",
+        "--save_checkpoints_steps=20",
+        "--adapter_size=4",
+    ]
+    with contextlib.ExitStack() as until_end:
+        if when == "at the start":
+            reason = "in use by another process"
+            until_end.enter_context(folder_lock.hold(str(tmp_path / "out")))
+        workers = start_workers(command, tmp_path)
+        for worker in workers:
+            until_end.callback(worker.kill)
+        codes = [worker.wait(300) for worker in workers]
+    logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
+    assert codes == [1, 1], logs[1][-3000:]
+    assert re.search(f"error: .*{reason}", logs[0])
+    assert "error: another worker has stopped" in logs[1]
+    assert "Traceback" not in logs[0] + logs[1]
 
 
 def test_a_port_in_use_is_one_clear_line(monkeypatch):

@@ -371,6 +371,49 @@ def test_a_used_folder_knows_its_base(classify, tiny_flags):
     assert results(tiny_flags["output_dir"]) == before
 
 
+def test_what_is_handed_on_names_no_place(
+    classify, tiny_flags, tiny_bert, tiny_data, tmp_path
+):
+    """A run in its folder still knows its base; copied elsewhere it asks."""
+    classify(**tiny_flags)
+    out = tiny_flags["output_dir"]
+    for name in ("run.json", "adapter/adapter_config.json"):
+        description = json.loads((out / name).read_text())
+        assert description["base"]["name"] == tiny_bert.name
+        assert description["data_name"] == tiny_data.name
+        assert str(tiny_bert.parent) not in (out / name).read_text()
+        assert str(tiny_data.parent) not in (out / name).read_text()
+    evaluate = {**tiny_flags, "do_train": False, "do_eval": True}
+    evaluate.update(
+        init_checkpoint=out / "model.ckpt-20", output_dir=tmp_path / "new"
+    )
+    classify(**evaluate)
+    (out / "places.json").write_text('{"base": "/nowhere/bert"}')
+    with pytest.raises(UserError, match="/nowhere/bert.* as --adapter"):
+        classify(**evaluate)
+    evaluate.update(init_checkpoint=tiny_bert, adapter=out / "adapter")
+    classify(**evaluate)
+
+
+def test_a_lost_checkpoint_does_not_begin_a_training_anew(
+    classify, tiny_flags, tmp_path, caplog
+):
+    """It goes on from the one before, to the same bits."""
+    tiny_flags["save_checkpoints_steps"] = 8
+    classify(**tiny_flags)
+    out = tiny_flags["output_dir"]
+    before = artifact_bytes(out)
+    (out / "checkpoint").unlink()
+    (out / "model.ckpt-20.index").unlink()
+    evaluate = {**tiny_flags, "do_train": False, "do_eval": True}
+    classify(**evaluate)
+    assert results(out)["global_step"] == 16
+    classify(**tiny_flags)
+    assert "model.ckpt-16 is taken" in caplog.text
+    assert "from step 16" in caplog.text
+    assert artifact_bytes(out) == before
+
+
 def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
     classify(**tiny_flags)
     classify(

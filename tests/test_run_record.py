@@ -1,6 +1,7 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -8,9 +9,11 @@ import tensorflow as tf
 
 from errors import UserError
 from weights import run_record
+from weights.base import Base
 
+BASE = Base("/models/bert/model.safetensors", "abc", "abc-")
 RECORD = {
-    "base": {"path": "/models/bert", "fingerprint": "abc"},
+    "base": {"name": "bert", "fingerprint": "abc"},
     "tokenizer": {"vocabulary": "ghi", "do_lower_case": True},
     "method": "Houlsby(64)",
     "task": {"name": "mrpc", "labels": ["0", "1"]},
@@ -35,13 +38,13 @@ def changed(place, value):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a run."""
-    run_record.write(str(tmp_path), RECORD)
+    run_record.write(str(tmp_path), RECORD, BASE)
     return tmp_path
 
 
 def refusal(folder, record, do_train=True):
     with pytest.raises(UserError) as raised:
-        run_record.check(str(folder), record, do_train)
+        run_record.check(str(folder), record, BASE, do_train)
     assert str(folder) in str(raised.value)
     assert "--output_dir" in str(raised.value)
     return str(raised.value)
@@ -59,13 +62,13 @@ def test_versions_are_those_of_the_interpreter_and_its_libraries():
 
 @pytest.mark.parametrize("do_train", [False, True])
 def test_any_run_fits_an_empty_or_missing_folder(tmp_path, do_train):
-    run_record.check(str(tmp_path), RECORD, do_train)
-    run_record.check(str(tmp_path / "missing"), RECORD, do_train)
+    run_record.check(str(tmp_path), RECORD, BASE, do_train)
+    run_record.check(str(tmp_path / "missing"), RECORD, BASE, do_train)
 
 
 @pytest.mark.parametrize("do_train", [False, True])
 def test_the_same_run_fits(folder, do_train):
-    run_record.check(str(folder), copy.deepcopy(RECORD), do_train)
+    run_record.check(str(folder), copy.deepcopy(RECORD), BASE, do_train)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
     record = changed("training.learning_rate", 1e-3)
     message = refusal(folder, record)
     assert "training.learning_rate was 0.0003, now 0.001" in message
-    run_record.check(str(folder), record, do_train=False)
+    run_record.check(str(folder), record, BASE, do_train=False)
 
 
 def test_a_partial_record_is_compared_by_what_it_has(folder):
@@ -118,26 +121,64 @@ def test_a_partial_record_is_compared_by_what_it_has(folder):
     del known["task"]["labels"], known["training"]["data"]
     del known["versions"], known["parameters"]
     for do_train in (False, True):
-        run_record.check(str(folder), known, do_train, partial=True)
+        run_record.check(str(folder), known, BASE, do_train, partial=True)
     known["training"]["seed"] = 1
-    run_record.check(str(folder), known, False, partial=True)
+    run_record.check(str(folder), known, BASE, False, partial=True)
     with pytest.raises(UserError, match="seed was 0, now 1; choose"):
-        run_record.check(str(folder), known, True, partial=True)
+        run_record.check(str(folder), known, BASE, True, partial=True)
     known["task"]["name"] = "cola"
     with pytest.raises(UserError, match="task.name was 'mrpc', now 'cola';"):
-        run_record.check(str(folder), known, False, partial=True)
+        run_record.check(str(folder), known, BASE, False, partial=True)
 
 
 @pytest.mark.parametrize(
     "place, value",
     [
-        ("base.path", "/elsewhere/bert"),
+        ("base.name", "elsewhere"),
         ("parameters.total", 1),
         ("versions.tensorflow", "2.99"),
     ],
 )
 def test_places_and_versions_may_differ(folder, place, value):
-    run_record.check(str(folder), changed(place, value), do_train=True)
+    run_record.check(str(folder), changed(place, value), BASE, do_train=True)
+
+
+def test_a_run_of_questions_once_knew_the_bert_without_its_pooler(folder):
+    old = changed("base", {"path": "/models/bert", "fingerprint": "abc-"})
+    run_record.write(str(folder), old, BASE)
+    run_record.check(str(folder), RECORD, BASE, do_train=True)
+    other = dataclasses.replace(BASE, without_pooler="other-")
+    with pytest.raises(UserError, match="base.fingerprint was 'abc-', now"):
+        run_record.check(str(folder), RECORD, other, do_train=True)
+
+
+def test_the_place_of_the_base_is_in_a_file_of_its_own(folder):
+    assert run_record.place_of_base(str(folder)) == BASE.path
+    assert "/models" not in (folder / "run.json").read_text()
+
+
+def test_a_run_that_names_its_place_itself_is_read(folder):
+    (folder / "places.json").unlink()
+    old = changed("base", {"path": "/old/bert", "fingerprint": "abc"})
+    (folder / "run.json").write_text(json.dumps(old))
+    assert run_record.place_of_base(str(folder)) == "/old/bert"
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
+def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
+    (folder / "places.json").unlink()
+    if content:
+        (folder / "places.json").write_text(content)
+    with pytest.raises(UserError) as raised:
+        run_record.place_of_base(str(folder))
+    assert "was called bert" in str(raised.value)
+    assert "--init_checkpoint" in str(raised.value)
+    assert f"{folder}/adapter as --adapter" in str(raised.value)
+
+
+def test_the_name_of_the_data_is_read_from_old_runs_too():
+    assert run_record.data_name({"data_name": "mine"}) == "mine"
+    assert run_record.data_name({"data_dir": "/data/mine"}) == "mine"
 
 
 @pytest.mark.parametrize("do_train", [False, True])
@@ -150,19 +191,21 @@ def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
 def test_a_record_that_is_no_json_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json"):
-        run_record.check(str(tmp_path), RECORD, True)
+        run_record.check(str(tmp_path), RECORD, BASE, True)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "null", "7", '{"task": 1}'])
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UserError, match="run.json is no description"):
-        run_record.check(str(tmp_path), RECORD, True)
+    with pytest.raises(
+        UserError, match="run.json is not the run.s description"
+    ):
+        run_record.check(str(tmp_path), RECORD, BASE, True)
 
 
 def test_a_run_of_before_there_was_a_choice_did_as_by_default(folder):
     place = "training.adam_bias_correction"
-    run_record.check(str(folder), changed(place, False), True)
+    run_record.check(str(folder), changed(place, False), BASE, True)
     assert f"{place} was None, now True" in refusal(
         folder, changed(place, True)
     )

@@ -12,9 +12,11 @@ from absl import flags
 from conftest import ROOT, own_lines, run_process, spoil, squad_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
+import modeling
 from errors import UserError
 from tasks.squad import Squad
-from weights import training_state
+from weights import sources, training_state
+from weights.base import identify
 
 FLAGS = flags.FLAGS
 
@@ -177,6 +179,46 @@ def test_an_adapter_answers_elsewhere_as_it_did_at_home(
     assert read(home, "eval_results.json") == read(
         tmp_path / "new", "eval_results.json"
     )
+
+
+def test_an_older_runs_fingerprint_of_the_bert_is_known(
+    answer, squad_flags, tiny_config, tmp_path
+):
+    """Once it was taken without the pooler, which questions do not need."""
+    squad_flags["num_train_epochs"] = 2
+    answer(**squad_flags)
+    home = squad_flags["output_dir"]
+    base = identify(
+        sources.open_init_checkpoint(
+            str(squad_flags["init_checkpoint"])
+        ).weights,
+        modeling.list_variables(tiny_config),
+    )
+    for name in ("run.json", "adapter/adapter_config.json"):
+        description = read(home, name)
+        assert description["base"]["fingerprint"] == base.fingerprint
+        description["base"] = {
+            "path": base.path,
+            "fingerprint": base.without_pooler,
+        }
+        del description["data_name"]
+        description["data_dir"] = ""
+        (home / name).write_text(json.dumps(description))
+    (home / "places.json").unlink()
+    answer(**squad_flags, do_predict=True)
+    squad_flags.update(
+        do_train=False, adapter=home / "adapter", output_dir=tmp_path / "new"
+    )
+    answer(**squad_flags, do_predict=True)
+    del squad_flags["adapter"]
+    squad_flags.update(
+        init_checkpoint=home / "model.ckpt-4", output_dir=tmp_path / "newer"
+    )
+    answer(**squad_flags, do_predict=True)
+    for folder in ("new", "newer"):
+        assert read(home, "predictions.json") == read(
+            tmp_path / folder, "predictions.json"
+        )
 
 
 def test_equal_seeds_give_equal_bits(answer, squad_flags, tmp_path):

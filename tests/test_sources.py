@@ -1,5 +1,6 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
+import hashlib
 import shutil
 
 import numpy as np
@@ -10,13 +11,14 @@ from conftest import hugging_face_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import modeling
 import task_model
 from adapter_modeling import Houlsby
 from errors import UserError
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 from weights import google, sources
-from weights.base import choose_initial_values, fingerprint
+from weights.base import choose_initial_values, identify
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -76,12 +78,21 @@ def test_every_layout_gives_the_same_weights(
             assert weights.shapes[name] == value.shape
 
 
+@pytest.fixture
+def digest(tiny_config):
+    """Fingerprint of the weights at a path, for the tiny BERT."""
+
+    def read(path):
+        weights = sources.open_init_checkpoint(str(path)).weights
+        variables = modeling.list_variables(tiny_config)
+        return identify(weights, variables).fingerprint
+
+    return read
+
+
 def test_fingerprint_is_the_weights_not_the_files(
-    tiny_bert, google_bert, table, tiny_weights, tmp_path
+    tiny_bert, google_bert, digest, tiny_weights, tmp_path
 ):
-    def digest(path):
-        opened = sources.open_init_checkpoint(str(path))
-        return fingerprint(opened.weights, table)
 
     assert digest(tiny_bert) == digest(google_bert)
     other = dict(tiny_weights)
@@ -91,12 +102,36 @@ def test_fingerprint_is_the_weights_not_the_files(
     assert digest(tmp_path / "other.ckpt") != digest(tiny_bert)
 
 
+def test_a_bert_without_a_pooler_has_the_fingerprint_without_it(
+    tiny_bert, tiny_weights, tiny_config, tmp_path
+):
+    """As runs of question answering wrote it of any BERT."""
+    without = {k: v for k, v in tiny_weights.items() if "pooler" not in k}
+    save_tensorflow(tmp_path / "without.ckpt", without)
+    variables = modeling.list_variables(tiny_config)
+    whole, bare = (
+        identify(sources.open_init_checkpoint(str(path)).weights, variables)
+        for path in (tiny_bert, tmp_path / "without.ckpt")
+    )
+    old = hashlib.sha256()
+    for name in sorted(modeling.list_variables(tiny_config, pooler=False)):
+        old.update(name.encode() + b"\0" + tiny_weights[name].tobytes())
+    assert whole.without_pooler == bare.without_pooler == old.hexdigest()
+    assert bare.fingerprint == bare.without_pooler != whole.fingerprint
+    for name in ("bert/pooler/dense/bias", "bert/pooler/dense/kernel"):
+        old.update(name.encode() + b"\0" + tiny_weights[name].tobytes())
+    assert whole.fingerprint == old.hexdigest()
+    assert whole.is_known_as(bare.fingerprint)
+    assert not bare.is_known_as(whole.fingerprint)
+
+
 def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
     tiny_bert, table, tiny_weights
 ):
     base = sources.open_init_checkpoint(str(tiny_bert)).weights
     first, again, other = (
-        choose_initial_values(table, base, None, seed) for seed in (1, 1, 2)
+        choose_initial_values(table.parameters, base, None, seed)
+        for seed in (1, 1, 2)
     )
     adapter = "bert/encoder/layer_0/output/adapters/weights1"
     np.testing.assert_array_equal(first[adapter](), again[adapter]())
@@ -124,22 +159,21 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
     with pytest.raises(
         UserError, match=r"has the shape \[16, 32\].*\[16, 64\]"
     ):
-        choose_initial_values(wide, base, None, 0)
+        choose_initial_values(wide.parameters, base, None, 0)
 
 
-def test_a_missing_variable_is_named(tmp_path, table, tiny_weights):
+def test_a_missing_variable_is_named(tmp_path, digest, tiny_weights):
     partial = dict(tiny_weights)
     del partial["bert/pooler/dense/bias"]
     save_tensorflow(tmp_path / "partial.ckpt", partial)
-    base = sources.open_init_checkpoint(str(tmp_path / "partial.ckpt"))
     with pytest.raises(UserError, match="lacks the variable bert/pooler"):
-        fingerprint(base.weights, table)
+        digest(tmp_path / "partial.ckpt")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("layout", ["safetensors", "tensorflow"])
 def test_truncated_files_are_one_clear_line(
-    tmp_path, tiny_bert, google_bert, table, share, layout
+    tmp_path, tiny_bert, google_bert, digest, share, layout
 ):
     if layout == "safetensors":
         path = tmp_path / "model.safetensors"
@@ -151,8 +185,7 @@ def test_truncated_files_are_one_clear_line(
     content = victim.read_bytes()
     victim.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(UserError, match="damaged"):
-        opened = sources.open_init_checkpoint(str(path))
-        fingerprint(opened.weights, table)
+        digest(path)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -124,7 +124,7 @@ def test_a_damaged_description_is_one_line(fake):
     run = json.loads((folder / "run.json").read_text())
     del run["training"]
     (folder / "run.json").write_text(json.dumps(run))
-    with pytest.raises(UserError, match="run.json .*'training'"):
+    with pytest.raises(UserError, match="run.json .* no training"):
         groups(fake)
 
 

@@ -7,13 +7,25 @@ names as Google's checkpoints have them.
 import dataclasses
 import functools
 import hashlib
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+import os
+from typing import (
+    Callable,
+    Dict,
+    Iterable,
+    Mapping,
+    Optional,
+    Protocol,
+)
 
 import numpy as np
 from absl import logging
 
+import files
 import modeling
 from errors import UserError
+from modeling import Initializer, Shape
+
+POOLER = "bert/pooler/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,47 +41,80 @@ class Weights:
     """
 
     source: str
-    shapes: Mapping[str, Tuple[int, ...]]
+    shapes: Mapping[str, Shape]
     read: Callable[[str], np.ndarray]
     gelu: str = "gelu"
 
 
-def fingerprint(weights: Weights, table: Any) -> str:
-    """SHA-256 of a BERT's own variables: equal in every file format.
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """Which pretrained BERT a task stands on.
+
+    Attributes:
+        path: of its weights on this machine.
+        fingerprint: SHA-256 of its variables, equal in every file format and
+            for every task.
+        without_pooler: the same without the pooler, by which runs of question
+            answering once knew it.
+    """
+
+    path: str
+    fingerprint: str
+    without_pooler: str
+
+    def describe(self) -> Dict[str, str]:
+        """What identifies it on any machine: its folder's name helps people."""
+        name = os.path.basename(os.path.dirname(files.absolute(self.path)))
+        return {"name": name, "fingerprint": self.fingerprint}
+
+    def is_known_as(self, fingerprint: str) -> bool:
+        """Whether something was trained upon this one."""
+        return fingerprint in (self.fingerprint, self.without_pooler)
+
+
+def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
+    """Reads a BERT whole, and says which it is.
 
     Args:
-        weights: holds every BERT variable of the table.
-        table: a `ParameterTable`; adapters and head do not count.
+        weights: hold every one of the variables; a pooler may be missing.
+        variables: BERT's own, as `modeling.list_variables` lists them.
 
     Raises:
         UserError: a variable is missing, of another shape, or unreadable.
     """
     digest = hashlib.sha256()
-    for p in sorted(table.parameters, key=lambda p: p.name):
-        if not p.is_added:
-            check_shape(weights, p)
-            digest.update(p.name.encode() + b"\0")
-            digest.update(np.ascontiguousarray(weights.read(p.name)).data)
-    return digest.hexdigest()
+
+    def add(names: Iterable[str]) -> str:
+        for name in sorted(names):
+            check_shape(weights, name, variables[name])
+            digest.update(name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(weights.read(name)).data)
+        return digest.hexdigest()
+
+    # Its names are the last in order.
+    pooler = {name for name in variables if name.startswith(POOLER)}
+    without_pooler = add(set(variables) - pooler)
+    has_pooler = any(name in weights.shapes for name in pooler)
+    whole = add(pooler) if has_pooler else without_pooler
+    return Base(files.absolute(weights.source), whole, without_pooler)
 
 
-def check_shape(weights: Weights, parameter: Any) -> None:
+def check_shape(weights: Weights, name: str, shape: Shape) -> None:
     """Compares what a source holds with what the model needs.
 
     Raises:
         UserError: the variable is missing or of another shape.
     """
-    name = parameter.name
     found = weights.shapes.get(name)
     if found is None:
         raise UserError(
             f"{weights.source} lacks the variable {name}: it is no checkpoint "
             "of this BERT config"
         )
-    if found != parameter.shape:
+    if found != shape:
         raise UserError(
             f"{weights.source}: {name} has the shape {list(found)}, but the "
-            f"config and method need {list(parameter.shape)}; check "
+            f"config and method need {list(shape)}; check "
             "--bert_config_file, the labels and the adapter size"
         )
 
@@ -77,8 +122,19 @@ def check_shape(weights: Weights, parameter: Any) -> None:
 InitialValues = Dict[str, Callable[[], np.ndarray]]
 
 
+class Variable(Protocol):
+    """What is asked of a variable here; `task_model.Parameter` has it."""
+
+    name: str
+    shape: Shape
+    initializer: Initializer
+    group: str
+    trained: bool
+    is_added: bool
+
+
 def choose_initial_values(
-    table: Any,
+    variables: Iterable[Variable],
     base: Weights,
     trained: Optional[Weights],
     seed: int,
@@ -87,7 +143,7 @@ def choose_initial_values(
     """Says for every variable where its first value comes from.
 
     Args:
-        table: a `ParameterTable`.
+        variables: of the model.
         base: the pretrained model; may hold adapters and a head as well.
         trained: an adapter artifact or a training checkpoint, or None; must
             hold every trained variable.
@@ -102,7 +158,7 @@ def choose_initial_values(
         UserError: a variable is missing or of another shape.
     """
 
-    def choose(p: Any) -> Callable[[], np.ndarray]:
+    def choose(p: Variable) -> Callable[[], np.ndarray]:
         fresh = functools.partial(
             modeling.initial_values, p.name, p.shape, p.initializer, seed
         )
@@ -120,14 +176,14 @@ def choose_initial_values(
         else:
             logging.info("%s: taken from %s", p.name, base.source)
             source = base
-        check_shape(source, p)
+        check_shape(source, p.name, p.shape)
         return functools.partial(source.read, p.name)
 
-    return {p.name: choose(p) for p in table.parameters}
+    return {p.name: choose(p) for p in variables}
 
 
 def start_fingerprint(
-    table: Any, base: Weights, trained: Optional[Weights]
+    variables: Iterable[Variable], base: Weights, trained: Optional[Weights]
 ) -> Optional[str]:
     """SHA-256 of what a training starts from beside BERT, or None.
 
@@ -137,7 +193,7 @@ def start_fingerprint(
         UserError: a tensor cannot be read.
     """
     digest, found = hashlib.sha256(), False
-    for p in table.parameters:
+    for p in variables:
         source = trained if p.trained and trained is not None else base
         if source is base and (not p.is_added or p.name not in base.shapes):
             continue

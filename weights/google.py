@@ -1,10 +1,26 @@
 """TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own."""
 
+import contextlib
+from typing import Iterator
+
 import numpy as np
 import tensorflow as tf
 
 from errors import UserError, first_line
 from weights.base import Weights
+
+
+@contextlib.contextmanager
+def _guard(prefix: str) -> Iterator[None]:
+    """Makes one line of whatever a damaged checkpoint raises."""
+    try:
+        yield
+    # TensorFlow's reader raises Python's errors for some damages.
+    except (tf.errors.OpError, LookupError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"the checkpoint {prefix} is damaged or incomplete: "
+            f"{first_line(error)}"
+        ) from error
 
 
 def open_tensorflow(prefix: str) -> Weights:
@@ -14,29 +30,30 @@ def open_tensorflow(prefix: str) -> Weights:
         UserError: there is none, or it is damaged; reading a tensor from a
             damaged one raises it too.
     """
+    with _guard(prefix):
+        reader = tf.train.load_checkpoint(prefix)
 
-    def guard(action):
-        try:
-            return action()
-        # TensorFlow's reader raises Python's errors for some damages.
-        except (tf.errors.OpError, LookupError, ValueError, RuntimeError) as e:
-            raise UserError(
-                f"the checkpoint {prefix} is damaged or incomplete: "
-                f"{first_line(e)}"
-            ) from e
+    def read(name: str) -> np.ndarray:
+        with _guard(prefix):
+            return np.asarray(reader.get_tensor(name), np.float32)
 
-    reader = guard(lambda: tf.train.load_checkpoint(prefix))
     shapes = {
         name: tuple(shape)
         for name, shape in reader.get_variable_to_shape_map().items()
     }
-    return Weights(
-        prefix,
-        shapes,
-        lambda name: guard(
-            lambda: np.asarray(reader.get_tensor(name), np.float32)
-        ),
-    )
+    return Weights(prefix, shapes, read)
+
+
+def read_whole(prefix: str) -> None:
+    """Reads every tensor of a checkpoint, of any type.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    with _guard(prefix):
+        reader = tf.train.load_checkpoint(prefix)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
 
 
 def check_name(path: str, flag: str) -> None:

@@ -1,6 +1,12 @@
-"""`run.json`: what a run in an output folder was, and whether another fits."""
+"""`run.json`: what a run in an output folder was, and whether another fits.
 
+It holds what is true on every machine. Where things lie on this one, which a
+run needs that is to go on, but not one that is handed on, is in `places.json`.
+"""
+
+import contextlib
 import os
+import pathlib
 import platform
 from typing import Any, Dict, Iterator, Tuple
 
@@ -10,19 +16,37 @@ from absl import logging
 
 import files
 from errors import UserError
+from modeling import BertConfig
+from weights import training_state
+from weights.base import Base
 
 RUN_FILE = "run.json"
-# Dotted key -> type of what a description holds there.
+PLACES_FILE = "places.json"
+# What a description holds, as `files.read_object` reads it.
 DESCRIPTION = {
     "method": str,
+    "trained_with?": str,
+    "checkpoint?": str,
+    "sha256?": str,
     "base": dict,
-    "base.path": str,
     "base.fingerprint": str,
+    "base.name?": str,
+    # Of older runs, as `data_dir`.
+    "base.path?": str,
+    "data_name?": str,
+    "data_dir?": str,
     "task": dict,
     "task.name": str,
+    "task.held_out?": dict,
+    "task.held_out?.share": float,
+    "task.held_out?.seed": int,
     "tokenizer": dict,
     "bert_config": dict,
+    "training?": dict,
+    "parameters?": dict,
+    "versions?": dict,
 }
+PLACES = {"base?": str}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
@@ -44,29 +68,70 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
     Raises:
-        UserError: the file cannot be read, or lacks a part of `DESCRIPTION`.
+        UserError: the file cannot be read, or is not as `DESCRIPTION` says.
     """
-    description = files.read_json(path, what)
-    for key, kind in DESCRIPTION.items():
-        value = description
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
-            raise UserError(
-                f"{path} is no description of a run: it has no {key} of type "
-                f"{kind.__name__}"
-            )
-    return description
+    return files.read_object(path, what, DESCRIPTION)
 
 
-def write(output_dir: str, record: Dict[str, Any]) -> None:
-    """Writes `run.json`."""
+def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
+    """The BERT of a description that was read from `path`.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return BertConfig(**description["bert_config"])
+    except TypeError as error:
+        raise UserError(
+            f"{path}: bert_config is none of this program: {error}"
+        ) from error
+
+
+def write(output_dir: str, record: Dict[str, Any], base: Base) -> None:
+    """Writes `run.json` and `places.json`."""
+    files.write_json(os.path.join(output_dir, PLACES_FILE), {"base": base.path})
     files.write_json(os.path.join(output_dir, RUN_FILE), record)
+
+
+def place_of_base(run_dir: str) -> str:
+    """Where the pretrained model of a run lies.
+
+    Raises:
+        UserError: the run's folder does not say.
+    """
+    run = read_description(
+        os.path.join(run_dir, RUN_FILE), "the run's description"
+    )
+    path = os.path.join(run_dir, PLACES_FILE)
+    # Runs once wrote it into their description.
+    place = run["base"].get("path")
+    if files.exists(path):
+        with contextlib.suppress(UserError):
+            # What is wrong with it does not matter: it does not say.
+            place = None
+            places = files.read_object(path, "the places of a run", PLACES)
+            place = places.get("base")
+    if not place:
+        raise UserError(
+            f"{path} does not say where the BERT lies that {run_dir} was "
+            f"trained upon (its folder was called {run['base'].get('name')}); "
+            "pass that as --init_checkpoint, and the trained "
+            f"{os.path.join(run_dir, 'adapter')} as --adapter"
+        )
+    return place
+
+
+def data_name(description: Dict[str, Any]) -> str:
+    """The name of the folder of a run's data."""
+    # Runs once wrote its whole path.
+    path = description.get("data_dir") or ""
+    return description.get("data_name") or pathlib.PurePath(path).name
 
 
 def check(
     output_dir: str,
     record: Dict[str, Any],
+    base: Base,
     do_train: bool,
     partial: bool = False,
 ) -> None:
@@ -75,6 +140,7 @@ def check(
     Args:
         output_dir: the folder; may be empty.
         record: of the new run.
+        base: the BERT of the new run.
         do_train: whether the new run trains.
         partial: whether the record will have more when data has been read;
             what it does not have is not compared.
@@ -84,7 +150,7 @@ def check(
     """
     path = os.path.join(output_dir, RUN_FILE)
     if not tf.io.gfile.exists(path):
-        if tf.train.latest_checkpoint(output_dir):
+        if training_state.holds_checkpoints(output_dir):
             raise UserError(
                 f"{output_dir} holds checkpoints of another program (no "
                 f"{RUN_FILE}); choose another --output_dir"
@@ -99,9 +165,11 @@ def check(
             key, old.get(key), record[key], partial
         )
         if (before, now) != (None, LATER.get(name))
-        # The same weights may lie at another path. Beside a dev or test set of
-        # its own, nothing is held out.
-        and name != "base.path"
+        # The same weights may lie in another folder. Beside a dev or test set
+        # of its own, nothing is held out.
+        and name not in ("base.path", "base.name")
+        and (name, before, now)
+        != ("base.fingerprint", base.without_pooler, base.fingerprint)
         and (name, now) != ("task.held_out", None)
     ]
     if differences:

@@ -52,7 +52,7 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     if path.endswith(".safetensors") or not files.exists(run_file):
         return InitCheckpoint(path, folder, weights)
     run = run_record.read_description(run_file, "the run's description")
-    base_path = run["base"]["path"]
+    base_path = run_record.place_of_base(folder)
     if files.absolute(base_path) == files.absolute(path):
         # A run has written its files beside the model that it started from.
         return InitCheckpoint(path, folder, weights)
@@ -61,7 +61,9 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     except UserError as error:
         raise UserError(
             f"{path} was trained upon {base_path}, which cannot be opened: "
-            f"{error}"
+            f"{error}; if it lies elsewhere now, pass that as "
+            "--init_checkpoint, and the trained "
+            f"{os.path.join(folder, 'adapter')} as --adapter"
         ) from error
     return InitCheckpoint(path, os.path.dirname(base_path), base, weights, run)
 

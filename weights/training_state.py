@@ -1,37 +1,61 @@
 """The state of a training in its folder: `model.ckpt-<step>`, `checkpoint`.
 
-Written and read here alone, for both engines.
+Written and read here alone, for both engines. What counts is which checkpoints
+lie there whole: the newest of these is where a training stands, whatever
+`checkpoint` says, which TensorFlow's own programs go by.
 """
 
-import dataclasses
+import functools
 import os
 import re
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 import files
 from errors import UserError, first_line
 from weights.base import check_shape
-from weights.google import open_tensorflow
+from weights.google import open_tensorflow, read_whole
 
+STATE_FILE = "checkpoint"
 # As many as TensorFlow's own savers keep.
 KEPT_CHECKPOINTS = 5
 
+CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
+NAMED = re.compile(r'^\s*(?:all_)?model_checkpoint_paths?: "(.*)"\s*$', re.M)
 
-def check_training_checkpoint(path: str, table: Any) -> None:
-    """Reads a training checkpoint whole.
+
+class _State(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        path: of the newest whole checkpoint, or None.
+        lost: what should be there beside and is not, for people to read.
+    """
+
+    path: Optional[str]
+    lost: List[str]
+
+
+def check_training_checkpoint(
+    path: str, trained: Mapping[str, Tuple[int, ...]]
+) -> None:
+    """Compares a training checkpoint with what a model trains.
+
+    Args:
+        path: of a whole checkpoint.
+        trained: shape by name.
 
     Raises:
-        UserError: it is damaged, or of another model.
+        UserError: it is of another model.
     """
     weights = open_tensorflow(path)
-    weights.read("global_step")
-    for p in table.trained:
-        for name in (p.name, f"{p.name}/adam_m", f"{p.name}/adam_v"):
-            check_shape(weights, dataclasses.replace(p, name=name))
-            weights.read(name)
+    check_shape(weights, "global_step", ())
+    for name, shape in trained.items():
+        for variable in (name, f"{name}/adam_m", f"{name}/adam_v"):
+            check_shape(weights, variable, shape)
 
 
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
@@ -69,26 +93,17 @@ def save_training(
     Raises:
         UserError: it cannot be written.
     """
-    prefix = os.path.join(output_dir, f"model.ckpt-{step}")
+    prefix = _prefix(output_dir, step)
     try:
         save_tensors(prefix, values)
-        state = tf.train.get_checkpoint_state(output_dir)
-        kept = [
-            path
-            for path in (state.all_model_checkpoint_paths if state else ())
-            if step_of(path) < step
-        ] + [prefix]
-        # Relative, so that the folder may be moved.
-        names = [os.path.basename(p) for p in kept[-KEPT_CHECKPOINTS:]]
-        lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
-            f'all_model_checkpoint_paths: "{name}"' for name in names
-        ]
-        files.write_text(
-            os.path.join(output_dir, "checkpoint"), "\n".join(lines) + "\n"
-        )
-        forgotten = {os.path.basename(p) for p in kept[:-KEPT_CHECKPOINTS]}
+        # Only what was written down as whole is ever deleted.
+        before = {s for s in _named_steps(output_dir) or () if s < step}
+        steps = [*sorted(before), step]
+        _write_state_file(output_dir, steps[-KEPT_CHECKPOINTS:])
+        forgotten = steps[:-KEPT_CHECKPOINTS]
         for name in tf.io.gfile.listdir(output_dir):
-            if ".".join(name.split(".")[:2]) in forgotten:
+            match = CHECKPOINT_FILE.fullmatch(name)
+            if match and int(match.group(1)) in forgotten:
                 tf.io.gfile.remove(os.path.join(output_dir, name))
     except (tf.errors.OpError, OSError) as error:
         raise UserError(
@@ -97,30 +112,174 @@ def save_training(
 
 
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
-    """The newest training checkpoint of a folder and its step, or (None, 0).
+    """The newest whole training checkpoint and its step, or (None, 0).
 
     Raises:
-        UserError: the folder's `checkpoint` file is not one of a training.
+        UserError: there were checkpoints, and none is whole; so a training
+            from the first step on is not begun by mistake.
     """
-    try:
-        path = tf.train.latest_checkpoint(output_dir)
-    except (tf.errors.OpError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read {os.path.join(output_dir, 'checkpoint')}: "
-            f"{first_line(error)}"
-        ) from error
-    if path is None:
-        return None, 0
-    return path, step_of(path)
+    path = _read_state(output_dir).path
+    return (path, step_of(path)) if path else (None, 0)
 
 
-def count_kept(output_dir: str) -> int:
+def recover(output_dir: str) -> None:
+    """Says what of a training is lost, and makes `checkpoint` right.
+
+    TPUEstimator goes on from where that file says.
+
+    Raises:
+        UserError: as `latest_step`, or the file cannot be written.
+    """
+    state = _read_state(output_dir)
+    for text in state.lost:
+        logging.warning("%s", text)
+    if state.path is None:
+        if state.lost:
+            logging.warning("%s: the training begins anew", output_dir)
+        return
+    newest = step_of(state.path)
+    if state.lost:
+        logging.warning("%s is taken, the newest whole one", state.path)
+    named = _named_steps(output_dir)
+    if not named or named[0] != newest:
+        whole = [
+            step
+            for step in sorted(_steps_with_files(output_dir))
+            if step <= newest and not _damage(output_dir, step)
+        ]
+        _write_state_file(output_dir, whole[-KEPT_CHECKPOINTS:])
+
+
+def holds_checkpoints(output_dir: str) -> bool:
+    """Whether any program has saved checkpoints in a folder."""
+    return bool(
+        files.exists(os.path.join(output_dir, STATE_FILE))
+        or _steps_with_files(output_dir)
+    )
+
+
+def count_checkpoints(output_dir: str) -> int:
     """How many training checkpoints a folder holds."""
-    state = tf.train.get_checkpoint_state(output_dir)
-    return len(state.all_model_checkpoint_paths) if state else 0
+    return len(_steps_with_files(output_dir))
 
 
 def step_of(path: str) -> int:
     """The step of a training checkpoint, `model.ckpt-<step>`; 0 of others."""
-    match = re.search(r"-(\d+)$", path)
+    match = re.search(r"-(\d{1,18})$", path)
     return int(match.group(1)) if match else 0
+
+
+def _prefix(output_dir: str, step: int) -> str:
+    return os.path.join(output_dir, f"model.ckpt-{step}")
+
+
+def _read_state(output_dir: str) -> _State:
+    """Looks for the newest whole checkpoint.
+
+    Raises:
+        UserError: as `latest_step`.
+    """
+    named = _named_steps(output_dir)
+    found = _steps_with_files(output_dir)
+    lost = []
+    state_file = os.path.join(output_dir, STATE_FILE)
+    if found and not named:
+        lost.append(
+            f"{state_file} is "
+            + ("missing" if named is None else "damaged or of another program")
+        )
+    for step in sorted(found.union(named or ()), reverse=True):
+        damage = (
+            _damage(output_dir, step)
+            if step in found
+            else f"{_prefix(output_dir, step)} is not there any more, which "
+            f"{state_file} names"
+        )
+        if damage is None:
+            return _State(_prefix(output_dir, step), lost)
+        lost.append(damage)
+    # A save that is broken off leaves files of which `checkpoint` says
+    # nothing; the first leaves no others.
+    if named is None and len(found) <= 1:
+        return _State(None, lost)
+    if lost:
+        raise UserError(
+            f"no checkpoint in {output_dir} is whole: {'; '.join(lost)}; "
+            "choose another --output_dir, or copy the folder's files again"
+        )
+    return _State(None, lost)
+
+
+def _named_steps(output_dir: str) -> Optional[List[int]]:
+    """The steps that `checkpoint` names, the newest first; None without it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = os.path.join(output_dir, STATE_FILE)
+    if not files.exists(path):
+        return None
+    content = files.read_bytes(path, "the list of checkpoints")
+    names = [
+        os.path.basename(name)
+        for name in NAMED.findall(content.decode("utf-8", "replace"))
+    ]
+    return [
+        step_of(name)
+        for name in dict.fromkeys(names)
+        if name == f"model.ckpt-{step_of(name)}"
+    ]
+
+
+def _write_state_file(output_dir: str, steps: List[int]) -> None:
+    """Writes `checkpoint`: the newest, and all."""
+    # Relative, so that the folder may be moved.
+    names = [os.path.basename(_prefix(output_dir, step)) for step in steps]
+    lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
+        f'all_model_checkpoint_paths: "{name}"' for name in names
+    ]
+    files.write_text(
+        os.path.join(output_dir, STATE_FILE), "\n".join(lines) + "\n"
+    )
+
+
+def _steps_with_files(output_dir: str) -> Set[int]:
+    """Steps of which any file lies there, whole or not.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
+    if not files.is_folder(output_dir):
+        return set()
+    try:
+        names = tf.io.gfile.listdir(output_dir)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {output_dir}: {error.message}") from error
+    matches = map(CHECKPOINT_FILE.fullmatch, names)
+    return {int(match.group(1)) for match in matches if match}
+
+
+def _damage(output_dir: str, step: int) -> Optional[str]:
+    """What is wrong with a checkpoint, or None."""
+    prefix = _prefix(output_dir, step)
+    stamps = []
+    for end in (".index", ".data-00000-of-00001"):
+        try:
+            stat = tf.io.gfile.stat(prefix + end)
+        except tf.errors.OpError:
+            # Other programs may divide the data.
+            stamps.append(None)
+        else:
+            stamps.append((stat.length, stat.mtime_nsec))
+    return _damage_of(prefix, tuple(stamps))
+
+
+# Asked several times in a run; the stamps change with the files.
+@functools.lru_cache(maxsize=64)
+def _damage_of(prefix: str, stamps: Tuple) -> Optional[str]:
+    del stamps
+    try:
+        read_whole(prefix)
+    except UserError as error:
+        return str(error)
+    return None

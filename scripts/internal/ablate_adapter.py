@@ -2,13 +2,13 @@
 
     python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR
 
+Prints where the run's BERT lies, then a line for each artifact: its name.
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
 `layers<first>-<last>`; ablation.json says what they are. An adapter is taken
 out by zeros in its projection back up, which makes it the identity exactly.
 """
 
 import os
-import pathlib
 import re
 import sys
 from typing import Dict, List
@@ -21,11 +21,12 @@ import command_line
 import files
 from errors import UserError
 from methods import parsing
-from weights import adapter_artifact
+from weights import adapter_artifact, run_record
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
 ABOUT_FILE = "ablation.json"
+ABOUT = {"name": str, "task": str, "score": str, "layers": int, "sha256": str}
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
 
@@ -64,13 +65,14 @@ def main(run: str, output: str) -> List[str]:
     }
     about = os.path.join(output, ABOUT_FILE)
     if files.exists(about) and (
-        files.read_json(about, "the ablation").get("sha256") != config["sha256"]
+        files.read_object(about, "the ablation", ABOUT)["sha256"]
+        != config["sha256"]
     ):
         raise UserError(
             f"{output} holds the ablation of another adapter; choose another "
             "OUTPUT_DIR"
         )
-    layers = config["bert_config"]["num_hidden_layers"]
+    layers = run_record.bert_config(config, run).num_hidden_layers
     spans = {"none": (0, -1)}
     for first in range(layers):
         for last in range(first, layers):
@@ -84,9 +86,7 @@ def main(run: str, output: str) -> List[str]:
     files.write_json(
         about,
         {
-            "name": task
-            if task != "custom"
-            else pathlib.PurePath(config["data_dir"]).name,
+            "name": run_record.data_name(config) if task == "custom" else task,
             "task": task,
             # The paper shows CoLA in accuracy, too.
             "score": "f1" if task == "squad" else score,
@@ -102,4 +102,10 @@ if __name__ == "__main__":
         sys.exit(
             "usage: python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR"
         )
-    command_line.run(lambda: print("\n".join(main(*sys.argv[1:]))))
+
+    def print_all() -> None:
+        """Prints what `ablate.sh` reads."""
+        names = main(*sys.argv[1:])
+        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
+
+    command_line.run(print_all)

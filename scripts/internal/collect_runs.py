@@ -53,6 +53,25 @@ TITLES = {
 # learning rates; another value of any other argument is another kind.
 SIZES = ("size", "init_scale")
 
+# What the files of an evaluated run hold, as `files.read_object` reads them.
+RUN = {
+    **run_record.DESCRIPTION,
+    "training": dict,
+    "parameters": dict,
+    "parameters.kept?": int,
+    "training.steps": int,
+    "training.learning_rate": float,
+    "training.epochs": float,
+    "training.seed": int,
+    "training.data": str,
+}
+RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
+COST = {
+    "resumed": bool,
+    "processor_seconds": float,
+    "peak_memory_bytes": float,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -129,44 +148,38 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
         UserError: a file cannot be read.
     """
     path = folder / "run.json"
-    run = run_record.read_description(str(path), "the run's description")
+    run = files.read_object(str(path), "the run's description", RUN)
     if not (folder / "eval_results.json").exists():
         return None
-    results = files.read_json(str(folder / "eval_results.json"), "the scores")
-    try:
-        training, kept = run["training"], run["parameters"].get("kept")
-        if kept is None or results["global_step"] != training["steps"]:
-            return None
-        shapes = modeling.list_variables(
-            modeling.BertConfig(**run["bert_config"])
-        )
-        return Run(
-            folder=folder,
-            task=_task_name(run, results),
-            method=parsing.parse(run["method"]),
-            rate=training["learning_rate"],
-            epochs=training["epochs"],
-            seed=training["seed"],
-            scores=_scores(run["task"]["name"], results),
-            kept=kept,
-            bert=sum(map(math.prod, shapes.values())),
-            data={
-                "BERT": run["base"]["fingerprint"],
-                "task": json.dumps(run["task"], sort_keys=True),
-                "training data": training["data"],
-                "dev data": json.dumps(results["dev_data"], sort_keys=True),
-            },
-            conditions=json.dumps(
-                {k: v for k, v in training.items() if k != "seed"},
-                sort_keys=True,
-            ),
-            cost=_read_cost(folder),
-        )
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} or its eval_results.json is not of this program's form: "
-            f"{type(error).__name__}: {error}; run its command again"
-        ) from error
+    results = files.read_object(
+        str(folder / "eval_results.json"), "a run's scores", RESULTS
+    )
+    training, kept = run["training"], run["parameters"].get("kept")
+    if kept is None or results["global_step"] != training["steps"]:
+        return None
+    shapes = modeling.list_variables(run_record.bert_config(run, str(path)))
+    return Run(
+        folder=folder,
+        task=_task_name(run, results),
+        method=parsing.parse(run["method"]),
+        rate=training["learning_rate"],
+        epochs=training["epochs"],
+        seed=training["seed"],
+        scores=_scores(run["task"]["name"], results),
+        kept=kept,
+        bert=sum(map(math.prod, shapes.values())),
+        data={
+            "BERT": run["base"]["fingerprint"],
+            "task": json.dumps(run["task"], sort_keys=True),
+            "training data": training["data"],
+            "dev data": json.dumps(results["dev_data"], sort_keys=True),
+        },
+        conditions=json.dumps(
+            {k: v for k, v in training.items() if k != "seed"},
+            sort_keys=True,
+        ),
+        cost=_read_cost(folder),
+    )
 
 
 def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
@@ -176,7 +189,7 @@ def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
         return SQUAD["eval_HasAns_f1" in results]
     if name != "custom":
         return name
-    own = pathlib.PurePath(run["data_dir"]).name
+    own = run_record.data_name(run)
     return f"{own} (custom)" if own.lower() in (*TASKS, *SQUAD) else own
 
 
@@ -195,9 +208,7 @@ def _read_cost(folder: pathlib.Path) -> Optional[Dict[str, float]]:
     if not (folder / "cost.json").exists():
         return None
     path = str(folder / "cost.json")
-    cost = files.read_json(path, "the cost")
-    if not {"resumed", "processor_seconds", "peak_memory_bytes"} <= set(cost):
-        raise UserError(f"{path} is no record of costs of this program")
+    cost = files.read_object(path, "a run's costs", COST)
     return None if cost["resumed"] else cost
 
 

@@ -1,0 +1,86 @@
+"""Two runs do not write into one folder."""
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from errors import UserError
+from runs import folder_lock
+
+HOLDER = """
+import sys, time
+from runs import folder_lock
+with folder_lock.hold(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the folder's lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_run_is_told_who_writes_there(holder, tmp_path):
+    place = f"process {holder.pid} on {socket.gethostname()}"
+    with pytest.raises(UserError, match=f"in use by .*{place}"):
+        with folder_lock.hold(str(tmp_path)):
+            pass
+
+
+def test_the_lock_of_a_dead_process_stops_nobody(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    for _ in range(2):
+        with folder_lock.hold(str(tmp_path)):
+            text = (tmp_path / "run.lock").read_text()
+            assert text.startswith(f"process {os.getpid()} on ")
+
+
+def test_a_run_does_not_begin_where_another_writes(
+    holder, classify, tiny_flags, tmp_path
+):
+    tiny_flags["output_dir"] = tmp_path
+    with pytest.raises(UserError, match="in use by another process"):
+        classify(**tiny_flags)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
+def test_a_file_system_without_locks_is_warned_of(
+    monkeypatch, tmp_path, caplog
+):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with folder_lock.hold(str(tmp_path)):
+        assert "cannot be locked (No locks available)" in caplog.text
+
+
+def test_remote_folders_have_no_locks():
+    with folder_lock.hold("gs://bucket/run"):
+        pass
+
+
+def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(UserError, match="cannot write .*run.lock"):
+        with folder_lock.hold(str(tmp_path)):
+            pass

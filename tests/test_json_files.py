@@ -1,0 +1,218 @@
+"""Whatever stands in a JSON file, its reader gives a result or one line."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from conftest import squad_file
+from fake_runs import FakeRuns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sources import save_tensorflow
+
+import task_model
+from errors import UserError
+from methods import parsing
+from modeling import BertConfig
+from runs import setup
+from scripts import merge_adapter
+from scripts.internal import ablate_adapter, collect_runs
+from tasks.custom import custom_task
+from tasks.squad_data import read_questions
+from weights import adapter_artifact, run_record, sources
+from weights.base import Base, identify
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+def places_of(value, place=()):
+    """The keys that lead to every part of a value, itself among them."""
+    yield place
+    parts = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, part in parts:
+        yield from places_of(part, (*place, key))
+
+
+def spoil(value, data):
+    """A copy with something else, or nothing, at a place."""
+    value = json.loads(json.dumps(value))
+    place = data.draw(st.sampled_from(list(places_of(value))))
+    if not place:
+        return data.draw(VALUES)
+    parent = value
+    for key in place[:-1]:
+        parent = parent[key]
+    if data.draw(st.booleans()):
+        del parent[place[-1]]
+    else:
+        parent[place[-1]] = data.draw(VALUES)
+    return value
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
+    """By what it is: the path of a file, and what reads it."""
+    folder = tmp_path_factory.mktemp("files")
+    base = sources.open_init_checkpoint(str(tiny_bert))
+    known = identify(
+        base.weights, {name: v.shape for name, v in tiny_weights.items()}
+    )
+    task = dataclasses.replace(custom_task(dev_share=0.5), labels=("a", "b"))
+    description = {
+        "method": "lora(rank=2)",
+        "trained_with": "lora(rank=2)",
+        "checkpoint": "model.ckpt-3",
+        "base": known.describe(),
+        "data_name": "mine",
+        "task": {
+            "name": "custom",
+            "labels": ["a", "b"],
+            "pairs": False,
+            "held_out": {"share": 0.5, "seed": 1},
+        },
+        "tokenizer": {"vocabulary": "0", "do_lower_case": True},
+        "bert_config": dataclasses.asdict(tiny_config),
+        "training": {"seed": 1},
+        "parameters": {"kept": 5},
+        "versions": run_record.versions(),
+    }
+    adapters = {}
+    for method in ("lora(rank=2)", "houlsby(size=4)"):
+        adapter = folder / method / "adapter"
+        adapter.mkdir(parents=True)
+        trained = task_model.list_parameters(
+            tiny_config, parsing.parse(method), task.build_head
+        ).trained
+        adapter_artifact.write(
+            str(adapter),
+            {**description, "method": method, "trained_with": method},
+            {p.name: np.zeros(p.shape, np.float32) for p in trained},
+        )
+        adapters[method] = adapter
+    run = folder / "trained"
+    run.mkdir()
+    save_tensorflow(run / "model.ckpt-3", {"x": np.zeros(3, np.float32)})
+    run_record.write(str(run), description, Base(known.path, "", ""))
+    evaluated = FakeRuns(folder, tiny_config).add(
+        "mine",
+        "houlsby(size=4)",
+        {"accuracy": 0.5},
+        cost={
+            "resumed": False,
+            "processor_seconds": 1.5,
+            "peak_memory_bytes": 5,
+        },
+    )
+    questions = squad_file(
+        folder / "squad.json", [("q", "the cat", "who ?", "cat")]
+    )
+    config = folder / "config.json"
+    config.write_text(json.dumps(dataclasses.asdict(tiny_config)))
+
+    def use_adapter():
+        artifact = adapter_artifact.read(str(adapters["lora(rank=2)"]))
+        wanted = dict.fromkeys(
+            field.name for field in dataclasses.fields(setup.Experiment)
+        )
+        wanted.update(task=task, data_dir="", named_arguments={})
+        setup._task_and_method(
+            setup.Experiment(**wanted),
+            setup.Sources(base, artifact.weights, artifact.config, 0),
+        )
+        merge_adapter.merge(base.weights, [str(adapters["lora(rank=2)"])])
+
+    def ablate():
+        run = adapters["houlsby(size=4)"].parent
+        ablate_adapter.main(str(run), str(folder / "ablation"))
+
+    def use_run():
+        sources.open_init_checkpoint(str(run / "model.ckpt-3"))
+        run_record.check(str(run), {**description, "training": {}}, known, True)
+
+    def use_evaluated():
+        collect_runs.read_run(evaluated)
+
+    return {
+        "adapter": (
+            adapters["lora(rank=2)"] / "adapter_config.json",
+            use_adapter,
+        ),
+        "ablated": (
+            adapters["houlsby(size=4)"] / "adapter_config.json",
+            ablate,
+        ),
+        "run": (run / "run.json", use_run),
+        "places": (run / "places.json", use_run),
+        "evaluated run": (evaluated / "run.json", use_evaluated),
+        "scores": (evaluated / "eval_results.json", use_evaluated),
+        "costs": (evaluated / "cost.json", use_evaluated),
+        "questions": (
+            questions,
+            lambda: [read_questions(str(questions), v) for v in (True, False)],
+        ),
+        "BERT": (config, lambda: BertConfig.from_json_file(str(config))),
+    }
+
+
+KINDS = (
+    "adapter",
+    "ablated",
+    "run",
+    "places",
+    "evaluated run",
+    "scores",
+    "costs",
+    "questions",
+    "BERT",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
+    path, use = files[kind]
+    whole = path.read_text()
+    try:
+        path.write_text(json.dumps(spoil(json.loads(whole), data)))
+        with contextlib.suppress(UserError):
+            use()
+    finally:
+        path.write_text(whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_file_is_read(files, kind):
+    """Else the test above would see one error only."""
+    if kind in ("run", "places"):
+        with pytest.raises(UserError, match="training.seed was 1, now None"):
+            files[kind][1]()
+    else:
+        files[kind][1]()
+
+
+@pytest.mark.parametrize("key", ["trained_with", "method", "data_name"])
+def test_a_part_of_another_type_is_named(files, key):
+    path, use = files["adapter"]
+    whole = path.read_text()
+    try:
+        path.write_text(json.dumps({**json.loads(whole), key: 5}))
+        with pytest.raises(UserError, match=f"it has no {key} of type str"):
+            use()
+    finally:
+        path.write_text(whole)

@@ -1,0 +1,174 @@
+"""What a folder of checkpoints comes to when some of it is lost."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_jobs import CLASSIFICATION, make_job, make_rows, predict, train
+
+from engines import Hardware, choose_engine
+from errors import UserError
+from weights import training_state
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with checkpoints of the steps 2, 4 and 6."""
+    folder = tmp_path_factory.mktemp("saved")
+    for step in (2, 4, 6):
+        values = {
+            "global_step": np.int64(step),
+            "x": np.full(100, step, np.float32),
+        }
+        training_state.save_training(str(folder), step, values)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of it, to be spoiled."""
+    return shutil.copytree(saved, tmp_path / "run")
+
+
+DATA = ".data-00000-of-00001"
+
+
+def cut(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def delete(path):
+    path.unlink()
+
+
+FAULTS = [
+    (cut, "checkpoint", 6, "checkpoint is"),
+    (empty, "checkpoint", 6, "checkpoint is damaged"),
+    (delete, "checkpoint", 6, "checkpoint is missing"),
+    (delete, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged or incomplete"),
+    (cut, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
+    (empty, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
+    (cut, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
+    (flip, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
+    (delete, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
+]
+
+
+@pytest.mark.parametrize("spoil,name,step,words", FAULTS)
+def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
+    folder, caplog, spoil, name, step, words
+):
+    if (spoil, name) == (cut, "checkpoint"):
+        (folder / name).write_bytes(b'model_checkpoint_path: "model.ck')
+    else:
+        spoil(folder / name)
+    left = {path.name for path in folder.iterdir()}
+    expected = str(folder / f"model.ckpt-{step}"), step
+    assert training_state.latest_step(str(folder)) == expected
+    with caplog.at_level("WARNING"):
+        training_state.recover(str(folder))
+    assert words in caplog.text and f"ckpt-{step} is taken" in caplog.text
+    # What TensorFlow's own programs go by; and nothing is deleted.
+    assert tf.train.latest_checkpoint(str(folder)) == expected[0]
+    assert left <= {path.name for path in folder.iterdir()}
+    caplog.clear()
+    assert training_state.latest_step(str(folder)) == expected
+
+
+def test_a_whole_folder_is_left_as_it_is(folder, caplog):
+    before = (folder / "checkpoint").stat().st_mtime_ns
+    training_state.recover(str(folder))
+    assert (folder / "checkpoint").stat().st_mtime_ns == before
+    assert not caplog.records
+    assert training_state.count_checkpoints(str(folder)) == 3
+
+
+def test_checkpoints_that_were_deleted_whole_are_missed(folder, caplog):
+    for path in folder.glob("model.ckpt-6*"):
+        path.unlink()
+    training_state.recover(str(folder))
+    assert "model.ckpt-6 is not there any more" in caplog.text
+    assert training_state.latest_step(str(folder))[1] == 4
+
+
+def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
+    for path in folder.glob("model.ckpt-*.index"):
+        path.unlink()
+    for action in (training_state.latest_step, training_state.recover):
+        with pytest.raises(UserError, match="no checkpoint in .* is whole"):
+            action(str(folder))
+    (folder / "checkpoint").unlink()
+    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
+        training_state.latest_step(str(folder))
+    for path in folder.glob("model.ckpt-*"):
+        path.unlink()
+    assert training_state.latest_step(str(folder)) == (None, 0)
+
+
+def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
+    begun = tmp_path / "begun"
+    (begun / "model.ckpt-2_temp").mkdir(parents=True)
+    shutil.copy(
+        folder / f"model.ckpt-2{DATA}",
+        begun / "model.ckpt-2_temp" / "part-00000-of-00001.data",
+    )
+    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert not training_state.holds_checkpoints(str(begun))
+    # Data are put in their place before the index.
+    shutil.copy(folder / f"model.ckpt-2{DATA}", begun)
+    assert training_state.latest_step(str(begun)) == (None, 0)
+    (folder / "model.ckpt-8_temp").mkdir()
+    assert training_state.latest_step(str(folder))[1] == 6
+
+
+def test_a_save_of_which_the_list_says_nothing_counts(folder, caplog):
+    """Killed between the two."""
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "model.ckpt-4"\n'
+        'all_model_checkpoint_paths: "model.ckpt-4"\n'
+    )
+    assert training_state.latest_step(str(folder))[1] == 6
+    training_state.recover(str(folder))
+    assert not caplog.records
+    assert tf.train.latest_checkpoint(str(folder)).endswith("-6")
+
+
+def test_damaged_checkpoints_are_never_forgotten(folder):
+    cut(folder / f"model.ckpt-4{DATA}")
+    (folder / "checkpoint").unlink()
+    training_state.recover(str(folder))
+    values = {"global_step": np.int64(0), "x": np.zeros(100, np.float32)}
+    for step in range(8, 20):
+        training_state.save_training(str(folder), step, values)
+    steps = {int(p.stem[11:]) for p in folder.glob("model.ckpt-*.index")}
+    assert steps == {4, 15, 16, 17, 18, 19}
+
+
+@pytest.mark.parametrize("fault", [delete, cut])
+def test_a_training_goes_on_from_the_checkpoint_before(
+    engine, tiny_config, tmp_path, fault
+):
+    """The bits are those of a training that nothing happened to."""
+    rows = make_rows(CLASSIFICATION)
+    job = make_job(tiny_config, tmp_path)
+    make = choose_engine(engine)[0]
+    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    fault(tmp_path / ("model.ckpt-4" + (".index" if fault is delete else DATA)))
+    training_state.recover(str(tmp_path))
+    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    assert again == losses[2:]
+    outputs = predict(make(Hardware()), job, rows, 8)
+    assert outputs["logits"].shape == (40, 2)
+    assert training_state.latest_step(str(tmp_path))[1] == 4
