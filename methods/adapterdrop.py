@@ -10,7 +10,7 @@ from adapter_modeling import AdapterHooks, Houlsby
 from errors import UserError
 from hooks import Hooks
 from methods import base
-from methods.adapters import Pfeiffer
+from methods.adapter_variants import Pfeiffer
 from methods.base import ALL_LAYERS, TuningMethod
 
 

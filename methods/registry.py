@@ -3,8 +3,8 @@
 from typing import Dict, Type
 
 from adapter_modeling import Houlsby
+from methods.adapter_variants import Bapna, Parallel, Pfeiffer
 from methods.adapterdrop import AdapterDrop
-from methods.adapters import Bapna, Parallel, Pfeiffer
 from methods.base import TuningMethod
 from methods.bitfit import BitFit
 from methods.compacter import Compacter
