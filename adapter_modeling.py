@@ -2,7 +2,8 @@
 
 Houlsby et al. 2019, section 2.1, with the variable names and shapes of
 google-research/adapter-bert. Adapters that came after are in
-`methods/adapter_variants.py`; `--tuning_method` is read in `methods/parsing.py`.
+`methods/adapter_variants.py`. `--tuning_method` is read in
+`methods/parsing.py`.
 """
 
 import dataclasses
