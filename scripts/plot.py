@@ -344,6 +344,10 @@ def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
     return True
 
 
+# What `ablation.json` holds, as `files.read_object` reads it.
+ABLATION = {"name": str, "task": str, "score": str, "layers": int}
+
+
 def read_ablations(folders: Iterable[str]) -> Ablations:
     """What ablate.sh wrote below some folders."""
     found: Ablations = {}
@@ -354,7 +358,7 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
             if path.resolve() in seen:
                 continue
             seen.add(path.resolve())
-            about = files.read_json(str(path), "the ablation")
+            about = files.read_object(str(path), "the ablation", ABLATION)
             layers, score = about["layers"], about["score"]
             scale = 1 if about["task"] == "squad" else 100
             grid = np.full((layers, layers), np.nan)
@@ -363,8 +367,9 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
                 continue
 
             def read(name: str, runs=path.parent / "runs", s=score, x=scale):
-                results = files.read_json(
-                    str(runs / name / "eval_results.json"), "the scores"
+                path = str(runs / name / "eval_results.json")
+                results = files.read_object(
+                    path, "a run's scores", {f"eval_{s}": float}
                 )
                 return x * results[f"eval_{s}"]
 

@@ -26,7 +26,6 @@ from weights import adapter_artifact, run_record
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
 ABOUT_FILE = "ablation.json"
-ABOUT = {"name": str, "task": str, "score": str, "layers": int, "sha256": str}
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
 
@@ -65,7 +64,7 @@ def main(run: str, output: str) -> List[str]:
     }
     about = os.path.join(output, ABOUT_FILE)
     if files.exists(about) and (
-        files.read_object(about, "the ablation", ABOUT)["sha256"]
+        files.read_object(about, "the ablation", {"sha256": str})["sha256"]
         != config["sha256"]
     ):
         raise UserError(
