@@ -44,8 +44,10 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
 
 
 def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
-    flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
+    unnamed = ("adapter_size", "learning_rate")
+    flags = {k: v for k, v in tiny_flags.items() if k not in unnamed}
     classify(**flags, tuning_method="offset(scale=2.0)", do_eval=True)
     assert (flags["output_dir"] / "eval_results.json").exists()
     adapter = flags["output_dir"] / "adapter" / "adapter_config.json"
     assert "offset(scale=2.0)" in adapter.read_text()
+    assert '"learning_rate": 0.001' in adapter.read_text()
