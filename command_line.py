@@ -24,7 +24,8 @@ def run(main: Callable[[], None]) -> None:
             main()
         finally:
             # Here, since at its very end Python complains by itself.
-            sys.stdout.flush()
+            if sys.stdout:
+                sys.stdout.flush()
     except BrokenPipeError as error:
         # What is left in the buffer would be written again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

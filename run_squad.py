@@ -8,6 +8,8 @@ With the flags of google-research/bert's `run_squad.py`, and `--do_eval`:
         --num_train_epochs=3 --output_dir=out/squad
 """
 
+import math
+
 import quiet_tensorflow  # noqa: F401
 
 from absl import flags, logging
@@ -73,6 +75,8 @@ def task_from_flags() -> Squad:
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
+    if math.isnan(FLAGS.null_score_diff_threshold):
+        raise UserError("--null_score_diff_threshold is nan, expected a number")
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
     most = max(FLAGS.max_seq_length, FLAGS["n_best_size"].default)

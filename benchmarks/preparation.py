@@ -6,7 +6,7 @@ A training file of a task over the user's own table is generated, and
 `run_classifier.py` reads it, tokenizes it and trains one step, in a process of
 its own, which says what it took. The fewest rows show what does not grow with
 them: TensorFlow, the model and the step. Fails where the most rows take more
-memory than they may. Writes `results/preparation.json`.
+memory than they may. Writes `benchmarks/results/preparation.json`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
+import command_line
 import files
 from benchmarks.compare import ROOT, environment
 from errors import UserError
@@ -125,18 +126,14 @@ def main() -> None:
     """Measures all counts of rows, or those that are named.
 
     Raises:
-        SystemExit: the model is missing, or a run failed or took too much.
+        UserError: the model is missing, or a run failed or took too much.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--results", default=str(RESULTS))
     arguments = parser.parse_args()
-    try:
-        model = pathlib.Path(minilm.folder())
-        run(model, arguments.rows, arguments.results)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    run(pathlib.Path(minilm.folder()), arguments.rows, arguments.results)
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main)

@@ -41,11 +41,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         call = tree if isinstance(tree, ast.Call) else None
         name = (call.func if call else tree).id
         values = [_value(node) for node in call.args] if call else []
-        named = (
-            {node.arg: _value(node.value) for node in call.keywords}
-            if call
-            else {}
-        )
+        keywords = call.keywords if call else []
+        pairs = [(word.arg, _value(word.value)) for word in keywords]
+        named = dict(pairs)
     except (
         SyntaxError,
         TypeError,
@@ -59,6 +57,8 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
             f"{choices}, with arguments as in houlsby(size=64) or "
             "houlsby(layers='6-11')"
         ) from error
+    if len(named) < len(pairs):
+        raise UserError(f"tuning method {text!r}: an argument is given twice")
     if name not in METHODS:
         raise UserError(
             f"unknown tuning method {name!r}; expected one of {choices}"

@@ -20,7 +20,7 @@ fi
 url=${GLUE_URL:-https://dl.fbaipublicfiles.com} folder=$1
 internal=$(dirname "$(realpath "$0")")/internal
 python=${PYTHON:-python3}
-fetched=$folder/fetched
+fetched=$folder/.glue-download
 mkdir -p "$fetched"
 
 # Task (its folder within its archive), then what fetch.sh wants.

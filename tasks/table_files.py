@@ -5,9 +5,10 @@ import csv
 import dataclasses
 import itertools
 import json
+import math
 import os
 import sys
-from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 from absl import logging
@@ -16,6 +17,8 @@ import files
 from errors import UserError
 
 Column = Union[int, str]
+# What Python makes of a number as 1e400.
+INFINITE = (math.inf, -math.inf)
 # (line number from 0, its cells), without the header's line.
 Lines = Iterator[Tuple[int, List[str]]]
 
@@ -183,9 +186,12 @@ def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
         reader = csv.reader(text, strict=True)
         line = 0
         try:
+            width = 0
             for row in reader:
-                if row:
-                    yield line, row
+                width = width or len(row)
+                # In a file of one column an empty line is an empty text.
+                if row or width == 1:
+                    yield line, row or [""]
                 line = reader.line_num
         except csv.Error as error:
             raise UserError(f"{path}:{line + 1}: not CSV: {error}") from error
@@ -205,7 +211,15 @@ def _choose_columns(
     if not layout.header:
         lines = itertools.chain([first], lines)
     needed, short = max(columns) + 1, 0
+    # Where columns have names, a cell more shifts those behind it.
+    named = any(isinstance(c, str) for c in layout.columns.values())
     for number, cells in lines:
+        if named and any(cells[len(first[1]) :]):
+            raise UserError(
+                f"{path}:{number + 1}: found {len(cells)} {kind} "
+                f"columns, but the header names {len(first[1])}; does a text "
+                "hold the separator?"
+            )
         if len(cells) >= needed:
             yield number, [cells[column] for column in columns]
         elif layout.skips_short_rows:
@@ -246,12 +260,29 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             continue
         where = f"{path}:{number + 1}"
         try:
-            value = json.loads(line.rstrip("\n"))
+            value = json.loads(
+                line.rstrip("\n"),
+                parse_constant=_refuse_constant,
+                object_pairs_hook=_unique_keys,
+            )
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise UserError(f"{where}: expected a JSON object, as {{...}}")
         yield number, [_cell(where, value, name) for name in columns]
+
+
+def _refuse_constant(text: str) -> None:
+    """JSON has no `NaN` and no `Infinity`, though Python reads them."""
+    raise ValueError(f"{text} is no value")
+
+
+def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """An object, of whose keys none is given twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"a key is given twice among {', '.join(values)[:80]}")
+    return values
 
 
 def _cell(where: str, values: Dict[str, object], name: Column) -> str:
@@ -267,7 +298,7 @@ def _cell(where: str, values: Dict[str, object], name: Column) -> str:
     value = values[name]
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, (str, int, float)):
+    if not isinstance(value, (str, int, float)) or value in INFINITE:
         raise UserError(
             f"{where}: {name!r} is {json.dumps(value)[:80]}, expected a text "
             "or a number"

@@ -100,3 +100,13 @@ def test_a_defect_keeps_its_traceback():
     )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_program_without_stdout_ends_as_others_do():
+    for body, code in (("pass", 0), ("raise errors.UserError('x')", 1)):
+        line = f'{sys.executable} -c "{program(body)}" >&-'
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 """What `make` refuses."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,13 +11,28 @@ from conftest import ROOT
 pytestmark = pytest.mark.newer_stack
 
 
-def make(target, folder):
-    """Runs make with a folder for the virtual environment."""
+# By these a make that runs the tests would hand on its own VENV.
+OUTER = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+
+
+def make(target, folder, project):
+    """Runs make in a copy of the project's rules.
+
+    Args:
+        target: what to make.
+        folder: for the virtual environment.
+        project: an empty folder, made the copy.
+    """
+    project.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "Makefile", project)
+    shutil.copytree(
+        ROOT / "requirements", project / "requirements", dirs_exist_ok=True
+    )
     return subprocess.run(
         ["make", target],
-        cwd=ROOT,
+        cwd=project,
         env={
-            **os.environ,
+            **{k: v for k, v in os.environ.items() if k not in OUTER},
             "VENV": str(folder),
             "PYTHON": sys.executable,
             # Nothing is fetched.
@@ -29,17 +45,33 @@ def make(target, folder):
 
 @pytest.mark.parametrize("target", ["setup", "clean"])
 def test_a_folder_that_is_no_environment_is_left_alone(tmp_path, target):
-    (tmp_path / "thesis.txt").write_text("mine")
-    done = make(target, tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("mine")
+    done = make(target, mine, tmp_path / "project")
     assert done.returncode != 0
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error")]
-    assert str(tmp_path) in line and "no virtual environment" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert str(mine) in line and "no virtual environment" in line
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("target", ["setup", "clean"])
+def test_the_project_itself_is_left_alone(tmp_path, target):
+    """Even if it has been made a virtual environment."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyvenv.cfg").touch()
+    done = make(target, project, project)
+    assert done.returncode != 0
+    assert "no virtual environment" in done.stderr
+    assert (project / "Makefile").exists()
 
 
 def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
+    folder = tmp_path / "venv"
+    folder.mkdir()
     for _ in range(2):
         # It gets as far as what it cannot fetch.
-        done = make("setup", tmp_path)
+        done = make("setup", folder, tmp_path / "project")
         assert "no virtual environment" not in done.stderr
-        assert (tmp_path / "pyvenv.cfg").exists()
+        assert (folder / "pyvenv.cfg").exists()

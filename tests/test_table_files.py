@@ -53,7 +53,7 @@ def test_lines_end_at_newlines_only(tmp_path):
 
 def test_columns_are_chosen_by_name_wherever_they_are(tmp_path):
     path = tmp_path / "data.tsv"
-    path.write_text("x\tlabel\ty\ttext\n1\tgood\t2\tthe cat\t3\n")
+    path.write_text("x\tlabel\ty\ttext\n1\tgood\t2\tthe cat\n")
     rows = read_rows(str(path), Layout("text", label="label"))
     assert rows == [(1, ["the cat", "good"])]
 
@@ -232,6 +232,7 @@ def test_short_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     path.write_text("x\ty\na\tb\nc\nd\te\n")
     layout = Layout(0, label=1, skips_short_rows=True)
     assert read_rows(str(path), layout) == [(1, ["a", "b"]), (3, ["d", "e"])]
+    assert "1 rows with too few columns are left out" in caplog.text
 
 
 def test_the_kind_of_a_table_is_that_of_its_name(tmp_path):
@@ -298,3 +299,38 @@ def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, ending):
         assert str(path) in str(error)
         return
     assert all(len(cells) == 2 for _, cells in rows)
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("a.csv", "text,label\nbad, really bad,bad\n", ":2: found 3 comma"),
+        ("a.tsv", "text\tlabel\nbad\tvery\tbad\n", ":2: found 3 tab"),
+        ("a.jsonl", '{"text": "a", "label": NaN}', "NaN is no value"),
+        ("a.jsonl", '{"text": "a", "label": -Infinity}', "is no value"),
+        ("a.jsonl", '{"text": "a", "label": 1e400}', "'label' is Infinity"),
+        ("a.jsonl", '{"text": "a", "label": 1, "text": "b"}', "given twice"),
+    ],
+)
+def test_what_would_shift_or_replace_a_value_is_refused(
+    tmp_path, name, content, words
+):
+    path = tmp_path / name
+    path.write_text(content)
+    layout = Layout("text", label="label")
+    assert words in refusal(read_rows, str(path), layout)
+
+
+def test_empty_cells_behind_the_named_ones_are_no_harm(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\na,1,,\n")
+    layout = Layout("text", label="label")
+    assert read_rows(str(path), layout) == [(1, ["a", "1"])]
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv"])
+def test_an_empty_line_of_a_single_column_is_an_empty_text(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    path.write_text("text\na\n\nb\n")
+    rows = [(1, ["a"]), (2, [""]), (3, ["b"])]
+    assert read_rows(str(path), Layout("text")) == rows

@@ -172,3 +172,15 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
     assert training_state.latest_step(str(tmp_path))[1] == 4
+
+
+@pytest.mark.parametrize("lost", [cut, delete])
+def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
+    """Nor is one whose folder has lost the list of checkpoints too."""
+    for path in folder.iterdir():
+        if not path.name.startswith("model.ckpt-6."):
+            path.unlink()
+    (data,) = folder.glob("model.ckpt-6.data*")
+    lost(data)
+    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
+        training_state.latest_step(str(folder))

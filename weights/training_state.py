@@ -198,9 +198,14 @@ def _read_state(output_dir: str) -> _State:
         if damage is None:
             return _State(_prefix(output_dir, step), lost)
         lost.append(damage)
-    # A save that is broken off leaves files of which `checkpoint` says
-    # nothing; the first leaves no others.
-    if named is None and len(found) <= 1:
+    # A save that is broken off leaves no index, and `checkpoint` says nothing
+    # of it; the first leaves no other files.
+    indexes = [f"{_prefix(output_dir, step)}.index" for step in found]
+    if (
+        named is None
+        and len(found) <= 1
+        and not any(map(files.exists, indexes))
+    ):
         return _State(None, lost)
     if lost:
         raise UserError(
