@@ -18,10 +18,14 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's text; its class where it has none.
+    """The line of an exception's text that says why; its class without one.
 
     For the end of a message: what TensorFlow says may have many lines, or be
     empty.
     """
-    lines = str(error).strip().splitlines()
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line, after in zip(lines, lines[1:]):
+        # In an error of a graph the reason stands before the node's name.
+        if after.startswith("[["):
+            return line
     return lines[0] if lines else type(error).__name__

@@ -142,6 +142,14 @@ class BertConfig:
         return cls(**sizes)
 
 
+def same_activation(one: Any, other: Any) -> bool:
+    """Whether two values of `hidden_act` mean one function."""
+    known = functional.ACTIVATIONS
+    if not all(isinstance(x, str) and x in known for x in (one, other)):
+        return False
+    return known[one] is known[other]
+
+
 def truncated_normal(stddev: float) -> Initializer:
     """Normal values of mean 0, drawn again where beyond two `stddev`."""
 

@@ -47,8 +47,15 @@ def read() -> Tuple[Dict[str, Any], str, int]:
             )
         if {"chief", MASTER} <= set(cluster):
             raise ValueError("master is another name of chief; keep one")
+        for hosts in cluster.values():
+            if not isinstance(hosts, list) or not all(
+                isinstance(host, str) for host in hosts
+            ):
+                raise ValueError(f"{hosts!r} is no list of host:port")
         if cluster:
             cluster[kind][index]
+            if index < 0:
+                raise ValueError(f"the index is {index}")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"the environment variable {VARIABLE} cannot be used "

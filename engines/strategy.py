@@ -8,6 +8,7 @@ so each engine goes on with the other's run.
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -118,7 +119,20 @@ class StrategyEngine:
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
         self._trained = None
-        self._check_agreement(first_step)
+        self._check_agreement(
+            first_step,
+            repr(
+                (
+                    schedule,
+                    batch_size,
+                    job.seed,
+                    job.table.method,
+                    job.compute_dtype,
+                    job.adam_bias_correction,
+                    features.fingerprint(),
+                )
+            ),
+        )
         with strategy.scope():
             state = _TrainingState(job, schedule, first_step)
 
@@ -181,29 +195,41 @@ class StrategyEngine:
             built = _Built(state.model, dict(state.trained))
             self._trained = _Trained(job, last_step, built)
 
-    def _check_agreement(self, first_step: int) -> None:
-        """Compares the step that the workers begin at.
+    def _check_agreement(self, first_step: int, training: str) -> None:
+        """Compares where the workers begin, and what they are to train.
+
+        Args:
+            first_step: steps done before.
+            training: what decides the training's result, as text.
 
         Raises:
-            UserError: they see different checkpoints.
+            UserError: they see different checkpoints, flags or data.
         """
         if not multi_worker.is_multi_worker(self._strategy):
             return
 
+        digest = hashlib.sha256(training.encode()).digest()
+        mine = [[first_step, int.from_bytes(digest[:7], "big")]]
+
         @tf.function
-        def steps() -> tf.Tensor:
+        def gather() -> tf.Tensor:
             return self._strategy.run(
                 lambda: tf.distribute.get_replica_context().all_gather(
-                    tf.constant([first_step]), axis=0
+                    tf.constant(mine, tf.int64), axis=0
                 )
             )
 
-        found = self._strategy.experimental_local_results(steps())[0].numpy()
-        if len(set(found.tolist())) > 1:
+        found = self._strategy.experimental_local_results(gather())[0].numpy()
+        steps, digests = (sorted(set(values)) for values in found.T.tolist())
+        if len(steps) > 1:
             raise UserError(
                 "the workers see different checkpoints in --output_dir (steps "
-                f"{sorted(set(found.tolist()))}); it must be one folder that "
-                "all of them share"
+                f"{steps}); it must be one folder that all of them share"
+            )
+        if len(digests) > 1:
+            raise UserError(
+                "the workers have different flags or training data; start all "
+                "of them with the same"
             )
 
     def predictor(self, job: Job) -> Predictor:

@@ -102,7 +102,9 @@ def _run_in_folder(
     )
     job = _make_job(engine, setup)
     if experiment.do_train:
-        job = _train(engine, setup, job, record, features["train"], schedule)
+        job = _train(
+            engine, setup, job, record, features.pop("train"), schedule
+        )
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
         return {}
@@ -294,7 +296,7 @@ def _train(
     else:
         logging.info("already trained to step %d", first_step)
     if engine.is_chief:
-        results.write_artifact(engine, setup, job, features, schedule)
+        results.write_artifact(setup, job, record, schedule)
     return job
 
 
@@ -309,12 +311,10 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
             return 0
         # At every interval and at the end; one more than are kept, while it is
         # written. Each variable has two slots.
-        new = min(
-            1 + (left - 1) // every,
-            training_state.KEPT_CHECKPOINTS
-            + 1
-            - training_state.count_checkpoints(folder),
-        )
+        kept = training_state.count_checkpoints(folder)
+        # Damaged ones are never deleted, so that there may be any number.
+        more = max(1, training_state.KEPT_CHECKPOINTS + 1 - kept)
+        new = min(1 + (left - 1) // every, more)
         return new * table.trained_count * 4 * 3
 
     # The artifact is written in any case.

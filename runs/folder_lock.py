@@ -69,5 +69,6 @@ def _sign(file) -> None:
     with contextlib.suppress(OSError):
         # A full disk is found by what follows.
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        text = f"process {os.getpid()} on {socket.gethostname()}\n"
+        # Not by the file's buffer, whose rest would fail again at its closing.
+        os.write(file.fileno(), text.encode())

@@ -9,11 +9,10 @@ from absl import logging
 from tensorboard.summary import Writer
 
 import files
-import input_pipeline
 from engines import Job
 from errors import UserError
 from optimization import Schedule
-from runs.setup import Setup, describe_run
+from runs.setup import Setup
 from weights import adapter_artifact, google, run_record, training_state
 
 
@@ -23,11 +22,7 @@ def artifact_folder(output_dir: str) -> str:
 
 
 def write_artifact(
-    engine: Any,
-    setup: Setup,
-    job: Job,
-    features: input_pipeline.Features,
-    schedule: Schedule,
+    setup: Setup, job: Job, record: Dict[str, Any], schedule: Schedule
 ) -> None:
     """Writes what was trained as an adapter artifact, and its size."""
     checkpoint, _ = training_state.latest_step(job.output_dir)
@@ -46,8 +41,11 @@ def write_artifact(
             values, lambda name: setup.initial_values[name]()
         )
     folder = artifact_folder(job.output_dir)
-    record = describe_run(setup, engine, features, schedule)
-    record["parameters"]["kept"] = adapter_artifact.count(values)
+    parameters = {
+        **record["parameters"],
+        "kept": adapter_artifact.count(values),
+    }
+    record = {**record, "parameters": parameters}
     config = {
         "checkpoint": os.path.basename(checkpoint),
         **record,

@@ -23,7 +23,7 @@ from modeling import BertConfig
 from optimization import Schedule
 from tasks.base import Task
 from tokenization import FullTokenizer
-from weights import adapter_artifact, run_record, sources, training_state
+from weights import adapter_artifact, run_record, training_state
 from weights.base import (
     Base,
     InitialValues,
@@ -32,6 +32,7 @@ from weights.base import (
     identify,
     start_fingerprint,
 )
+from weights.sources import InitCheckpoint, open_init_checkpoint
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILES = ("bert_config.json", "config.json")
@@ -111,7 +112,7 @@ class Sources:
         step: training steps of those.
     """
 
-    opened: Optional[sources.InitCheckpoint]
+    opened: Optional[InitCheckpoint]
     trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
@@ -178,7 +179,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     run_file = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     if not path and experiment.output_dir and files.exists(run_file):
         path = run_record.place_of_base(experiment.output_dir)
-    opened = sources.open_init_checkpoint(path) if path else None
+    opened = open_init_checkpoint(path) if path else None
     if experiment.adapter:
         artifact = adapter_artifact.read(
             experiment.adapter, opened.weights if opened else None
@@ -192,11 +193,12 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 
 def _read_config(
-    experiment: Experiment, opened: Optional[sources.InitCheckpoint]
+    experiment: Experiment, opened: Optional[InitCheckpoint]
 ) -> BertConfig:
     """Reads the BERT config that is named, or lies beside the model.
 
-    Its `gelu` is what the publisher of the weights computes.
+    Its `gelu` is the error function where it, or the weights, are Hugging
+    Face's.
     """
     path = experiment.bert_config_file
     if not path and opened is None:
@@ -222,7 +224,7 @@ def _task_and_method(
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters of a run, without checkpoint.
+    """The table of parameters of a run; needs no checkpoint.
 
     Of the data the labels alone are read, if the task takes them from there.
 
@@ -374,6 +376,8 @@ def _check_same_model(
         )
     for name, value in dataclasses.asdict(config).items():
         before = description["bert_config"].get(name)
+        if name == "hidden_act" and modeling.same_activation(before, value):
+            continue
         if before != value and not name.endswith("dropout_prob"):
             raise UserError(
                 f"{source} was trained with {name} {before!r}, but the BERT "
@@ -414,9 +418,7 @@ def _trained_method(
     return wanted
 
 
-def _beside(
-    opened: sources.InitCheckpoint, names: Tuple[str, ...], flag: str
-) -> str:
+def _beside(opened: InitCheckpoint, names: Tuple[str, ...], flag: str) -> str:
     """The path of the first of `names` that lies beside a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)

@@ -19,6 +19,12 @@ def test_a_message_is_one_line():
         (OSError(" \n"), "OSError"),
         (tf.errors.AbortedError(None, None, ""), "AbortedError"),
         (KeyError("task"), "'task'"),
+        (
+            ValueError(
+                "Graph execution error:\n\nin x\nNode: y\nreset\n\t [[z]]"
+            ),
+            "reset",
+        ),
     ],
 )
 def test_what_an_error_says_has_a_first_line(error, expected):

@@ -84,3 +84,17 @@ def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(UserError, match="cannot write .*run.lock"):
         with folder_lock.hold(str(tmp_path)):
             pass
+
+
+def test_a_full_disk_is_left_to_what_follows(tmp_path, monkeypatch):
+    """The message of what happens under the lock is the one that is seen."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_lock.os, "write", full)
+    with pytest.raises(UserError, match="make room"):
+        with folder_lock.hold(str(tmp_path)):
+            raise UserError("make room")
+    with folder_lock.hold(str(tmp_path)):
+        pass

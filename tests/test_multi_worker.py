@@ -42,8 +42,14 @@ def free_ports(count):
     return ports
 
 
-def start_workers(command, folder, kinds=("worker", "worker")):
-    """Two processes that know each other by TF_CONFIG."""
+def start_workers(commands, folder, kinds=("worker", "worker")):
+    """Two processes that know each other by TF_CONFIG.
+
+    Args:
+        commands: flags of each.
+        folder: for their logs.
+        kinds: what they are called.
+    """
     cluster = {}
     tasks = []
     for kind, port in zip(kinds, free_ports(2)):
@@ -51,7 +57,7 @@ def start_workers(command, folder, kinds=("worker", "worker")):
         tasks.append({"type": kind, "index": len(hosts)})
         hosts.append(f"127.0.0.1:{port}")
     workers = []
-    for number, task in enumerate(tasks):
+    for number, (task, command) in enumerate(zip(tasks, commands)):
         config = json.dumps({"cluster": cluster, "task": task})
         with open(folder / f"worker{number}.log", "w") as log:
             workers.append(
@@ -94,7 +100,7 @@ def test_two_workers_give_the_result_of_one(
             "--adapter_size=4",
         ]
 
-    workers = start_workers(command("two"), tmp_path)
+    workers = start_workers([command("two")] * 2, tmp_path)
     try:
         while not training_state.latest_step(str(tmp_path / "two"))[1]:
             assert workers[0].poll() is None, "ended before it was killed"
@@ -103,7 +109,8 @@ def test_two_workers_give_the_result_of_one(
         assert workers[0].wait(300) != 0
         step = training_state.latest_step(str(tmp_path / "two"))[1]
         assert 0 < step < 200
-        workers = start_workers(command("two"), tmp_path, ("master", "worker"))
+        kinds = ("master", "worker")
+        workers = start_workers([command("two")] * 2, tmp_path, kinds)
         for index, worker in enumerate(workers):
             log = tmp_path / f"worker{index}.log"
             assert worker.wait(300) == 0, log.read_text()[-3000:]
@@ -129,6 +136,34 @@ def test_two_workers_give_the_result_of_one(
         del values["cls/squad/output_bias"]
         del values["bert/encoder/layer_1/output/LayerNorm/beta"]
     check_equal(two, one, 1e-4)
+
+
+@pytest.mark.newer_stack
+def test_workers_with_different_flags_are_refused(
+    tiny_bert, tiny_squad, tmp_path
+):
+    command = [
+        "--engine=strategy",
+        f"--train_file={tiny_squad}/v1.json",
+        f"--init_checkpoint={tiny_bert}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--do_train",
+        "--max_seq_length=20",
+        "--max_query_length=8",
+        "--train_batch_size=8",
+        "--adapter_size=4",
+    ]
+    commands = [command, [*command, "--learning_rate=0.1"]]
+    workers = start_workers(commands, tmp_path)
+    try:
+        codes = [worker.wait(300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
+    assert codes == [1, 1], logs
+    for log in logs:
+        assert "error: the workers have different flags or training" in log
 
 
 @pytest.mark.newer_stack
@@ -158,7 +193,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
         if when == "at the start":
             reason = "in use by another process"
             until_end.enter_context(folder_lock.hold(str(tmp_path / "out")))
-        workers = start_workers(command, tmp_path)
+        workers = start_workers([command] * 2, tmp_path)
         for worker in workers:
             until_end.callback(worker.kill)
         codes = [worker.wait(300) for worker in workers]
@@ -226,6 +261,10 @@ def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
         (config("worker 0", ps=["a:1"], worker=["b:1"]), "not ps"),
         (config("evaluator 0", chief=["a:1"]), "not evaluator"),
         (config("chief 0", chief=["a:1"], master=["b:1"]), "keep one"),
+        (config("worker -1", worker=["a:1"]), "the index is -1"),
+        (config("worker 0", worker=["a:1", None]), "no list of host:port"),
+        (config("worker 0", worker="a:1"), "no list of host:port"),
+        (config("worker 0", worker=["a:1"], chief=None), "None is no list"),
     ],
 )
 def test_a_broken_tf_config_is_one_clear_line(monkeypatch, value, words):

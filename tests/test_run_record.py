@@ -173,7 +173,6 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
         run_record.place_of_base(str(folder))
     assert "was called bert" in str(raised.value)
     assert "--init_checkpoint" in str(raised.value)
-    assert f"{folder}/adapter as --adapter" in str(raised.value)
 
 
 def test_the_name_of_the_data_is_read_from_old_runs_too():
@@ -209,3 +208,13 @@ def test_a_run_of_before_there_was_a_choice_did_as_by_default(folder):
     assert f"{place} was None, now True" in refusal(
         folder, changed(place, True)
     )
+
+
+def test_two_names_of_one_activation_are_the_same(folder):
+    """As a config of Hugging Face's that says gelu_new for Google's gelu."""
+    old = changed("bert_config.hidden_act", "gelu")
+    run_record.write(str(folder), old, BASE)
+    new = changed("bert_config.hidden_act", "gelu_new")
+    run_record.check(str(folder), new, BASE, True)
+    other = changed("bert_config.hidden_act", "gelu_erf")
+    assert "hidden_act was 'gelu', now 'gelu_erf'" in refusal(folder, other)

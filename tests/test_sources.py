@@ -217,3 +217,14 @@ def test_an_error_without_a_text_is_one_line_too(monkeypatch):
 def test_no_checkpoint_there_is_said(tmp_path, name):
     with pytest.raises(UserError, match="--init_checkpoint|missing"):
         sources.open_init_checkpoint(str(tmp_path / name))
+
+
+def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_bert, folder)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"')
+    opened = sources.open_init_checkpoint(str(folder))
+    assert opened.path == str(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
+        sources.open_init_checkpoint(str(folder))

@@ -184,3 +184,13 @@ def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
     lost(data)
     with pytest.raises(UserError, match="no checkpoint in .* is whole"):
         training_state.latest_step(str(folder))
+
+
+def test_a_list_that_names_another_folder_is_written_anew(folder):
+    """TensorFlow would look there; a copied folder may have such a list."""
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "/gone/model.ckpt-6"\n'
+    )
+    training_state.recover(str(folder))
+    newest = str(folder / "model.ckpt-6")
+    assert tf.train.latest_checkpoint(str(folder)) == newest

@@ -16,7 +16,7 @@ from absl import logging
 
 import files
 from errors import UserError
-from modeling import BertConfig
+from modeling import BertConfig, same_activation
 from weights import training_state
 from weights.base import Base
 
@@ -115,8 +115,7 @@ def place_of_base(run_dir: str) -> str:
         raise UserError(
             f"{path} does not say where the BERT lies that {run_dir} was "
             f"trained upon (its folder was called {run['base'].get('name')}); "
-            "pass that as --init_checkpoint, and the trained "
-            f"{os.path.join(run_dir, 'adapter')} as --adapter"
+            "pass that as --init_checkpoint"
         )
     return place
 
@@ -171,6 +170,9 @@ def check(
         and (name, before, now)
         != ("base.fingerprint", base.without_pooler, base.fingerprint)
         and (name, now) != ("task.held_out", None)
+        and not (
+            name == "bert_config.hidden_act" and same_activation(before, now)
+        )
     ]
     if differences:
         raise UserError(

@@ -52,7 +52,14 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     if path.endswith(".safetensors") or not files.exists(run_file):
         return InitCheckpoint(path, folder, weights)
     run = run_record.read_description(run_file, "the run's description")
-    base_path = run_record.place_of_base(folder)
+    advice = (
+        "to use what was trained elsewhere, pass "
+        f"{os.path.join(folder, 'adapter')} as --adapter beside it"
+    )
+    try:
+        base_path = run_record.place_of_base(folder)
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from error
     if files.absolute(base_path) == files.absolute(path):
         # A run has written its files beside the model that it started from.
         return InitCheckpoint(path, folder, weights)
@@ -62,10 +69,25 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
         raise UserError(
             f"{path} was trained upon {base_path}, which cannot be opened: "
             f"{error}; if it lies elsewhere now, pass that as "
-            "--init_checkpoint, and the trained "
-            f"{os.path.join(folder, 'adapter')} as --adapter"
+            f"--init_checkpoint; {advice}"
         ) from error
     return InitCheckpoint(path, os.path.dirname(base_path), base, weights, run)
+
+
+def _find_model(folder: str) -> str:
+    """The model of a folder: a pretrained one before a training's."""
+    for name, end in ((SAFETENSORS_FILE, ""), (GOOGLE_CHECKPOINT, ".index")):
+        path = os.path.join(folder, name)
+        if files.exists(path + end):
+            return path
+    path, _ = training_state.latest_step(folder)
+    if path is None:
+        raise UserError(
+            f"the folder {folder} holds no {SAFETENSORS_FILE} and no "
+            f"{GOOGLE_CHECKPOINT}; pass --init_checkpoint with one, or with a "
+            "checkpoint's prefix"
+        )
+    return path
 
 
 def open_pretrained(path: str) -> Tuple[str, Weights]:
@@ -78,22 +100,7 @@ def open_pretrained(path: str) -> Tuple[str, Weights]:
         UserError: nothing of the kind is there, or it is damaged.
     """
     if files.is_folder(path):
-        candidates = [
-            os.path.join(path, SAFETENSORS_FILE),
-            os.path.join(path, GOOGLE_CHECKPOINT),
-            training_state.latest_step(path)[0] or "",
-        ]
-        found = [
-            c
-            for c in candidates
-            if c and (files.exists(c) or files.exists(c + ".index"))
-        ]
-        if not found:
-            raise UserError(
-                f"the folder {path} holds no {SAFETENSORS_FILE} and no "
-                f"{GOOGLE_CHECKPOINT}; pass --init_checkpoint with one"
-            )
-        path = found[0]
+        path = _find_model(path)
     if path.endswith(".safetensors"):
         return path, open_safetensors(path, translate=True)
     check_name(path, "--init_checkpoint")

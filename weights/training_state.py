@@ -140,8 +140,9 @@ def recover(output_dir: str) -> None:
     newest = step_of(state.path)
     if state.lost:
         logging.warning("%s is taken, the newest whole one", state.path)
-    named = _named_steps(output_dir)
-    if not named or named[0] != newest:
+    named = _named_paths(output_dir)
+    # TensorFlow would look for a whole path in the folder that it names.
+    if not named or named[0] != os.path.basename(state.path):
         whole = [
             step
             for step in sorted(_steps_with_files(output_dir))
@@ -215,8 +216,8 @@ def _read_state(output_dir: str) -> _State:
     return _State(None, lost)
 
 
-def _named_steps(output_dir: str) -> Optional[List[int]]:
-    """The steps that `checkpoint` names, the newest first; None without it.
+def _named_paths(output_dir: str) -> Optional[List[str]]:
+    """What `checkpoint` names, as it is written; None without it.
 
     Raises:
         UserError: the file cannot be read.
@@ -225,10 +226,19 @@ def _named_steps(output_dir: str) -> Optional[List[int]]:
     if not files.exists(path):
         return None
     content = files.read_bytes(path, "the list of checkpoints")
-    names = [
-        os.path.basename(name)
-        for name in NAMED.findall(content.decode("utf-8", "replace"))
-    ]
+    return NAMED.findall(content.decode("utf-8", "replace"))
+
+
+def _named_steps(output_dir: str) -> Optional[List[int]]:
+    """The steps that `checkpoint` names, the newest first; None without it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    paths = _named_paths(output_dir)
+    if paths is None:
+        return None
+    names = map(os.path.basename, paths)
     return [
         step_of(name)
         for name in dict.fromkeys(names)
