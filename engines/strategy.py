@@ -5,7 +5,6 @@ the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -29,6 +28,36 @@ from weights.base import InitialValues, Weights
 
 # Steps of one call to GPUs: few enough that progress is seen.
 GPU_STEPS = 10
+
+
+# What TensorFlow raises, at one place or another, where a worker is lost.
+LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+
+
+def _one_line_of_lost_workers(train: Callable) -> Callable:
+    """Makes one line of what comes of a worker that has stopped."""
+
+    @functools.wraps(train)
+    def guarded(engine: "StrategyEngine", *arguments: Any) -> None:
+        try:
+            train(engine, *arguments)
+        except LOST_WORKER as error:
+            if engine.workers == 1:
+                raise
+            raise UserError(
+                "another worker has stopped; see its log, then start all of "
+                f"them again ({first_line(error)})"
+            ) from error
+
+    return guarded
 
 
 class StrategyEngine:
@@ -75,6 +104,7 @@ class StrategyEngine:
         """Devices that a batch is divided among, those of all workers."""
         return self._strategy.num_replicas_in_sync
 
+    @_one_line_of_lost_workers
     def train(
         self,
         job: Job,
@@ -92,30 +122,6 @@ class StrategyEngine:
             UserError: the loss is no number any more, or the workers see
                 different checkpoints, or one of them has stopped.
         """
-        with _other_workers(self._strategy):
-            self._train(
-                job,
-                features,
-                plan,
-                schedule,
-                first_step,
-                batch_size,
-                save_checkpoints_steps,
-                progress,
-            )
-
-    def _train(
-        self,
-        job: Job,
-        features: Features,
-        plan: TrainPlan,
-        schedule: optimization.Schedule,
-        first_step: int,
-        batch_size: int,
-        save_checkpoints_steps: int,
-        progress: TrainingProgress,
-    ) -> None:
-        """Trains, as `train`; raises also what comes of a lost worker."""
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
         self._trained = None
@@ -180,8 +186,7 @@ class StrategyEngine:
             if step == save_at:
                 save_at = min(step + save_checkpoints_steps, last_step)
             count = min(self._steps_per_call, save_at - step)
-            losses = train_steps(batches, tf.constant(count)).numpy().tolist()
-            for loss in losses:
+            for loss in _run(train_steps, batches, tf.constant(count)):
                 step += 1
                 count -= 1
                 check_loss(step, loss)
@@ -247,34 +252,11 @@ class StrategyEngine:
         return _StrategyPredictor(job, strategy, trained and trained.built)
 
 
-# What TensorFlow raises, at one place or another, where a worker is lost.
-LOST_WORKER = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)
-
-
-@contextlib.contextmanager
-def _other_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Makes one line of what comes of a worker that has stopped.
-
-    Raises:
-        UserError: another worker has stopped.
-    """
-    try:
-        yield
-    except LOST_WORKER as error:
-        if not multi_worker.is_multi_worker(strategy):
-            raise
-        raise UserError(
-            "another worker has stopped; see its log, then start all of them "
-            f"again ({first_line(error)})"
-        ) from error
+def _run(
+    train_steps: Callable, batches: Iterator, count: tf.Tensor
+) -> List[float]:
+    """The losses of some training steps, fetched at once."""
+    return train_steps(batches, count).numpy().tolist()
 
 
 @dataclasses.dataclass(frozen=True)
