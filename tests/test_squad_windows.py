@@ -101,7 +101,7 @@ def test_arrays_have_the_declared_types(tokenizer):
     }
     assert types == {
         "tokens": "int32",
-        "segments": "int32",
+        "segments": "uint8",
         "starts": "int64",
         "question": "int32",
         "first": "int32",
