@@ -64,7 +64,7 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     Raises:
         tf.errors.OpError, OSError: it cannot be written.
     """
-    part = os.path.join(f"{prefix}_temp", "part-00000-of-00001")
+    part = f"{prefix}_temp/part"
     names = sorted(values)
     tf.raw_ops.SaveV2(
         prefix=part,
@@ -72,12 +72,11 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
         shape_and_slices=[""] * len(names),
         tensors=[values[name] for name in names],
     )
-    # Renames.
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[part],
-        destination_prefix=prefix,
-        delete_old_dirs=True,
-    )
+    # The index comes last: with it a checkpoint is whole. TensorFlow's own
+    # merging writes it in place, bit by bit.
+    for end in (".data-00000-of-00001", ".index"):
+        tf.io.gfile.rename(part + end, prefix + end, overwrite=True)
+    tf.io.gfile.rmtree(f"{prefix}_temp")
 
 
 def save_training(
