@@ -108,6 +108,10 @@ class AdapterHooks(Hooks):
         """Takes the adapters by layer and site."""
         self.adapters = adapters
 
+    def layer_kind(self, layer, training):
+        """All alike, but for those without adapters, which have other names."""
+        return None
+
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
         """`join` with the adapter, if there is one; shapes as in `Hooks`."""
         if (layer, site) in self.adapters:

@@ -1,5 +1,6 @@
 """How a program ends: what is seen of errors, a closed pipe and Ctrl-C."""
 
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ def run(main: Callable[[], None]) -> None:
             # Here, since at its very end Python complains by itself.
             if sys.stdout:
                 sys.stdout.flush()
+            # All is let go of now; Python need not search it for garbage.
+            gc.freeze()
     except BrokenPipeError as error:
         # What is left in the buffer would be written again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -114,6 +114,9 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient
     def compute(x, gamma, beta):
+        # The gradient must not read a tensor from outside of a branch
+        # (`tf.cond`) that this is called in.
+        gamma = tf.identity(gamma)
         size = x.shape[-1]
         wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
         centered = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
@@ -246,7 +249,9 @@ def attend(
         def gradient(upstream):
             # Computed again now, not kept since the forward pass.
             with tf.control_dependencies([upstream]):
-                again = dropped(probabilities)
+                # As a tensor of the graph that computes the gradient, to which
+                # control dependencies are confined.
+                again = dropped(tf.identity(probabilities))
             value_gradient = tf.matmul(again, upstream, transpose_a=True)
             # Row sums of gradient times probability, which the softmax's
             # gradient needs, are those of gradient times output.

@@ -7,12 +7,29 @@ and what "float32" stands for, are those of `modeling.py`.
 """
 
 import dataclasses
+import re
 import zlib
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Optional, Tuple
 
 import tensorflow as tf
 
 import functional
+
+# As variables and sites of dropout name their layer.
+LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedLayer:
+    """Which layer is computed by what was traced as another of its kind.
+
+    Attributes:
+        number: int32 [], of the layer that is computed.
+        count: layers of the model.
+    """
+
+    number: tf.Tensor
+    count: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +45,10 @@ class Context:
         step_seed: int32 [2], a seed that is the same for all rows of this
             step's batch, wherever they are computed; needed in training.
         handed_on: what a method's hooks hand from one place to a later one;
-            in training it begins with what `Hooks.prepare` made.
+            in training it begins with what `Hooks.prepare` made. A name with
+            a `layer_<number>` in it is handed on to that layer alone; what a
+            layer puts there is gone after it.
+        layer: the layer that is computed, if layers share a function.
     """
 
     input_mask: tf.Tensor
@@ -37,6 +57,11 @@ class Context:
     dtype: tf.DType = tf.float32
     step_seed: Optional[tf.Tensor] = None
     handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    layer: Optional[TracedLayer] = None
+
+    def number_of(self, layer: int) -> Any:
+        """The number to compute with of the layer that hooks call `layer`."""
+        return layer if self.layer is None else self.layer.number
 
 
 def dropout(
@@ -57,13 +82,30 @@ def keep_mask(
     """What dropout keeps at a site: bool of `shape`, or None for all."""
     if not context.training or rate == 0.0:
         return None
-    return functional.keep_mask(shape, rate, seed_at(context.seed, site))
+    return functional.keep_mask(
+        shape, rate, seed_at(context.seed, site, context)
+    )
 
 
-def seed_at(seed: tf.Tensor, site: str) -> tf.Tensor:
+def seed_at(seed: tf.Tensor, site: str, context: Context) -> tf.Tensor:
     """The seed of one site, int32 [2], from one of a whole forward pass."""
-    number = zlib.crc32(site.encode()) & 0x7FFFFFFF
+    layer, sites = context.layer, [site]
+    if layer is not None and layer_of(site) is not None:
+        sites = [rename_layer(site, other) for other in range(layer.count)]
+    numbers = [zlib.crc32(site.encode()) & 0x7FFFFFFF for site in sites]
+    number = tf.constant(numbers)[layer.number] if sites[1:] else numbers[0]
     return tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
+
+
+def layer_of(name: str) -> Optional[int]:
+    """The number of the layer that a variable or a site names, if any."""
+    match = LAYER.search(name)
+    return int(match[1]) if match else None
+
+
+def rename_layer(name: str, number: int) -> str:
+    """The same variable or site, of another layer."""
+    return LAYER.sub(f"layer_{number}", name)
 
 
 class Hooks:
@@ -72,6 +114,15 @@ class Hooks:
     Here each is the identity. A method's hooks override what they need.
     `context` is the forward pass's `Context`.
     """
+
+    def layer_kind(self, layer: int, training: bool) -> Hashable:
+        """What tells a layer's computation from that of other layers.
+
+        Layers of one kind that read variables of the same names, but for the
+        layer's number, share one function, which is traced for the first of
+        them. To say nothing is right too: each layer is traced by itself.
+        """
+        return None if type(self) is Hooks else layer
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""

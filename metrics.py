@@ -2,14 +2,13 @@
 
 Each of `METRICS` takes (labels, predictions), both [N], and returns a float
 under the name that tasks and result files use. Those of question answering are
-in `tasks/squad_scores.py`.
+in `tasks/squad_scores.py`. SciPy and scikit-learn are loaded by those who need
+them: that takes as long as several steps of training.
 """
 
 from typing import Callable, Dict
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -21,13 +20,17 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """F1 of class 1 against class 0, 0 to 1; 0 where it is undefined."""
-    return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0))
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, zero_division=0))
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Mean of each class's F1, 0 to 1, over the classes that `labels` has."""
+    from sklearn.metrics import f1_score
+
     return float(
-        sklearn_metrics.f1_score(
+        f1_score(
             labels,
             predictions,
             labels=np.unique(labels),
@@ -41,16 +44,20 @@ def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews correlation, -1 to 1; 0 where it is undefined."""
     if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
         return 0.0
-    return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Pearson correlation of scores, -1 to 1; 0 where it is undefined."""
     if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
         return 0.0
+    from scipy.stats import pearsonr
+
     # Where sums of great scores leave float32's range, too.
     with np.errstate(all="ignore"):
-        found = float(stats.pearsonr(labels, predictions)[0])
+        found = float(pearsonr(labels, predictions)[0])
     return found if np.isfinite(found) else 0.0
 
 
@@ -58,7 +65,9 @@ def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Spearman's rank correlation, -1 to 1; 0 where it is undefined."""
     if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
         return 0.0
-    return float(stats.spearmanr(labels, predictions)[0])
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(labels, predictions)[0])
 
 
 METRICS: Dict[str, Metric] = {

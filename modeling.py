@@ -20,7 +20,7 @@ graph, in eager mode, from a checkpoint, or only lists its parameters.
 
 import dataclasses
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -447,11 +447,16 @@ class Bert(tf.Module):
         create: CreateVariable,
         hooks: Hooks,
         pooler: bool = True,
+        run_layer: Optional[Callable] = None,
     ):
-        """Creates every variable of the encoder, and of the pooler if asked."""
+        """Creates every variable of the encoder, and of the pooler if asked.
+
+        `run_layer` computes a layer (`SharedLayers`), or else each is built.
+        """
         self.config = config
         self.hooks = hooks
         self.embeddings = Embeddings(config, create, hooks)
+        self.run_layer = run_layer
         self.layers = [
             Layer(layer, config, create, hooks)
             for layer in range(config.num_hidden_layers)
@@ -483,7 +488,12 @@ class Bert(tf.Module):
             :, tf.newaxis, tf.newaxis
         ]
         for layer in self.layers:
-            outputs.append(layer(outputs[-1], attention_bias, context))
+            arguments = (outputs[-1], attention_bias, context)
+            if self.run_layer is None:
+                outputs.append(layer(*arguments))
+            else:
+                number = layer.layer
+                outputs.append(self.run_layer(number, self.hooks, *arguments))
         sequence_output = tf.cast(outputs[-1], tf.float32)
         return BertOutput(outputs[0], outputs[1:], sequence_output)
 

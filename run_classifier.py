@@ -7,7 +7,7 @@ With the flags of google-research/bert's `run_classifier.py`:
         --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
 """
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 

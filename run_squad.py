@@ -10,7 +10,7 @@ With the flags of google-research/bert's `run_squad.py`, and `--do_eval`:
 
 import math
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 

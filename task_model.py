@@ -16,6 +16,7 @@ from errors import UserError
 from hooks import Context
 from methods.base import TuningMethod
 from optimization import Recipe
+from shared_layers import SharedLayers
 
 # (config, create) -> head
 BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]
@@ -33,8 +34,16 @@ class TaskModel(tf.Module):
     ):
         """Creates every variable: the head's, the method's, BERT's."""
         self.head = build_head(config, create)
-        hooks = method.build(config, create, self.head.needs_pooler)
-        self.bert = modeling.Bert(config, create, hooks, self.head.needs_pooler)
+        pooler = self.head.needs_pooler
+
+        def make_layer(number, create):
+            hooks = method.build(config, create, pooler)
+            return modeling.Layer(number, config, create, hooks)
+
+        layers = SharedLayers(config.num_hidden_layers, make_layer)
+        create = layers.noting(create)
+        hooks = method.build(config, create, pooler)
+        self.bert = modeling.Bert(config, create, hooks, pooler, layers)
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context

@@ -18,7 +18,7 @@ import time
 import unittest.mock
 from typing import Any, Dict, List
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf

@@ -8,7 +8,7 @@ from absl import logging
 from engines import Hardware, cpu_cores, multi_worker, tpu
 from errors import UserError
 
-# Every lane adds about two seconds to the building of the graph.
+# More have not been tried.
 MAX_LANES = 8
 
 
@@ -28,7 +28,7 @@ def count(hardware: Hardware) -> int:
 
 
 def use_lanes(hardware: Hardware) -> int:
-    """Chooses the number of lanes and sets TensorFlow's threads for them.
+    """Chooses the number of lanes and sets TensorFlow up for them.
 
     Several cores that share each operation wait for one another at its end;
     lanes that compute whole groups of rows, one core each, do not.
@@ -36,8 +36,14 @@ def use_lanes(hardware: Hardware) -> int:
     Raises:
         UserError: several lanes were asked for beside other devices.
     """
-    others = hardware.use_tpu or hardware.num_devices > 1
-    if others or tf.config.list_physical_devices("GPU"):
+    accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
+    if not accelerated:
+        # It takes half as long as all else before the first step, and steps
+        # are no faster for it (docs/performance.md).
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": True}
+        )
+    if accelerated or hardware.num_devices > 1:
         if hardware.cpu_lanes > 1:
             raise UserError(
                 f"--cpu_lanes={hardware.cpu_lanes} is for training on one "

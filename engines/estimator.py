@@ -160,13 +160,7 @@ class EstimatorEngine:
             save_checkpoints_secs=None,
             save_summary_steps=None,
             log_step_count_steps=None,
-            session_config=v1.ConfigProto(
-                # As `devices.use_lanes` chose for functions.
-                intra_op_parallelism_threads=(
-                    tf.config.threading.get_intra_op_parallelism_threads()
-                ),
-                allow_soft_placement=True,
-            ),
+            session_config=_session_config(),
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=hardware.iterations_per_loop,
                 num_shards=hardware.num_tpu_cores,
@@ -194,12 +188,11 @@ class EstimatorEngine:
             save_summary_steps=None,
             log_step_count_steps=None,
             train_distribute=tf.distribute.MirroredStrategy(self._devices),
-            session_config=v1.ConfigProto(
+            session_config=_session_config(
                 # One for the host, beside GPUs.
                 device_count={
                     "CPU": max(1, sum("CPU" in d for d in self._devices))
                 },
-                allow_soft_placement=True,
             ),
         )
         model_fn = self._model_fn(job, schedule, batch_size)
@@ -247,6 +240,22 @@ class EstimatorEngine:
             )
 
         return model_fn
+
+
+def _session_config(**arguments: Any) -> v1.ConfigProto:
+    """How sessions run: as `devices.use_lanes` chose for functions."""
+    config = v1.ConfigProto(
+        intra_op_parallelism_threads=(
+            tf.config.threading.get_intra_op_parallelism_threads()
+        ),
+        allow_soft_placement=True,
+        **arguments,
+    )
+    options = tf.config.optimizer.get_experimental_options()
+    config.graph_options.rewrite_options.disable_meta_optimizer = options.get(
+        "disable_meta_optimizer", False
+    )
+    return config
 
 
 class _EstimatorPredictor(Predictor):

@@ -171,13 +171,23 @@ class StrategyEngine:
                 0
             ]
 
-        @tf.function
+        def one_step(batches: Iterator) -> tf.Tensor:
+            loss = strategy.run(on_device, args=(next(batches),))
+            return strategy.experimental_local_results(loss)[0]
+
+        # AutoGraph would translate all that is called from here.
+        @tf.function(autograph=False)
         def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
-            losses = tf.TensorArray(tf.float32, count)
-            for number in tf.range(count):
-                loss = strategy.run(on_device, args=(next(batches),))
-                loss = strategy.experimental_local_results(loss)[0]
-                losses = losses.write(number, loss)
+            if self._steps_per_call == 1:
+                return one_step(batches)[tf.newaxis]
+            _, losses = tf.while_loop(
+                lambda number, _: number < count,
+                lambda number, losses: (
+                    number + 1,
+                    losses.write(number, one_step(batches)),
+                ),
+                [tf.constant(0), tf.TensorArray(tf.float32, count)],
+            )
             return losses.stack()
 
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))

@@ -134,7 +134,10 @@ def _once(job: Job, compute: Callable) -> Callable:
     if job.lanes == 1 and not job.use_xla:
         return compute
     return tf.function(
-        compute, autograph=False, jit_compile=job.use_xla or None
+        compute,
+        autograph=False,
+        jit_compile=job.use_xla or None,
+        experimental_attributes={"_noinline": True},
     )
 
 

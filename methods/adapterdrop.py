@@ -25,6 +25,10 @@ class RobustDropHooks(Hooks):
         """Takes the hooks of all adapters, L, and the layers to leave out."""
         self.hooks, self.layers, self.first = hooks, layers, first
 
+    def layer_kind(self, layer, training):
+        """With adapters or without; in training each batch decides."""
+        return training or layer >= self.first
+
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
         """With an adapter or without; shapes as in `Hooks`."""
 
@@ -41,7 +45,8 @@ class RobustDropHooks(Hooks):
         dropped = tf.random.stateless_uniform(
             [], context.step_seed, 0, self.layers, tf.int32, alg="philox"
         )
-        result = tf.cond(dropped <= layer, adapted, plain)
+        number = context.number_of(layer)
+        result = tf.cond(dropped <= number, adapted, plain)
         result.set_shape(outputs.shape)
         return result
 

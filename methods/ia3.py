@@ -21,6 +21,10 @@ class Ia3Hooks(Hooks):
         """Takes the scales by the kernel's scope."""
         self.scales = scales
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
         if name not in self.scales:

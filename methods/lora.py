@@ -34,6 +34,10 @@ class LoraHooks(Hooks):
         """Takes A [inputs, rank], B [rank, outputs] by the kernel's scope."""
         self.factors, self.scale, self.rate = factors, scale, rate
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
         outputs = dense(inputs)

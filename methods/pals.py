@@ -39,6 +39,10 @@ class PalHooks(Hooks):
         self.heads = heads
         self.encoder, self.decoder, self.layers = encoder, decoder, layers
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""
         if site == "attention":

@@ -26,6 +26,10 @@ class PrefixHooks(Hooks, abc.ABC):
     def prefix(self, layer: int, context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""
         batch = tf.shape(key)[0]
@@ -68,19 +72,27 @@ class PerceptronPrefixHooks(PrefixHooks):
         """Takes an embedding, then two layers' kernels and biases."""
         super().__init__(config)
         self.variables = variables
-        self.count = config.num_hidden_layers * len(PARTS)
+        self.layers = config.num_hidden_layers
+
+    def embeddings(self, hidden, context):
+        """Lets the network make the prefixes of all layers."""
+        embedding, kernel_1, bias_1, kernel_2, bias_2 = map(
+            tf.convert_to_tensor, self.variables
+        )
+        inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
+        outputs = tf.matmul(inner, kernel_2) + bias_2
+        scopes = [
+            _scope(layer, part)
+            for layer in range(self.layers)
+            for part in PARTS
+        ]
+        prefixes = tf.split(outputs, len(scopes), axis=1)
+        context.handed_on.update(zip(scopes, prefixes))
+        return hidden
 
     def prefix(self, layer, context):
-        """A slice of what the network makes, once for all layers."""
-        if "prefix" not in context.handed_on:
-            embedding, kernel_1, bias_1, kernel_2, bias_2 = map(
-                tf.convert_to_tensor, self.variables
-            )
-            inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
-            outputs = tf.matmul(inner, kernel_2) + bias_2
-            context.handed_on["prefix"] = tf.split(outputs, self.count, axis=1)
-        first = layer * len(PARTS)
-        return context.handed_on["prefix"][first : first + len(PARTS)]
+        """Slices of what the network has made."""
+        return [context.handed_on[_scope(layer, part)] for part in PARTS]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,10 @@ class MaskHooks(Hooks):
         """Takes float32 masks of zeros and ones by variable name."""
         self.masks = masks
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
         value = tf.convert_to_tensor(variable)
@@ -184,6 +188,10 @@ class GateHooks(Hooks):
         self.variables = variables
         self.penalty_weight = penalty_weight
 
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return None
+
     def prepare(self, context):
         """All gated changes, by variable, and the penalty."""
         made = {name: self._change(name, context) for name in self.variables}
@@ -218,7 +226,7 @@ class GateHooks(Hooks):
             # Not of 0, whose logarithm is infinite.
             noise = tf.random.stateless_uniform(
                 tf.shape(logits),
-                seed_at(context.step_seed, site),
+                seed_at(context.step_seed, site, context),
                 1e-6,
                 1.0 - 1e-6,
                 alg="philox",

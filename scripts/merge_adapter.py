@@ -16,7 +16,7 @@ import json
 import os
 from typing import Any, Dict, List
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf

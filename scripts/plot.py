@@ -30,7 +30,7 @@ import pathlib
 import re
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import matplotlib
 import numpy as np

@@ -25,7 +25,7 @@ import pathlib
 import tempfile
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams

@@ -6,7 +6,6 @@ from typing import Dict, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
-from sklearn.metrics import precision_recall_fscore_support
 
 import files
 import metrics
@@ -144,6 +143,9 @@ class TextClassification(TextTask):
         """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
         labels = features.labels["label_ids"]
         chosen = predictions["logits"].argmax(axis=-1)
+        # Slow to load, and of no use to a run that only trains.
+        from sklearn.metrics import precision_recall_fscore_support
+
         scores = precision_recall_fscore_support(
             labels, chosen, labels=range(len(self.labels)), zero_division=0
         )

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import numpy as np
 import pytest
@@ -25,6 +25,9 @@ from engines import ENGINES
 from errors import UserError
 from scripts import minilm
 from tasks import text_classification
+
+# As engines do on a CPU.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent

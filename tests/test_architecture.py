@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # of its modules.
 MAY_IMPORT = {
     "errors": set(),
-    "quiet_tensorflow": set(),
+    "start_tensorflow": set(),
     "command_line": {"errors"},
     "files": {"errors"},
     "metrics": {"errors"},
@@ -40,12 +40,14 @@ MAY_IMPORT = {
         "modeling",
         "optimization",
     },
+    "shared_layers": {"hooks", "modeling"},
     "task_model": {
         "errors",
         "hooks",
         "methods.base",
         "modeling",
         "optimization",
+        "shared_layers",
     },
     "weights": {"errors", "files", "modeling", "weights"},
     "tasks": {
@@ -87,8 +89,8 @@ MAY_IMPORT = {
         "tokenization",
         "weights",
     },
-    "run_classifier": {"errors", "quiet_tensorflow", "runs", "tasks"},
-    "run_squad": {"errors", "quiet_tensorflow", "runs", "tasks"},
+    "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
+    "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
 }
 FOLDERS = ("engines", "methods", "runs", "tasks", "weights")
 # Modules that are rooms of their own: what methods stand on is below the

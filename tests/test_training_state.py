@@ -122,7 +122,7 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
     (begun / "model.ckpt-2_temp").mkdir(parents=True)
     shutil.copy(
         folder / f"model.ckpt-2{DATA}",
-        begun / "model.ckpt-2_temp" / "part-00000-of-00001.data",
+        begun / "model.ckpt-2_temp" / "part.data-00000-of-00001",
     )
     assert training_state.latest_step(str(begun)) == (None, 0)
     assert not training_state.holds_checkpoints(str(begun))
@@ -131,6 +131,28 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
     assert training_state.latest_step(str(begun)) == (None, 0)
     (folder / "model.ckpt-8_temp").mkdir()
     assert training_state.latest_step(str(folder))[1] == 6
+
+
+def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
+    """Whatever has been written when the program is killed."""
+    rename = tf.io.gfile.rename
+    seen = []
+
+    def look():
+        copy = shutil.copytree(folder, folder.parent / f"copy{len(seen)}")
+        seen.append(training_state.latest_step(str(copy))[1])
+
+    def looked_at(*arguments, **more):
+        look()
+        rename(*arguments, **more)
+        look()
+
+    monkeypatch.setattr(tf.io.gfile, "rename", looked_at)
+    values = {"global_step": np.int64(8), "x": np.zeros(100, np.float32)}
+    training_state.save_training(str(folder), 8, values)
+    # Data, index, then `checkpoint`.
+    assert seen[:4] == [6, 6, 6, 8] and set(seen[4:]) <= {8}
+    assert not list(folder.glob("*_temp*"))
 
 
 def test_a_save_of_which_the_list_says_nothing_counts(folder, caplog):

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Dict, List
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import numpy as np
 

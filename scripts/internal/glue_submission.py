@@ -5,7 +5,7 @@ import sys
 import zipfile
 from typing import List
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import command_line
 from errors import UserError

@@ -1,0 +1,147 @@
+"""Layers of one kind as calls of one function, which is traced once.
+
+BERT's layers compute the same of different values. TensorFlow takes about half
+a second to trace a layer and its gradient, so that a training starts the
+sooner, the fewer it traces.
+
+A layer's number may matter through names alone: of the variables that it reads,
+of what is handed on to it, of the sites of its dropout. Whatever else tells
+layers apart, a method's hooks say (`Hooks.layer_kind`).
+"""
+
+import re
+from typing import Any, Callable, Dict, Hashable, Mapping
+
+import tensorflow as tf
+
+import modeling
+from hooks import Context, Hooks, TracedLayer, layer_of, rename_layer
+
+# (layer, create) -> that layer, with hooks of its own, of what `create` gives.
+MakeLayer = Callable[[int, modeling.CreateVariable], modeling.Layer]
+
+# What no layer reads.
+OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
+
+
+class SharedLayers:
+    """The layers of one model, of which each kind is traced once."""
+
+    def __init__(self, count: int, make_layer: MakeLayer):
+        """Takes the number of layers, and what makes one."""
+        self._count = count
+        self._make_layer = make_layer
+        self._variables: Dict[str, Any] = {}
+        self._functions: Dict[Hashable, Callable] = {}
+
+    def noting(
+        self, create: modeling.CreateVariable
+    ) -> modeling.CreateVariable:
+        """The same `create`; layers will read what it creates."""
+
+        def create_and_note(name, shape, initializer):
+            self._variables[name] = create(name, shape, initializer)
+            return self._variables[name]
+
+        return create_and_note
+
+    def __call__(
+        self,
+        number: int,
+        hooks: Hooks,
+        hidden: tf.Tensor,
+        attention_bias: tf.Tensor,
+        context: Context,
+    ) -> tf.Tensor:
+        """Computes a layer.
+
+        Args:
+            number: of the layer, from 0.
+            hooks: of the model.
+            hidden: float32 [B, T, D].
+            attention_bias: float32 [B, 1, 1, T], added to scores.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, T, D].
+        """
+        trained, frozen = {}, {}
+        for name, variable in _of_layer(number, self._variables).items():
+            values = trained if variable.trainable else frozen
+            values[name] = tf.convert_to_tensor(variable)
+        kind = (
+            hooks.layer_kind(number, context.training),
+            frozenset(trained),
+            frozenset(frozen),
+            context.training,
+            context.dtype,
+        )
+        if kind not in self._functions:
+            self._functions[kind] = self._make_function(number, context)
+        return self._functions[kind](
+            tf.constant(number),
+            trained,
+            frozen,
+            _of_layer(number, context.handed_on),
+            hidden,
+            attention_bias,
+            context.input_mask,
+            context.seed,
+            context.step_seed,
+        )
+
+    def _make_function(self, traced: int, example: Context) -> Callable:
+        """What computes every layer of the kind of `traced`."""
+        training, dtype = example.training, example.dtype
+
+        @tf.function(
+            autograph=False, experimental_attributes={"_noinline": True}
+        )
+        def compute(
+            number,
+            trained,
+            frozen,
+            handed_on,
+            hidden,
+            attention_bias,
+            input_mask,
+            seed,
+            step_seed,
+        ):
+            # No gradients of what is not trained are traced.
+            values = {
+                **trained,
+                **tf.nest.map_structure(tf.stop_gradient, frozen),
+            }
+
+            def create(name, shape, initializer):
+                del shape, initializer
+                if layer_of(name) in (traced, None):
+                    return values.get(rename_layer(name, 0))
+                return None  # Of another layer, which nobody reads.
+
+            context = Context(
+                input_mask,
+                training=training,
+                seed=seed,
+                dtype=dtype,
+                step_seed=step_seed,
+                handed_on={
+                    rename_layer(name, traced): value
+                    for name, value in handed_on.items()
+                },
+                layer=TracedLayer(number, self._count),
+            )
+            layer = self._make_layer(traced, create)
+            return layer(hidden, attention_bias, context)
+
+        return compute
+
+
+def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a layer may read: its own, as if of layer 0, and what all may."""
+    return {
+        rename_layer(name, 0): value
+        for name, value in values.items()
+        if layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)
+    }

@@ -1,0 +1,144 @@
+"""One traced layer for all: the same numbers, and as few traces as there are
+kinds."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_methods import METHOD_TEXTS
+from tiny_model import TinyModel
+
+import modeling
+from hooks import Hooks
+from methods.base import TuningMethod
+from methods.parsing import parse
+
+LAYERS = 4
+FIRST_PHASES = [
+    phase for phase in (parse(t).first_phase for t in METHOD_TEXTS) if phase
+]
+METHODS = {
+    str(method): method for method in (*map(parse, METHOD_TEXTS), *FIRST_PHASES)
+}
+
+
+@pytest.fixture
+def deep(tiny_config):
+    return dataclasses.replace(tiny_config, num_hidden_layers=LAYERS)
+
+
+def moved(config, method):
+    """A model in which no two layers have equal values."""
+    tiny = TinyModel(config, method)
+    rng = np.random.default_rng(2)
+    for name, variable in tiny.variables.items():
+        if not name.startswith("mask/"):
+            values = rng.normal(0, 0.2, variable.shape)
+            variable.assign_add(values.astype(np.float32))
+    return tiny
+
+
+def results(tiny, training):
+    """The logits, and in training the gradients of their sum of squares."""
+    names = [p.name for p in tiny.table.trained] if training else []
+    with tf.GradientTape() as tape:
+        logits = tiny.model(tiny.features, tiny.context(training))["logits"]
+        loss = tf.reduce_sum(tf.square(logits))
+    gradients = tape.gradient(
+        loss,
+        [tiny.variables[name] for name in names],
+        # A branch that is not taken has none.
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    return logits, dict(zip(names, map(tf.convert_to_tensor, gradients)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("text", METHODS)
+def test_shared_layers_compute_what_each_would_compute(
+    tiny_config, text, training
+):
+    """Of every method; dropout keeps the same, and gradients are the same."""
+    tiny = moved(tiny_config, METHODS[text])
+    shared, shared_gradients = results(tiny, training)
+    tiny.model.bert.run_layer = None
+    built, built_gradients = results(tiny, training)
+    np.testing.assert_allclose(shared, built, rtol=1e-4, atol=1e-5)
+    for name, gradient in built_gradients.items():
+        np.testing.assert_allclose(
+            shared_gradients[name], gradient, 1e-3, 1e-4, err_msg=name
+        )
+
+
+def count_traces(monkeypatch, tiny, training):
+    """How many layers a forward pass traces."""
+    traced = []
+    run = modeling.Layer.__call__
+
+    def note(layer, *arguments):
+        traced.append(layer.layer)
+        return run(layer, *arguments)
+
+    monkeypatch.setattr(modeling.Layer, "__call__", note)
+    results(tiny, training)
+    return traced
+
+
+@pytest.mark.parametrize(
+    "text,training,layers",
+    [
+        ("houlsby(size=4)", True, [0]),
+        ("houlsby(size=4)", False, [0]),
+        ("houlsby(size=4, layers='1,3')", True, [0, 1]),
+        ("adapterdrop(first=3, size=4)", True, [0, 3]),
+        ("adapterdrop(first=2, size=4, robust=True)", True, [0]),
+        ("adapterdrop(first=2, size=4, robust=True)", False, [0, 2]),
+        ("diff_pruning(sparsity=0.05)", True, [0]),
+        ("prefix(length=3, inner_size=8)", True, [0]),
+        ("full", True, [0]),
+    ],
+)
+def test_each_kind_of_layer_is_traced_once(
+    deep, monkeypatch, text, training, layers
+):
+    tiny = moved(deep, parse(text))
+    assert count_traces(monkeypatch, tiny, training) == layers
+
+
+def test_a_method_is_traced_once(deep):
+    for text, method in METHODS.items():
+        hooks = TinyModel(deep, method).model.bert.hooks
+        kinds = {hooks.layer_kind(layer, True) for layer in range(LAYERS)}
+        assert len(kinds) == 1, text
+
+
+class Scaling(Hooks):
+    """Tells layers apart, and says nothing of it."""
+
+    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
+        return layer_norm(inputs + outputs * (layer + 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(TuningMethod):
+    name = "scaled"
+
+    def rules(self, config):
+        return ((r"bert/.*", True),)
+
+    def build(self, config, create, pooler):
+        return Scaling()
+
+
+def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
+    tiny = moved(deep, Scaled())
+    expected = results(tiny, True)[0]
+    assert count_traces(monkeypatch, moved(deep, Scaled()), True) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    tiny.model.bert.run_layer = None
+    np.testing.assert_allclose(expected, results(tiny, True)[0], 1e-4, 1e-5)
