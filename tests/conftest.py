@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import pathlib
@@ -32,6 +33,14 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_are_let_go():
+    """Graphs refer to themselves, and Python looks for garbage too seldom."""
+    yield
+    gc.collect()
+
 
 TINY_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat fast slow "

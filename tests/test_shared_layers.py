@@ -30,7 +30,7 @@ def deep(tiny_config):
 
 def moved(config, method):
     """A model in which no two layers have equal values."""
-    tiny = TinyModel(config, method)
+    tiny = TinyModel(config, method, is_shared=True)
     rng = np.random.default_rng(2)
     for name, variable in tiny.variables.items():
         if not name.startswith("mask/"):

@@ -14,9 +14,12 @@ TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
 class TinyModel:
-    """A method on the tiny BERT, with fresh values."""
+    """A method on the tiny BERT, with fresh values.
 
-    def __init__(self, config, method):
+    Layers are computed eagerly, one by one, or as runs do it: `is_shared`.
+    """
+
+    def __init__(self, config, method, is_shared=False):
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
 
@@ -30,6 +33,8 @@ class TinyModel:
         self.model = task_model.TaskModel(
             config, method, TASK.build_head, create
         )
+        if not is_shared:
+            self.model.bert.run_layer = None
         rng = np.random.default_rng(0)
         ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
         self.features = {
