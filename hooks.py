@@ -48,7 +48,8 @@ class Context:
             in training it begins with what `Hooks.prepare` made. A name with
             a `layer_<number>` in it is handed on to that layer alone; what a
             layer puts there is gone after it.
-        layer: the layer that is computed, if layers share a function.
+        share_layers: whether layers of one kind are calls of one function.
+        layer: within such a function, the layer that is computed.
     """
 
     input_mask: tf.Tensor
@@ -57,6 +58,7 @@ class Context:
     dtype: tf.DType = tf.float32
     step_seed: Optional[tf.Tensor] = None
     handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    share_layers: bool = False
     layer: Optional[TracedLayer] = None
 
     def number_of(self, layer: int) -> Any:

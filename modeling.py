@@ -451,7 +451,7 @@ class Bert(tf.Module):
     ):
         """Creates every variable of the encoder, and of the pooler if asked.
 
-        `run_layer` computes a layer (`SharedLayers`), or else each is built.
+        `run_layer` computes a layer if layers are shared: a `SharedLayers`.
         """
         self.config = config
         self.hooks = hooks
@@ -489,11 +489,11 @@ class Bert(tf.Module):
         ]
         for layer in self.layers:
             arguments = (outputs[-1], attention_bias, context)
-            if self.run_layer is None:
-                outputs.append(layer(*arguments))
-            else:
+            if context.share_layers:
                 number = layer.layer
                 outputs.append(self.run_layer(number, self.hooks, *arguments))
+            else:
+                outputs.append(layer(*arguments))
         sequence_output = tf.cast(outputs[-1], tf.float32)
         return BertOutput(outputs[0], outputs[1:], sequence_output)
 

@@ -95,7 +95,9 @@ class SharedLayers:
         training, dtype = example.training, example.dtype
 
         @tf.function(
-            autograph=False, experimental_attributes={"_noinline": True}
+            autograph=False,
+            # TensorFlow prepares it once, not for each layer.
+            experimental_attributes={"_noinline": True},
         )
         def compute(
             number,

@@ -73,6 +73,8 @@ class Job:
             after the other in less memory.
         lanes: into which each part is divided, to be computed at the same
             time.
+        share_layers: whether layers of one kind are calls of one function, so
+            that one is traced; a compiler must see them all in one.
         use_xla: whether XLA compiles the model.
         compute_dtype: of products and activations.
         adam_bias_correction: whether the optimizer corrects young averages.
@@ -86,6 +88,7 @@ class Job:
     length: Optional[int]
     parts: int = 1
     lanes: int = 1
+    share_layers: bool = True
     use_xla: bool = False
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False

@@ -28,7 +28,7 @@ def count(hardware: Hardware) -> int:
 
 
 def use_lanes(hardware: Hardware) -> int:
-    """Chooses the number of lanes and sets TensorFlow up for them.
+    """Chooses the number of lanes and sets TensorFlow's threads for them.
 
     Several cores that share each operation wait for one another at its end;
     lanes that compute whole groups of rows, one core each, do not.
@@ -36,14 +36,8 @@ def use_lanes(hardware: Hardware) -> int:
     Raises:
         UserError: several lanes were asked for beside other devices.
     """
-    accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
-    if not accelerated:
-        # It takes half as long as all else before the first step, and steps
-        # are no faster for it (docs/performance.md).
-        tf.config.optimizer.set_experimental_options(
-            {"disable_meta_optimizer": True}
-        )
-    if accelerated or hardware.num_devices > 1:
+    others = hardware.use_tpu or hardware.num_devices > 1
+    if others or tf.config.list_physical_devices("GPU"):
         if hardware.cpu_lanes > 1:
             raise UserError(
                 f"--cpu_lanes={hardware.cpu_lanes} is for training on one "
@@ -60,6 +54,21 @@ def use_lanes(hardware: Hardware) -> int:
             # Too late: TensorFlow has run something.
             logging.info("each operation keeps all cores, beside the lanes")
     return lanes
+
+
+def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
+    """Lets TensorFlow's graph optimizer (Grappler) work where that pays.
+
+    In float32 on a CPU a graph waits as long for it as for all else, and is no
+    faster (docs/performance.md); in bfloat16 it saves some casts.
+    """
+    accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
+    tf.config.optimizer.set_experimental_options(
+        {
+            "disable_meta_optimizer": not accelerated
+            and compute_dtype == "float32"
+        }
+    )
 
 
 def names(hardware: Hardware) -> List[str]:

@@ -151,6 +151,7 @@ class EstimatorEngine:
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
+        devices.choose_graph_optimizer(hardware, job.compute_dtype)
         config = tpu.RunConfig(
             cluster=self._resolver,
             model_dir=job.output_dir,
@@ -180,6 +181,7 @@ class EstimatorEngine:
     @multi_worker.unseen()
     def _mirrored_estimator(self, job, batch_size, schedule):
         """A plain Estimator: TPUEstimator cannot use several GPUs."""
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         config = tf.estimator.RunConfig(
             model_dir=job.output_dir,
             tf_random_seed=job.seed,
@@ -243,7 +245,7 @@ class EstimatorEngine:
 
 
 def _session_config(**arguments: Any) -> v1.ConfigProto:
-    """How sessions run: as `devices.use_lanes` chose for functions."""
+    """How sessions run: as `devices` chose for functions."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
             tf.config.threading.get_intra_op_parallelism_threads()

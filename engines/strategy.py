@@ -122,6 +122,7 @@ class StrategyEngine:
             UserError: the loss is no number any more, or the workers see
                 different checkpoints, or one of them has stopped.
         """
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         strategy, last_step = self._strategy, schedule.num_train_steps
         shards = self.shards
         self._trained = None
@@ -253,6 +254,7 @@ class StrategyEngine:
         Variables of a training that has just ended are handed over, if the
         job is the same; its optimizer's are gone.
         """
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         trained, self._trained = self._trained, None
         if trained is not None:
             newest = training_state.latest_step(job.output_dir)[1]

@@ -52,6 +52,7 @@ def loss_and_gradients(
             dtype=tf.as_dtype(job.compute_dtype),
             step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
             handed_on=dict(prepared),
+            share_layers=job.share_layers and not job.use_xla,
         )
 
     hooks = model.bert.hooks
@@ -131,12 +132,14 @@ def _divide_variables(
 
 def _once(job: Job, compute: Callable) -> Callable:
     """The same function, built once for all lanes, and compiled if asked."""
-    if job.lanes == 1 and not job.use_xla:
+    if job.use_xla:
+        return tf.function(compute, autograph=False, jit_compile=True)
+    if job.lanes == 1:
         return compute
     return tf.function(
         compute,
         autograph=False,
-        jit_compile=job.use_xla or None,
+        # Prepared once by TensorFlow too, not for each lane.
         experimental_attributes={"_noinline": True},
     )
 
@@ -191,7 +194,9 @@ def predict(
 
     def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
         context = Context(
-            lane["input_mask"], dtype=tf.as_dtype(job.compute_dtype)
+            lane["input_mask"],
+            dtype=tf.as_dtype(job.compute_dtype),
+            share_layers=job.share_layers and not job.use_xla,
         )
         return model(lane, context)
 

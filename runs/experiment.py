@@ -243,6 +243,7 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
 def _make_job(engine: Any, setup: Setup) -> Job:
     """What the engine needs to build the model."""
     experiment = setup.experiment
+    is_compiled = experiment.hardware.use_tpu or experiment.use_xla
     return Job(
         build_model=lambda create: task_model.TaskModel(
             setup.config, setup.method, setup.task.build_head, create
@@ -252,11 +253,10 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         output_dir=experiment.output_dir,
         seed=experiment.training.seed,
         # Compilers need one shape.
-        length=experiment.max_seq_length
-        if experiment.hardware.use_tpu or experiment.use_xla
-        else None,
+        length=experiment.max_seq_length if is_compiled else None,
         parts=experiment.training.gradient_accumulation_steps,
         lanes=engine.lanes,
+        share_layers=not is_compiled,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,

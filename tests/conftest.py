@@ -18,6 +18,7 @@ import safetensors.numpy
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
+from tensorflow.python.framework import ops
 
 import modeling
 import run_classifier
@@ -27,19 +28,27 @@ from errors import UserError
 from scripts import minilm
 from tasks import text_classification
 
-# As engines do on a CPU.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def graphs_are_let_go():
-    """Graphs refer to themselves, and Python looks for garbage too seldom."""
+@pytest.fixture(autouse=True)
+def tests_leave_nothing_behind():
+    """Not an engine's choices, and no graphs.
+
+    TensorFlow keeps every custom gradient, and with it the whole graph.
+    """
     yield
-    gc.collect()
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": False}
+    )
+    known = ops.gradient_registry._registry
+    traced = [name for name in known if name.startswith("CustomGradient-")]
+    for name in traced:
+        del known[name]
+    if traced:
+        gc.collect()
 
 
 TINY_WORDS = (

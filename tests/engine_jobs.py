@@ -63,6 +63,7 @@ def make_job(
     length=None,
     seed=5,
     task=CLASSIFICATION,
+    **more,
 ):
     """A job from fresh values; the method as text, or as it is."""
     if isinstance(method, str):
@@ -83,6 +84,7 @@ def make_job(
         str(folder),
         seed,
         length,
+        **more,
     )
 
 

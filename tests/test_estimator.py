@@ -190,7 +190,13 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
 ):
     """Dropout on; the very graph that the engine builds."""
     rows = make_rows(TASKS[name])
-    job = make_job(tiny_config, "unused", length=LENGTH, task=TASKS[name])
+    job = make_job(
+        tiny_config,
+        "unused",
+        length=LENGTH,
+        task=TASKS[name],
+        share_layers=False,
+    )
     plain_loss, plain = engine_step(job, rows, compile_step=False)
     xla_loss, xla = engine_step(job, rows, compile_step=True)
     assert abs(plain_loss - xla_loss) < 1e-5

@@ -115,7 +115,14 @@ def tpu_training_graph(
         with pytest.raises(StopBeforeRunning):
             train(
                 engine,
-                make_job(config, folder, method, length=length, task=task),
+                make_job(
+                    config,
+                    folder,
+                    method,
+                    length=length,
+                    task=task,
+                    share_layers=False,
+                ),
                 rows,
                 batch_size=16,
             )
@@ -228,7 +235,7 @@ def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path, rows):
         engine.check_devices()
         train(
             engine,
-            make_job(tiny_config, tmp_path, length=None),
+            make_job(tiny_config, tmp_path, length=None, share_layers=False),
             rows,
             batch_size=16,
         )
@@ -262,7 +269,9 @@ def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path, rows):
         return create(*args, **{**options, "use_resource": False})
 
     with (
-        unittest.mock.patch.object(v1, "Variable", create_reference),
+        unittest.mock.patch.object(
+            estimator_module.v1, "Variable", create_reference
+        ),
         pytest.raises((TypeError, SystemError)),
     ):
         tpu_training_graph(tiny_config, tmp_path, rows)
@@ -273,7 +282,9 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
 ):
     """The graph is whole before a session looks for the TPU in vain."""
     rows = make_rows(task)
-    job = make_job(tiny_config, tmp_path, length=LENGTH, task=task)
+    job = make_job(
+        tiny_config, tmp_path, length=LENGTH, task=task, share_layers=False
+    )
     graphs = []
 
     def build_model(create):

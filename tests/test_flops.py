@@ -36,7 +36,7 @@ def products(graph):
 
 def build(config, method, training):
     """The graph of a step; shapes are static."""
-    job = make_job(config, "unused", method)
+    job = make_job(config, "unused", method, share_layers=False)
     variables = {}
 
     def create(name, shape, initializer):

@@ -266,7 +266,7 @@ def test_no_rows_are_no_defect():
 
 @pytest.mark.parametrize("case", CASES)
 def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
-    """Inputs that bfloat16 holds exactly; 2% in the root mean square."""
+    """Inputs that bfloat16 holds exactly; 2.5% in the root mean square."""
     operation, arguments = CASES[case]
     count = DIFFERENTIABLE[operation]
     arguments = [tf.constant(a) for a in arguments]
@@ -291,7 +291,7 @@ def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
         error = np.square(
             tf.cast(ours, tf.float64) - tf.cast(plain, tf.float64)
         )
-        assert error.mean() < 0.02**2 * np.square(plain).mean()
+        assert error.mean() < 0.025**2 * np.square(plain).mean()
 
 
 def test_the_attention_bias_gets_no_gradient():

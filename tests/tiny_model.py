@@ -20,6 +20,7 @@ class TinyModel:
     """
 
     def __init__(self, config, method, is_shared=False):
+        self.is_shared = is_shared
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
 
@@ -33,8 +34,6 @@ class TinyModel:
         self.model = task_model.TaskModel(
             config, method, TASK.build_head, create
         )
-        if not is_shared:
-            self.model.bert.run_layer = None
         rng = np.random.default_rng(0)
         ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
         self.features = {
@@ -47,7 +46,11 @@ class TinyModel:
     def context(self, training=False, step=0):
         seed = tf.constant([1, step])
         return Context(
-            self.features["input_mask"], training, seed, step_seed=seed
+            self.features["input_mask"],
+            training,
+            seed,
+            step_seed=seed,
+            share_layers=self.is_shared,
         )
 
     def logits(self):
