@@ -1,7 +1,7 @@
 # make setup       a virtual environment with everything, in .venv
 # make quickstart  setup, then three small tasks on one frozen BERT
 # make test        setup, then the tests, but for a slow one (CONTRIBUTING.md)
-# make benchmark   setup, then speed and memory beside AdapterHub's adapters
+# make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
@@ -54,6 +54,7 @@ test: setup
 # About 20 minutes. The machine should do nothing else meanwhile.
 benchmark: setup $(PEER)/installed
 	$(IN_VENV) -m benchmarks.compare --peer_python=$(PEER)/bin/python
+	$(IN_VENV) -m benchmarks.start --peer_python=$(PEER)/bin/python
 
 # The locked versions are for Python 3.11.
 $(PEER)/installed: benchmarks/peers/requirements.txt

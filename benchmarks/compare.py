@@ -16,7 +16,7 @@ import pathlib
 import platform
 import statistics
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import tensorflow as tf
 
@@ -172,22 +172,11 @@ def summarize(measured: Dict[str, List[Dict[str, float]]]) -> Dict[str, Any]:
     used = [m["flops"] / m["seconds"] for m in measured["ours"]]
     return {
         "examples_per_second": {
-            name: {
-                "median": statistics.median(values),
-                "lowest": min(values),
-                "highest": max(values),
-            }
-            for name, values in rates.items()
+            name: spread(values) for name, values in rates.items()
         },
         # Ours against each peer, measured one after the other.
         "ratio": {
-            name: {
-                "median": statistics.median(
-                    ours / theirs for ours, theirs in zip(rates["ours"], values)
-                ),
-                "lowest": min(map(_divide, rates["ours"], values)),
-                "highest": max(map(_divide, rates["ours"], values)),
-            }
+            name: spread_of_ratios(rates["ours"], values)
             for name, values in rates.items()
             if name != "ours"
         },
@@ -205,6 +194,22 @@ def summarize(measured: Dict[str, List[Dict[str, float]]]) -> Dict[str, Any]:
             if name != "products"
         },
     }
+
+
+def spread(values: Sequence[float]) -> Dict[str, float]:
+    """The `median`, `lowest` and `highest` of what each round measured."""
+    return {
+        "median": statistics.median(values),
+        "lowest": min(values),
+        "highest": max(values),
+    }
+
+
+def spread_of_ratios(
+    ours: Sequence[float], theirs: Sequence[float]
+) -> Dict[str, float]:
+    """The same of ours / theirs, each measured in the same round."""
+    return spread(list(map(_divide, ours, theirs)))
 
 
 def _divide(a: float, b: float) -> float:
@@ -231,11 +236,10 @@ def to_markdown(results: Dict[str, Any]) -> str:
             memory = summary["memory_bytes"]
             row = [
                 name.replace("-", " ") if first else "",
-                _rate(rates["ours"]) if first else "",
+                format_spread(rates["ours"]) if first else "",
                 PADDINGS[padding],
-                _rate(rates[padding]),
-                f"**{ratio['median']:.2f}** ({ratio['lowest']:.2f} to "
-                f"{ratio['highest']:.2f})",
+                format_spread(rates[padding]),
+                format_ratio(ratio),
                 f"{memory['ours'] / 2**30:.2f} / "
                 f"{memory[padding] / 2**30:.2f} GiB = "
                 f"{memory['ours'] / memory[padding]:.2f}",
@@ -249,18 +253,34 @@ def to_markdown(results: Dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rate(rate: Dict[str, float]) -> str:
+def format_spread(found: Dict[str, float]) -> str:
+    """A cell of a table: the median, then from the lowest to the highest."""
     return (
-        f"{rate['median']:.1f} ({rate['lowest']:.1f} to {rate['highest']:.1f})"
+        f"{found['median']:.1f} ({found['lowest']:.1f} to "
+        f"{found['highest']:.1f})"
     )
 
 
-def write_table(table: str) -> None:
-    """Puts the table between its marks in docs/performance.md."""
+def format_ratio(ratio: Dict[str, float]) -> str:
+    """The same for ratios, the median in bold type."""
+    return (
+        f"**{ratio['median']:.2f}** ({ratio['lowest']:.2f} to "
+        f"{ratio['highest']:.2f})"
+    )
+
+
+def write_table(table: str, begin: str, end: str) -> None:
+    """Puts a table between its marks in docs/performance.md.
+
+    Args:
+        table: in Markdown.
+        begin: the mark's line before it.
+        end: the mark's line after it.
+    """
     page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    files.write_text(str(PAGE), f"{before}{BEGIN}\n{table}\n{END}{after}")
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    files.write_text(str(PAGE), f"{before}{begin}\n{table}\n{end}{after}")
 
 
 def main() -> None:
@@ -275,15 +295,42 @@ def parse_arguments() -> argparse.Namespace:
         UserError: there is no such peer, no comparison of that name, or
             nothing to measure.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = make_parser(__doc__.split("\n")[0], rounds=3)
+    parser.add_argument("--only", default="", help="part of a name")
+    arguments = parser.parse_args()
+    check_arguments(arguments)
+    names = [comparison.name for comparison in comparisons()]
+    if not any(arguments.only in name for name in names):
+        raise UserError(
+            f"no comparison's name holds --only={arguments.only}; they are "
+            f"{', '.join(names)}"
+        )
+    return arguments
+
+
+def make_parser(description: str, rounds: int) -> argparse.ArgumentParser:
+    """The arguments of every benchmark beside the peer.
+
+    Args:
+        description: what the benchmark measures, one line.
+        rounds: how often, if `--rounds` is not given.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--peer_python", default=str(ROOT / ".venv-peer" / "bin" / "python")
     )
     parser.add_argument("--glue_dir", default=os.environ.get("GLUE_DIR", ""))
     parser.add_argument("--model", help="a pretrained BERT's folder")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="part of a name")
-    arguments = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what `make_parser` reads.
+
+    Raises:
+        UserError: there is no such peer, or nothing to measure.
+    """
     if not os.access(arguments.peer_python, os.X_OK):
         raise UserError(
             f"the peer's Python {arguments.peer_python} cannot be run; "
@@ -293,13 +340,6 @@ def parse_arguments() -> argparse.Namespace:
         raise UserError(
             f"--rounds={arguments.rounds} measures nothing; expected at least 1"
         )
-    names = [comparison.name for comparison in comparisons()]
-    if not any(arguments.only in name for name in names):
-        raise UserError(
-            f"no comparison's name holds --only={arguments.only}; they are "
-            f"{', '.join(names)}"
-        )
-    return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -355,7 +395,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.only:
         RESULTS.parent.mkdir(exist_ok=True)
         files.write_json(str(RESULTS), results)
-        write_table(table)
+        write_table(table, BEGIN, END)
 
 
 def _first(features: Features, count: int) -> Features:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Mapping, Protocol, Sequence
 
 import numpy as np
 
@@ -14,6 +14,16 @@ from errors import UserError
 from input_pipeline import Features
 
 OURS = (sys.executable, "-m", "benchmarks.worker")
+
+
+class Measurable(Protocol):
+    """What takes turns with others."""
+
+    def measure(self) -> Dict[str, float]:
+        """One measurement."""
+
+    def stop(self) -> None:
+        """Ends it, after its last measurement."""
 
 
 class Worker:
@@ -72,7 +82,7 @@ class Worker:
 
 
 def measure_in_turn(
-    workers: Dict[str, Worker], rounds: int
+    workers: Mapping[str, Measurable], rounds: int
 ) -> Dict[str, List[Dict[str, float]]]:
     """Measures all workers in turn, A B C A B C, and stops them.
 

@@ -84,7 +84,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     page.write_text(f"before\n{compare.BEGIN}old\n{compare.END}after\n")
     monkeypatch.setattr(compare, "PAGE", page)
     for _ in range(2):
-        compare.write_table(table)
+        compare.write_table(table, compare.BEGIN, compare.END)
         assert page.read_text() == (
             f"before\n{compare.BEGIN}\n{table}\n{compare.END}after\n"
         )

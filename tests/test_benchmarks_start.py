@@ -1,0 +1,199 @@
+"""The benchmark of whole programs; stand-ins take their place here."""
+
+import argparse
+import json
+import sys
+
+import pytest
+
+import command_line
+from benchmarks import compare, start
+from errors import UserError
+
+STEPS = (
+    "import sys, time\n"
+    "print('step 2', file=sys.stderr)\n"
+    "print('step 3')\n"
+    "time.sleep(0.2)\n"
+    "assert sys.argv[1].startswith('--output_dir=')\n"
+    "print('the end')\n"
+)
+
+
+def stand_in(source, step_line=""):
+    return start.Program([sys.executable, "-c", source], step_line)
+
+
+def test_a_step_is_timed_when_its_line_comes():
+    times = stand_in(STEPS, "step 3\n").measure()
+    # The program has buffered nothing until its end.
+    assert 0 < times["step"] <= times["exit"] - 0.2
+
+
+def test_an_end_is_timed_alone():
+    assert set(stand_in(STEPS).measure()) == {"exit"}
+
+
+def test_each_measurement_writes_into_an_empty_folder():
+    program = stand_in("import os, sys; os.mkdir(sys.argv[1][13:])")
+    for _ in range(2):
+        program.measure()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("print('step 3'); raise ValueError('no\\n way')", "code 1, .* way"),
+        ("raise SystemExit('error: no\\n')", "code 1, .*'error: no'"),
+        ("import os; os.kill(os.getpid(), 9)", "code -9"),
+        ("print('step 30')", "no line with 'step 3.*'step 30'"),
+    ],
+)
+def test_a_program_that_fails_says_why(source, problem):
+    with pytest.raises(UserError, match=problem):
+        stand_in(source, "step 3\n").measure()
+
+
+MEASURED = {
+    "strategy": [{"step": 2.0, "exit": s} for s in (10.0, 20.0, 40.0)],
+    "peer": [{"step": 4.0, "exit": s} for s in (5.0, 5.0, 80.0)],
+}
+
+
+def test_a_summary_has_ratios_of_neighbours():
+    assert start.summarize(MEASURED, "exit") == {
+        "seconds": {
+            "strategy": {"median": 20, "lowest": 10, "highest": 40},
+            "peer": {"median": 5, "lowest": 5, "highest": 80},
+        },
+        # 10/5, 20/5, 40/80: not the ratio of the medians, which is 4.
+        "ratio": {"strategy": {"median": 2, "lowest": 0.5, "highest": 4}},
+    }
+    assert start.summarize(MEASURED, "step")["ratio"]["strategy"] == {
+        "median": 0.5,
+        "lowest": 0.5,
+        "highest": 0.5,
+    }
+
+
+def test_the_page_has_the_marks_once():
+    page = compare.PAGE.read_text()
+    assert page.count(start.BEGIN) == page.count(start.END) == 1
+    assert page.index(start.BEGIN) < page.index(start.END)
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """The files that a benchmark writes, elsewhere, as a folder."""
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{start.BEGIN}{start.END}after\n")
+    monkeypatch.setattr(compare, "PAGE", page)
+    monkeypatch.setattr(start, "RESULTS", tmp_path / "found" / "start.json")
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    given = ["--peer_python", sys.executable, "--rounds=1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["start", *given])
+    monkeypatch.delenv("GLUE_DIR", raising=False)
+    command_line.run(start.main)
+
+
+def replace_programs(monkeypatch, peer):
+    sides = {
+        name: {"strategy": stand_in(STEPS, "step 3\n"), "peer": stand_in(*peer)}
+        for name in start.TIMES
+    }
+    counts = {"train": 1000, "dev": 10}
+    monkeypatch.setattr(start, "programs", lambda _: (sides, counts))
+
+
+def test_what_was_found_is_written(outputs, monkeypatch):
+    replace_programs(monkeypatch, ("print('step 3')", "step 3\n"))
+    run(monkeypatch)
+    found = json.loads((outputs / "found" / "start.json").read_text())
+    assert found["machine"] and found["versions"]
+    for name in start.TIMES:
+        assert set(found["summary"][name]) == {"seconds", "ratio"}
+        for rounds in found["measurements"][name].values():
+            assert [set(times) for times in rounds] == [{"step", "exit"}]
+    table = start.to_markdown(found)
+    assert (outputs / "page.md").read_text() == (
+        f"before\n{start.BEGIN}\n{table}\n{start.END}after\n"
+    )
+    assert "1 rounds; the project's own texts, 1,000 rows" in table
+    header, _, *rows = (line.split("|") for line in table.splitlines()[2:])
+    assert [cell.strip() for cell in header] == (
+        ["", "", "ours, strategy, s", "peer, s", "strategy / peer", ""]
+    )
+    assert [row[1].strip() for row in rows] == [*start.TIMES]
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
+    replace_programs(monkeypatch, ("raise SystemExit('error: no disk')",))
+    with pytest.raises(SystemExit, match="^error: .*code 1.*no disk.*alone"):
+        run(monkeypatch)
+    assert not (outputs / "found").exists()
+    assert f"{start.BEGIN}{start.END}" in (outputs / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--peer_python=/nowhere"], "/nowhere cannot be run"),
+        (["--rounds=0"], "at least 1"),
+        (["--glue_dir=/nowhere"], "/nowhere/RTE/train.tsv does not exist"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(arguments, problem, monkeypatch):
+    with pytest.raises(SystemExit, match=f"^error: .*{problem}.*$"):
+        run(monkeypatch, *arguments)
+
+
+def write_rte(folder, rows):
+    (folder / "RTE").mkdir()
+    for split in ("train", "dev"):
+        (folder / "RTE" / f"{split}.tsv").write_text(
+            "index\tsentence1\tsentence2\tlabel\n"
+            + "".join(f"{n}\ta\tb\tentailment\n" for n in range(rows))
+        )
+
+
+def test_too_few_rows_for_the_first_steps_are_refused(tmp_path):
+    write_rte(tmp_path, 95)
+    with pytest.raises(UserError, match="95 training rows, expected .* 96"):
+        start.find_data(str(tmp_path))
+
+
+@pytest.mark.parametrize("rows", [96, 127, 2490])
+def test_both_sides_are_told_of_the_same_work(rows, tmp_path):
+    write_rte(tmp_path, rows)
+    arguments = argparse.Namespace(
+        glue_dir=str(tmp_path), model="bert", peer_python="python"
+    )
+    found, counts = start.programs(arguments)
+    assert counts == {"train": rows, "dev": rows}
+    assert set(found) == set(start.TIMES)
+    for sides in found.values():
+        assert [*sides] == [*start.engines(), start.PEER]
+        for program in sides.values():
+            assert f"--data_dir={tmp_path}/RTE" in program.command
+    [epochs] = [
+        float(word.split("=")[1])
+        for word in found[start.THIRD_STEP]["strategy"].command
+        if word.startswith("--num_train_epochs=")
+    ]
+    assert int(rows / compare.BATCH_SIZE * epochs) == start.STEPS
+
+
+def test_the_project_s_own_pairs_have_columns_that_the_peer_reads():
+    folder, flags, counts = start.find_data("")
+    with open(f"{folder}/train.tsv") as file:
+        assert file.readline() == "sentence1\tsentence2\tlabel\n"
+    assert flags == [
+        "--task_name=custom",
+        "--text_a_column=sentence1",
+        "--text_b_column=sentence2",
+    ]
+    assert counts == {"train": 392, "dev": 114}
