@@ -1,6 +1,7 @@
 # make setup       a virtual environment with everything, in .venv
 # make quickstart  setup, then three small tasks on one frozen BERT
-# make test        setup, then the tests, but for a slow one (CONTRIBUTING.md)
+# make test        setup, then the tests, but for a slow one (CONTRIBUTING.md),
+#                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make clean       takes the virtual environments away
 #
@@ -22,6 +23,7 @@ KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
+JOBS ?= 2
 # Not a checkout that was made one.
 IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 # AdapterHub's adapters, for the benchmarks.
@@ -49,9 +51,9 @@ quickstart: setup
 	PYTHON=$(IN_VENV) scripts/quickstart.sh
 
 test: setup
-	$(IN_VENV) -m pytest
+	$(IN_VENV) -m pytest -n $(JOBS) --dist loadfile
 
-# About 20 minutes. The machine should do nothing else meanwhile.
+# About 45 minutes. The machine should do nothing else meanwhile.
 benchmark: setup $(PEER)/installed
 	$(IN_VENV) -m benchmarks.compare --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m benchmarks.start --peer_python=$(PEER)/bin/python

@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-import quiet_tensorflow  # noqa: F401
+import start_tensorflow  # noqa: F401
 
 import tensorflow as tf
 
