@@ -20,6 +20,7 @@ from hooks import Context, Hooks, TracedLayer, layer_of, rename_layer
 # (layer, create) -> that layer, with hooks of its own, of what `create` gives.
 MakeLayer = Callable[[int, modeling.CreateVariable], modeling.Layer]
 
+POOLER = re.compile(r"(.*/)?bert/pooler/.*")
 # What no layer reads.
 OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
@@ -69,15 +70,19 @@ class SharedLayers:
         for name, variable in _of_layer(number, self._variables).items():
             values = trained if variable.trainable else frozen
             values[name] = tf.convert_to_tensor(variable)
+        has_gradient = context.training and self._is_trained_below(number)
         kind = (
             hooks.layer_kind(number, context.training),
+            has_gradient,
             frozenset(trained),
             frozenset(frozen),
             context.training,
             context.dtype,
         )
         if kind not in self._functions:
-            self._functions[kind] = self._make_function(number, context)
+            self._functions[kind] = self._make_function(
+                number, has_gradient, context
+            )
         return self._functions[kind](
             tf.constant(number),
             trained,
@@ -90,8 +95,25 @@ class SharedLayers:
             context.step_seed,
         )
 
-    def _make_function(self, traced: int, example: Context) -> Callable:
-        """What computes every layer of the kind of `traced`."""
+    def _is_trained_below(self, number: int) -> bool:
+        """Whether a layer's input may depend on anything that is trained."""
+        return any(
+            variable.trainable
+            and not POOLER.fullmatch(name)
+            and (layer_of(name) is None or layer_of(name) < number)
+            for name, variable in self._variables.items()
+        )
+
+    def _make_function(
+        self, traced: int, has_gradient: bool, example: Context
+    ) -> Callable:
+        """What computes every layer of the kind of `traced`.
+
+        Args:
+            traced: the first layer of its kind.
+            has_gradient: whether the layer's input needs one.
+            example: a context of such layers.
+        """
         training, dtype = example.training, example.dtype
 
         @tf.function(
@@ -110,7 +132,10 @@ class SharedLayers:
             seed,
             step_seed,
         ):
-            # No gradients of what is not trained are traced.
+            # A function computes all of its gradients, whoever needs them. So
+            # of what is not trained there must be none.
+            if not has_gradient:
+                hidden = tf.stop_gradient(hidden)
             values = {
                 **trained,
                 **tf.nest.map_structure(tf.stop_gradient, frozen),

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from test_methods import METHOD_TEXTS
-from tiny_model import TinyModel
+from tiny_model import TASK, TinyModel
 
 import modeling
+import task_model
 from hooks import Hooks
 from methods.base import TuningMethod
 from methods.parsing import parse
@@ -142,3 +143,32 @@ def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
     ]
     tiny.is_shared = False
     np.testing.assert_allclose(expected, results(tiny, True)[0], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "text,layers",
+    [
+        # The embeddings' LayerNorm is trained below the first layer.
+        ("houlsby(size=4)", [0]),
+        # The input of the first layer needs no gradient.
+        ("lora(rank=2)", [0, 1]),
+        # Nothing is trained in the lower layers, nor below the third.
+        ("adapterdrop(first=2, size=4)", [0, 2, 3]),
+        ("top_layers(1)", [0, 3]),
+        ("head", [0]),
+    ],
+)
+def test_no_gradient_is_computed_that_nobody_needs(
+    deep, monkeypatch, text, layers
+):
+    tiny = TinyModel(deep, parse(text), is_shared=True)
+    trained = {p.name for p in tiny.table.trained}
+
+    def create(name, shape, initializer):
+        value = modeling.create_variable(name, shape, initializer)
+        return tf.Variable(value, trainable=name in trained)
+
+    tiny.model = task_model.TaskModel(
+        deep, parse(text), TASK.build_head, create
+    )
+    assert count_traces(monkeypatch, tiny, True) == layers
