@@ -26,6 +26,7 @@ def trained(classify, tiny_flags):
     return train
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_spans_of_layers_are_taken_out_and_evaluated(
     trained, tiny_flags, tmp_path

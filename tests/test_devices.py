@@ -56,6 +56,7 @@ def run_on_devices(config, folder, name, devices, parts=1, length=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )

@@ -57,6 +57,7 @@ def test_a_merged_bert_predicts_what_bert_and_adapter_did(
         np.testing.assert_allclose(actual, expected, atol=1e-5, err_msg=method)
 
 
+@pytest.mark.gate
 def test_changes_of_two_tasks_add_up(
     classify, tiny_flags, tiny_weights, tmp_path
 ):

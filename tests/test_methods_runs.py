@@ -62,6 +62,7 @@ def test_every_method_is_run_somewhere():
     assert named | ELSEWHERE == set(METHODS)
 
 
+@pytest.mark.gate
 def test_artifacts_predict_the_same_in_another_process(
     classify, tiny_flags, tiny_config, tmp_path
 ):
@@ -153,6 +154,7 @@ def test_a_robust_adapter_is_used_with_other_layers(
         )
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
     """In either phase; the bits are those of a run that was left alone."""

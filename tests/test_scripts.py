@@ -44,6 +44,7 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
     )
 
 
+@pytest.mark.gate
 @pytest.mark.pretrained
 def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
     done = quickstart(tmp_path / "out", "--num_train_epochs=0.2")
@@ -71,6 +72,7 @@ def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
         assert right.strip().startswith("right: ")
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):

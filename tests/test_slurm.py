@@ -140,6 +140,7 @@ def end(slurm, job):
     wait_for(lambda: not slurm("squeue", "-h", "-j", job, check=False).strip())
 
 
+@pytest.mark.gate
 def test_an_array_survives_a_failure_a_requeue_and_a_kill(slurm, tmp_path):
     sweep = Sweep(tmp_path)
     sweep.run("--grid")

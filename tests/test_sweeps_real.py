@@ -38,6 +38,7 @@ def kill(process, how):
     process.wait()
 
 
+@pytest.mark.gate
 def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     quiet = {"SIZES": "4", "TASKS": "RTE", "EPOCHS": "20"}

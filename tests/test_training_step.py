@@ -90,6 +90,7 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
     check_equal(trained_values(other), trained_values(whole), 1e-4)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )
