@@ -44,6 +44,18 @@ def is_folder(path: str) -> bool:
     return exists(path) and tf.io.gfile.isdir(path)
 
 
+def size(path: str) -> int:
+    """Bytes of a file.
+
+    Raises:
+        UserError: it is missing, or cannot be read.
+    """
+    try:
+        return tf.io.gfile.stat(path).length
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {path}: {error.message}") from error
+
+
 def read_bytes(path: str, what: str) -> bytes:
     """The content of a file.
 

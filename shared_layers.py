@@ -68,7 +68,9 @@ class SharedLayers:
         """
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
-            values = trained if variable.trainable else frozen
+            # In prediction it may be a tensor, of which there is no gradient.
+            is_trained = context.training and variable.trainable
+            values = trained if is_trained else frozen
             values[name] = tf.convert_to_tensor(variable)
         has_gradient = context.training and self._is_trained_below(number)
         kind = (

@@ -4,6 +4,7 @@ Not in here: special tokens of a task's inputs and cutting to a length
 (`tasks/`).
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -154,13 +155,15 @@ class FullTokenizer:
 
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
-        digest = hashlib.sha256(
-            json.dumps(self.vocabulary, sort_keys=True).encode()
-        )
         return {
-            "vocabulary": digest.hexdigest(),
+            "vocabulary": self._fingerprint,
             "do_lower_case": self.do_lower_case,
         }
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        words = json.dumps(self.vocabulary, sort_keys=True)
+        return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """Tokenizes many texts, on all cores.

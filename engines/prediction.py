@@ -12,11 +12,34 @@ import numpy as np
 
 import input_pipeline
 from engines import Job
+from errors import UserError
 from input_pipeline import Batch, Features
 from progress import Progress
 
 # The head's outputs for some rows, by name.
 Outputs = Dict[str, np.ndarray]
+
+
+def check_finite(outputs: Outputs, what: str) -> None:
+    """Refuses outputs [rows, ...] of some rows that are infinite or no number.
+
+    Raises:
+        UserError: there are some; the message says in how many rows.
+    """
+    bad = np.any(
+        [
+            ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            for values in outputs.values()
+        ],
+        axis=0,
+    )
+    if bad.any():
+        raise UserError(
+            f"{what}: the model's outputs for {bad.sum()} of {len(bad)} rows "
+            "are infinite or no numbers: the weights hold such values, or the "
+            "training diverged; check --init_checkpoint, or train again with "
+            "a lower --learning_rate and another --output_dir"
+        )
 
 
 class Predictor(abc.ABC):

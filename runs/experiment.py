@@ -9,12 +9,12 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
-import numpy as np
 from absl import logging
 
 import files
 import task_model
 from engines import Job, check_batch_size, choose_engine
+from engines.prediction import check_finite
 from errors import UserError
 from input_pipeline import Features
 from optimization import Schedule
@@ -235,6 +235,14 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
         features[split] = setup.task.featurize(
             read, setup.tokenizer, setup.experiment.max_seq_length
         )
+        if len(features[split]) != len(read):
+            logging.info(
+                "%s: %d examples make %d windows of at most %d tokens",
+                split,
+                len(read),
+                len(features[split]),
+                setup.experiment.max_seq_length,
+            )
         if split != "train":
             rows[split] = setup.task.keep(read)
     return features
@@ -355,33 +363,11 @@ def _answer(
             # There are no rows where no context has a token.
             if len(features[name]):
                 outputs = predictor.predict(features[name], *how[name])
-                _check_finite(outputs, name)
+                check_finite(outputs, name)
             answers[name] = setup.task.decode(
                 rows[name], features[name], outputs
             )
     return answers
-
-
-def _check_finite(outputs: Dict[str, np.ndarray], split: str) -> None:
-    """Refuses outputs [rows, ...] of a split that are infinite or no number.
-
-    Raises:
-        UserError: there are some; the message says in how many rows.
-    """
-    bad = np.any(
-        [
-            ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            for values in outputs.values()
-        ],
-        axis=0,
-    )
-    if bad.any():
-        raise UserError(
-            f"{split}: the model's outputs for {bad.sum()} of {len(bad)} rows "
-            "are infinite or no numbers: the weights hold such values, or the "
-            "training diverged; check --init_checkpoint, or train again with "
-            "a lower --learning_rate and another --output_dir"
-        )
 
 
 def _evaluate(

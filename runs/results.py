@@ -51,6 +51,7 @@ def write_artifact(
         **record,
         "method": str(method),
         "trained_with": str(setup.method),
+        "task_settings": setup.task.settings,
     }
     adapter_artifact.write(folder, config, values)
     run_record.write(job.output_dir, record, setup.base)

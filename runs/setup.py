@@ -23,7 +23,7 @@ from modeling import BertConfig
 from optimization import Schedule
 from tasks.base import Task
 from tokenization import FullTokenizer
-from weights import adapter_artifact, run_record, training_state
+from weights import adapter_artifact, pretrained, run_record, training_state
 from weights.base import (
     Base,
     InitialValues,
@@ -33,11 +33,6 @@ from weights.base import (
     start_fingerprint,
 )
 from weights.sources import InitCheckpoint, open_init_checkpoint
-
-VOCABULARY_FILE = "vocab.txt"
-CONFIG_FILES = ("bert_config.json", "config.json")
-# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
-MAX_VOCABULARY_PADDING = 1023
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,25 +187,6 @@ def _open_sources(experiment: Experiment) -> Sources:
     return Sources(opened, opened.trained, opened.run, step)
 
 
-def _read_config(
-    experiment: Experiment, opened: Optional[InitCheckpoint]
-) -> BertConfig:
-    """Reads the BERT config that is named, or lies beside the model.
-
-    Its `gelu` is the error function where it, or the weights, are Hugging
-    Face's.
-    """
-    path = experiment.bert_config_file
-    if not path and opened is None:
-        raise UserError("--bert_config_file is missing: the sizes of the BERT")
-    config = BertConfig.from_json_file(
-        path or _beside(opened, CONFIG_FILES, "--bert_config_file")
-    )
-    if opened is not None and config.hidden_act == "gelu":
-        config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
-    return config
-
-
 def _task_and_method(
     experiment: Experiment, sources: Sources
 ) -> Tuple[Task, TuningMethod]:
@@ -233,7 +209,7 @@ def describe_parameters(experiment: Experiment) -> str:
             do not fit.
     """
     sources = _open_sources(experiment)
-    config = _read_config(experiment, sources.opened)
+    config = pretrained.read_config(sources.opened, experiment.bert_config_file)
     task, method = _task_and_method(experiment, sources)
     task, _ = task.read(experiment.data_dir, ())
     return task_model.list_parameters(config, method, task.build_head).to_text()
@@ -251,13 +227,10 @@ def open_model(experiment: Experiment) -> Model:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT to start from"
         )
-    config = _read_config(experiment, opened)
-    tokenizer = FullTokenizer(
-        experiment.vocab_file
-        or _beside(opened, (VOCABULARY_FILE,), "--vocab_file"),
-        experiment.do_lower_case,
+    config = pretrained.read_config(opened, experiment.bert_config_file)
+    tokenizer = pretrained.read_tokenizer(
+        opened, config, experiment.vocab_file, experiment.do_lower_case
     )
-    _check_vocabulary(tokenizer, config)
     if experiment.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length is {experiment.max_seq_length}, but the model "
@@ -268,7 +241,9 @@ def open_model(experiment: Experiment) -> Model:
         _check_two_phases(method, trained)
     base = identify(opened.weights, modeling.list_variables(config))
     if sources.description is not None:
-        _check_same_model(sources, base, config, tokenizer)
+        pretrained.check_same_model(
+            sources.description, trained.source, base, config, tokenizer
+        )
         logging.info(
             "%s: trained on the task %s with %s",
             trained.source,
@@ -313,32 +288,6 @@ def complete(model: Model, task: Task) -> Setup:
     )
 
 
-def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:
-    """Compares the vocabulary with the model and with `--do_lower_case`."""
-    padding = config.vocab_size - tokenizer.vocab_size
-    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
-        raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
-            f"config says {config.vocab_size}; check --vocab_file"
-        )
-    if padding:
-        logging.info(
-            "the model has %d entries more than the vocabulary, which no text "
-            "uses",
-            padding,
-        )
-    if tokenizer.do_lower_case and tokenizer.is_cased:
-        raise UserError(
-            "the vocabulary has words with capital letters, which texts in "
-            "lower case never use; pass --do_lower_case=false"
-        )
-    if not tokenizer.do_lower_case and tokenizer.is_uncased:
-        raise UserError(
-            "the vocabulary has no words with capital letters, so each such "
-            "word of a text would be unknown; leave out --do_lower_case=false"
-        )
-
-
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
     """Refuses where a method of two phases cannot be trained."""
     if trained is not None:
@@ -352,37 +301,6 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
             f"{method.name} trains in two phases, in one process only, but "
             "TF_CONFIG names several"
         )
-
-
-def _check_same_model(
-    sources: Sources,
-    base: Base,
-    config: BertConfig,
-    tokenizer: FullTokenizer,
-) -> None:
-    """Compares the model with the one that something was trained upon."""
-    source, description = sources.trained.source, sources.description
-    expected = description["base"]["fingerprint"]
-    if not base.is_known_as(expected):
-        raise UserError(
-            f"{source} was trained upon another BERT (fingerprint "
-            f"{expected[:12]}) than {base.path} (fingerprint "
-            f"{base.fingerprint[:12]})"
-        )
-    if description["tokenizer"] != tokenizer.describe():
-        raise UserError(
-            f"{source} was trained with another vocabulary or another "
-            "--do_lower_case; pass those of its base"
-        )
-    for name, value in dataclasses.asdict(config).items():
-        before = description["bert_config"].get(name)
-        if name == "hidden_act" and modeling.same_activation(before, value):
-            continue
-        if before != value and not name.endswith("dropout_prob"):
-            raise UserError(
-                f"{source} was trained with {name} {before!r}, but the BERT "
-                f"config says {value!r}; check --bert_config_file"
-            )
 
 
 def _trained_method(
@@ -416,17 +334,6 @@ def _trained_method(
             f"flags say {wanted}"
         )
     return wanted
-
-
-def _beside(opened: InitCheckpoint, names: Tuple[str, ...], flag: str) -> str:
-    """The path of the first of `names` that lies beside a checkpoint."""
-    for name in names:
-        path = os.path.join(opened.folder, name)
-        if files.exists(path):
-            return path
-    raise UserError(
-        f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
-    )
 
 
 def describe_settings(model: Model) -> Dict[str, Any]:

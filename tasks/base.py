@@ -7,6 +7,7 @@ from typing import (
     Any,
     Dict,
     Generic,
+    List,
     Mapping,
     Sequence,
     Tuple,
@@ -69,6 +70,7 @@ class Task(abc.ABC, Generic[RowsType]):
         name: lower-case, as `--task_name` takes it.
         dev_splits: (suffix of the results' names, split) of each dev set.
         test_splits: the same of each test set.
+        columns: names of the texts that a row has, in order.
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
     """
@@ -79,6 +81,8 @@ class Task(abc.ABC, Generic[RowsType]):
     dev_splits = (("", "dev"),)
     test_splits = (("", "test"),)
     test_is_dev = False
+    # Tuple[str, ...]
+    columns = ()
 
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
@@ -122,6 +126,28 @@ class Task(abc.ABC, Generic[RowsType]):
     def summarize(self, rows: RowsType) -> str:
         """What the log says of a split beside its size, or ""."""
         return ""
+
+    @property
+    def numbers_of_texts(self) -> Tuple[int, ...]:
+        """How many texts a row may have."""
+        return (len(self.columns),)
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """How rows are read and answered, as JSON values: `restore_task`.
+
+        A trained head serves with others too.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
+        """Rows without labels, of texts that come from no file.
+
+        Args:
+            texts: of each row as many as `numbers_of_texts` allows, of all
+                rows equally many.
+        """
 
     @abc.abstractmethod
     def featurize(
@@ -195,6 +221,10 @@ class Task(abc.ABC, Generic[RowsType]):
             Paths of the files.
         """
         return ()
+
+    @abc.abstractmethod
+    def answer(self, rows: RowsType, predictions: Any) -> List[Dict[str, Any]]:
+        """What was decoded, as a JSON object for each row."""
 
     @abc.abstractmethod
     def write_predictions(

@@ -6,7 +6,7 @@ from errors import UserError
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
-from tasks.text_task import HeldOut
+from tasks.text_task import TEXT_COLUMNS, HeldOut
 
 
 def custom_task(
@@ -59,6 +59,11 @@ def custom_task(
             )
         return int(name)
 
+    columns = tuple(
+        str(name) if header else usual
+        for name, usual in zip((text_a_column, text_b_column), TEXT_COLUMNS)
+        if name is not None
+    )
     text_a, text_b, label, row_id = map(
         column, (text_a_column, text_b_column, label_column, id_column)
     )
@@ -69,6 +74,7 @@ def custom_task(
         "custom",
         labelled=Layout(text_a, text_b, label, header),
         unlabelled=Layout(text_a, text_b, None, header, row_id),
+        columns=columns,
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,
         names_rows=True,

@@ -13,6 +13,7 @@ NLI_LABELS = ("contradiction", "entailment", "neutral")
 
 COLA = TextClassification(
     "cola",
+    columns=("sentence",),
     labels=("0", "1"),
     labelled=Layout(text_a=3, label=1, header=False),
     unlabelled=Layout(text_a=1),
@@ -20,12 +21,14 @@ COLA = TextClassification(
 )
 SST_2 = TextClassification(
     "sst-2",
+    columns=("sentence",),
     labels=("0", "1"),
     labelled=Layout(text_a=0, label=1),
     unlabelled=Layout(text_a=1),
 )
 MRPC = TextClassification(
     "mrpc",
+    columns=("#1 String", "#2 String"),
     labels=("0", "1"),
     labelled=Layout(text_a=3, text_b=4, label=0),
     unlabelled=Layout(text_a=3, text_b=4),
@@ -33,12 +36,14 @@ MRPC = TextClassification(
 )
 STS_B = TextRegression(
     "sts-b",
+    columns=("sentence1", "sentence2"),
     labelled=Layout(text_a=7, text_b=8, label=9),
     unlabelled=Layout(text_a=7, text_b=8),
     scale=(0.0, 5.0),
 )
 QQP = TextClassification(
     "qqp",
+    columns=("question1", "question2"),
     labels=("0", "1"),
     # Three rows of the published training file are broken.
     labelled=Layout(text_a=3, text_b=4, label=5, skips_short_rows=True),
@@ -47,6 +52,7 @@ QQP = TextClassification(
 )
 MNLI = TextClassification(
     "mnli",
+    columns=("sentence1", "sentence2"),
     labels=NLI_LABELS,
     # gold_label is column 11 of the training file, 15 of the dev files.
     labelled=Layout("sentence1", "sentence2", "gold_label"),
@@ -56,18 +62,21 @@ MNLI = TextClassification(
 )
 QNLI = TextClassification(
     "qnli",
+    columns=("question", "sentence"),
     labels=ENTAILMENT,
     labelled=Layout(text_a=1, text_b=2, label=3),
     unlabelled=Layout(text_a=1, text_b=2),
 )
 RTE = TextClassification(
     "rte",
+    columns=("sentence1", "sentence2"),
     labels=ENTAILMENT,
     labelled=Layout(text_a=1, text_b=2, label=3),
     unlabelled=Layout(text_a=1, text_b=2),
 )
 WNLI = TextClassification(
     "wnli",
+    columns=("sentence1", "sentence2"),
     labels=("0", "1"),
     labelled=Layout(text_a=1, text_b=2, label=3),
     unlabelled=Layout(text_a=1, text_b=2),
@@ -75,6 +84,7 @@ WNLI = TextClassification(
 # The diagnostic set: a trained MNLI model answers it.
 AX = TextClassification(
     "ax",
+    columns=("sentence1", "sentence2"),
     labels=NLI_LABELS,
     labelled=Layout("Premise", "Hypothesis", "Label"),
     unlabelled=Layout(text_a=1, text_b=2),

@@ -27,6 +27,15 @@ from tokenization import FullTokenizer
 
 # A logit that no real one comes near to.
 NEVER = -1e30
+# What `Squad.settings` holds.
+SETTINGS = (
+    "doc_stride",
+    "max_query_length",
+    "n_best_size",
+    "max_answer_length",
+    "version_2_with_negative",
+    "null_score_diff_threshold",
+)
 # What training steps may be counted in.
 COUNTS = ("questions", "windows")
 
@@ -121,6 +130,7 @@ class Squad(Task[Sequence[Question]]):
     verbose_logging: bool = False
 
     test_is_dev = True
+    columns = ("question", "context")
 
     def describe(self):
         """Nothing: the head is the same for every file."""
@@ -177,22 +187,27 @@ class Squad(Task[Sequence[Question]]):
             raise UserError(f"{path} holds nothing to learn from")
         return [q for q in questions if q.id not in lost]
 
+    @property
+    def settings(self):
+        """How windows are cut and answers chosen."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    def make_rows(self, texts):
+        """Questions without answers."""
+        return [
+            Question(str(number), question, context, None)
+            for number, (question, context) in enumerate(texts)
+        ]
+
     def featurize(self, rows, tokenizer: FullTokenizer, max_seq_length):
         """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
-        windows = cut_windows(
+        return cut_windows(
             rows,
             tokenizer,
             max_seq_length,
             self.doc_stride,
             self.max_query_length,
         )
-        logging.info(
-            "%d questions make %d windows of at most %d tokens",
-            len(rows),
-            len(windows),
-            max_seq_length,
-        )
-        return windows
 
     def count_train_steps(self, features: Windows, batch_size, epochs):
         """Steps of a training, counted in questions or in windows.
@@ -246,6 +261,15 @@ class Squad(Task[Sequence[Question]]):
         odds = np.array([p.null_odds for p in predictions])
         return squad_scores.squad_2_scores(answers, texts, odds)
 
+    def answer(self, rows, predictions):
+        """`answer`, its `start` and `end` in the context, `score`s.
+
+        `answer` is "" and its place null where there is none. `score` is the
+        sum of the best answer's start and end logit, `null_score` that of "no
+        answer"; each is null where there is no such candidate.
+        """
+        return [_answer(prediction) for prediction in predictions]
+
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the files of google-research/bert.
 
@@ -265,6 +289,22 @@ class Squad(Task[Sequence[Question]]):
             paths.append(os.path.join(output_dir, name))
             files.write_parts(paths[-1], _json_object(zip(ids, values)))
         return tuple(paths)
+
+
+def _answer(prediction: Prediction) -> Dict[str, Any]:
+    candidates = prediction.candidates
+    scores = candidates.logits.sum(axis=1).tolist()
+    found = dict(zip(candidates.texts, zip(scores, candidates.spans)))
+    null_score, _ = found.pop("", (None, None))
+    best = max((score for score, _ in found.values()), default=None)
+    place = found[prediction.text][1] if prediction.text else (None, None)
+    return {
+        "answer": prediction.text,
+        "start": place[0],
+        "end": place[1],
+        "score": best,
+        "null_score": null_score,
+    }
 
 
 def _candidates(prediction: Prediction) -> List[Mapping[str, Any]]:

@@ -12,6 +12,10 @@ from tasks.squad_windows import Windows
 # Null odds where there is nothing to weigh against "no answer": the value
 # with which the published code begins its search.
 CERTAINLY_NONE = 1000000.0
+# Fewer questions are answered within a second or two.
+SHOWN_FROM = 2000
+# The place of "no answer".
+NOWHERE = (0, 0)
 
 
 class Candidates(NamedTuple):
@@ -20,10 +24,13 @@ class Candidates(NamedTuple):
     Attributes:
         texts: the answers; `""` for none.
         logits: float64 [n, 2], of start and end.
+        spans: of each the first character in the context and the first one
+            after it; `NOWHERE` for none.
     """
 
     texts: Tuple[str, ...]
     logits: np.ndarray
+    spans: Tuple[Tuple[int, int], ...]
 
     def probabilities(self) -> np.ndarray:
         """float64 [n], the softmax over the sums of both logits."""
@@ -90,7 +97,9 @@ def predict_answers(
     which is what that code's own search for the text comes to.
     """
     bounds = np.searchsorted(windows.question, np.arange(len(questions) + 1))
-    progress = Progress("answers", len(questions), "questions")
+    progress = None
+    if len(questions) >= SHOWN_FROM:
+        progress = Progress("answers", len(questions), "questions")
     predictions = []
     for number, question in enumerate(questions):
         rows = slice(bounds[number], bounds[number + 1])
@@ -98,8 +107,10 @@ def predict_answers(
         predictions.append(
             _predict_one(question, windows, rows, start, outputs, rules)
         )
-        progress.update(1)
-    progress.close()
+        if progress:
+            progress.update(1)
+    if progress:
+        progress.close()
     return predictions
 
 
@@ -107,7 +118,7 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
     if rows.start == rows.stop:
         # A context without tokens has no windows.
         return Prediction(
-            "", CERTAINLY_NONE, Candidates(("",), np.zeros((1, 2)))
+            "", CERTAINLY_NONE, Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
         )
     pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
     null = _null_logits(outputs["null_logits"][rows].astype(np.float64))
@@ -116,20 +127,24 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
         logits = np.concatenate([logits, null[np.newaxis]])
     texts: List[str] = []
     kept: List[np.ndarray] = []
+    spans: List[Tuple[int, int]] = []
     for at in np.argsort(-logits.sum(axis=1), kind="stable"):
         if len(texts) == rules.n_best_size:
             break
-        text = ""
+        text, span = "", NOWHERE
         if at != null_at:
-            text = _text(question.context, windows, context_start, pairs[at])
+            span = _span(question.context, windows, context_start, pairs[at])
+            text = join_words(question.context[slice(*span)])
             if text in texts:
                 continue
         texts.append(text)
         kept.append(logits[at])
+        spans.append(span)
     if not texts or rules.version_2_with_negative and "" not in texts:
         texts.append("")
         kept.append(null)
-    candidates = Candidates(tuple(texts), np.array(kept))
+        spans.append(NOWHERE)
+    candidates = Candidates(tuple(texts), np.array(kept), tuple(spans))
     if not rules.version_2_with_negative:
         return Prediction(texts[0], 0.0, candidates)
     best = next((i for i, text in enumerate(texts) if text), None)
@@ -212,10 +227,10 @@ def _has_most_context(places, context_first, length):
     return most
 
 
-def _text(context, windows, context_start, pair):
-    """The characters from a first to a last token."""
+def _span(context, windows, context_start, pair):
+    """First character of a first token, and the first after a last one."""
     first, last = context_start + pair
     start, end = windows.offsets[first, 0], windows.offsets[last, 1]
     if windows.unsure[first : last + 1].any():
         start, end = widen(context, start, end)
-    return join_words(context[start:end])
+    return int(start), int(end)

@@ -162,6 +162,18 @@ class TextClassification(TextTask):
         files.write_text(path, "\n".join(lines) + "\n")
         return (path,)
 
+    def answer(self, rows, predictions):
+        """`label`, its `probability`, and `scores`, those of all labels."""
+        probabilities, chosen = self.answers(predictions)
+        return [
+            {
+                "label": label,
+                "probability": max(row),
+                "scores": dict(zip(self.labels, row)),
+            }
+            for label, row in zip(chosen, probabilities.tolist())
+        ]
+
     def answers(self, predictions):
         """Probabilities, and the likeliest labels."""
         logits = predictions["logits"]

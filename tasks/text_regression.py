@@ -104,6 +104,13 @@ class TextRegression(TextTask):
         results["loss"] = float(np.mean(errors**2))
         return results
 
+    def answer(self, rows, predictions):
+        """`value`, within the task's scale if it has one."""
+        values = predictions["scores"].astype(np.float64)
+        if self.scale:
+            values = np.clip(values, *self.scale)
+        return [{"value": value} for value in values.tolist()]
+
     def answers(self, predictions):
         """The scores as they are; within a scale, if any, to three places."""
         scores = predictions["scores"].astype(np.float64)

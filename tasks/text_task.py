@@ -14,6 +14,8 @@ from tasks.base import SplitNames, Task, results_path
 from tasks.table_files import Layout, Rows, find_table, read_rows
 from tokenization import FullTokenizer
 
+# How a row's texts may be called, whatever the task.
+TEXT_COLUMNS = ("text", "text_b")
 # Texts that are tokenized at once: enough for all cores, bounded in memory.
 CHUNK = 4096
 
@@ -64,12 +66,14 @@ class TextTask(Task[Rows]):
             that is a file of its own.
         trained_as: the task whose heads serve this one too, itself without a
             training set; or None.
+        columns: names of a row's texts.
         names_rows: whether predictions are for the user's own eyes, with what
             names a row, instead of GLUE's.
     """
 
     labelled: Layout
     unlabelled: Layout
+    columns: Tuple[str, ...] = TEXT_COLUMNS[:1]
     metrics: Tuple[str, ...] = ("accuracy",)
     dev_splits: SplitNames = (("", "dev"),)
     test_splits: SplitNames = (("", "test"),)
@@ -129,6 +133,18 @@ class TextTask(Task[Rows]):
         ):
             raise UserError(f"{trained}, not on {self.name}")
         return self
+
+    @property
+    def settings(self):
+        """The columns of the user's own tables."""
+        return {"columns": list(self.columns)}
+
+    def make_rows(self, texts):
+        """Rows of one text or of pairs."""
+        text_a, *text_b = map(list, zip(*texts))
+        return Rows(
+            "", np.arange(len(texts)), text_a, text_b[0] if text_b else None
+        )
 
     @property
     def is_complete(self) -> bool:

@@ -49,7 +49,7 @@ MAY_IMPORT = {
         "optimization",
         "shared_layers",
     },
-    "weights": {"errors", "files", "modeling", "weights"},
+    "weights": {"errors", "files", "modeling", "tokenization", "weights"},
     "tasks": {
         "errors",
         "files",
@@ -89,10 +89,34 @@ MAY_IMPORT = {
         "tokenization",
         "weights",
     },
+    "serving": {
+        "engines",
+        "errors",
+        "files",
+        "input_pipeline",
+        "methods",
+        "methods.base",
+        "modeling",
+        "serving",
+        "task_model",
+        "tasks",
+        "tokenization",
+        "weights",
+    },
+    "predict": {
+        "adapter_library",
+        "errors",
+        "files",
+        "progress",
+        "runs",
+        "serving",
+        "start_tensorflow",
+        "tasks",
+    },
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
 }
-FOLDERS = ("engines", "methods", "runs", "tasks", "weights")
+FOLDERS = ("engines", "methods", "runs", "serving", "tasks", "weights")
 # Modules that are rooms of their own: what methods stand on is below the
 # paper's adapters, which are one of them.
 OWN_ROOMS = {"methods.base"}
@@ -170,7 +194,12 @@ def test_flags_are_read_in_entry_points_only():
     readers = {
         path.name for _, path in sources() if "FLAGS" in attributes(path)
     }
-    assert readers == {"flags.py", "run_classifier.py", "run_squad.py"}
+    assert readers == {
+        "flags.py",
+        "predict.py",
+        "run_classifier.py",
+        "run_squad.py",
+    }
 
 
 @pytest.mark.parametrize("name", ["TPUEstimator", "estimator.Estimator"])

@@ -18,6 +18,7 @@ from runs import setup
 from runs.setup import Experiment, Training
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
+from weights import pretrained
 
 TRAINING = Training(
     batch_size=8,
@@ -127,7 +128,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     assert found.config.vocab_size == padded
     folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
     experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
-    too_many = len(TINY_WORDS) + setup.MAX_VOCABULARY_PADDING
+    too_many = len(TINY_WORDS) + pretrained.MAX_VOCABULARY_PADDING
     config = json.loads((folder / "config.json").read_text())
     config["vocab_size"] = too_many
     (folder / "config.json").write_text(json.dumps(config))

@@ -439,7 +439,9 @@ def test_perfect_outputs_score_100(tokenizer, task, questions, names):
 
 def test_scores_are_those_of_the_version(tokenizer):
     predictions = [
-        Prediction("cat", odds, Candidates(("cat",), np.zeros((1, 2))))
+        Prediction(
+            "cat", odds, Candidates(("cat",), np.zeros((1, 2)), ((0, 3),))
+        )
         for odds in (0.5, -0.5)
     ]
     questions = [TWO[0], ask("q3", "the cat sat")]
@@ -459,11 +461,19 @@ PREDICTIONS = [
     Prediction(
         'a "cat"\n',
         -1.5,
-        Candidates(('a "cat"\n', ""), np.array([[2.0, 1.0], [0.5, 1.0]])),
+        Candidates(
+            ('a "cat"\n', ""),
+            np.array([[2.0, 1.0], [0.5, 1.0]]),
+            ((0, 7), (0, 0)),
+        ),
     ),
-    Prediction("", 1000000.0, Candidates(("",), np.array([[0.25, -1e30]]))),
     Prediction(
-        "\u6771\ud800", 0.1, Candidates(("\u6771\ud800",), np.zeros((1, 2)))
+        "", 1000000.0, Candidates(("",), np.array([[0.25, -1e30]]), ((0, 0),))
+    ),
+    Prediction(
+        "\u6771\ud800",
+        0.1,
+        Candidates(("\u6771\ud800",), np.zeros((1, 2)), ((0, 2),)),
     ),
 ]
 IDS = ['b"\n', "\udfff\u00e9", "a"]

@@ -98,7 +98,7 @@ def predict_windows(parts, starts, ends, rules=None, null=None):
 
 def listed(prediction):
     """(text, start logit, end logit) of the candidates."""
-    texts, logits = prediction.candidates
+    texts, logits, _ = prediction.candidates
     return [(text, *pair) for text, pair in zip(texts, logits.tolist())]
 
 
@@ -263,7 +263,9 @@ def test_equal_candidates_are_in_the_order_of_starts_not_of_places():
 
 def test_probabilities_are_a_softmax_over_sums():
     candidates = Candidates(
-        ("a", "b", "c"), np.log([[2.0, 3.0], [1.0, 3.0], [1.0, 1.0]])
+        ("a", "b", "c"),
+        np.log([[2.0, 3.0], [1.0, 3.0], [1.0, 1.0]]),
+        ((0, 1), (2, 3), (4, 5)),
     )
     np.testing.assert_allclose(
         candidates.probabilities(), [0.6, 0.3, 0.1], rtol=1e-12
@@ -271,7 +273,9 @@ def test_probabilities_are_a_softmax_over_sums():
 
 
 def test_probabilities_of_large_logits_are_finite():
-    candidates = Candidates(("a", "b"), np.array([[9e3, 9e3], [-9e3, 0.0]]))
+    candidates = Candidates(
+        ("a", "b"), np.array([[9e3, 9e3], [-9e3, 0.0]]), ((0, 1), (2, 3))
+    )
     assert candidates.probabilities().tolist() == [1.0, 0.0]
 
 

@@ -141,6 +141,17 @@ def write(
     files.write_json(os.path.join(folder, CONFIG_FILE), config)
 
 
+def read_config(folder: str) -> Dict[str, Any]:
+    """Reads `adapter_config.json` alone.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    return run_record.read_description(
+        os.path.join(folder, CONFIG_FILE), "the adapter's description"
+    )
+
+
 def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """Reads an adapter artifact.
 
@@ -153,10 +164,7 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
         UserError: a file is missing or damaged, or the two do not belong
             together.
     """
-    config_path = os.path.join(folder, CONFIG_FILE)
-    config = run_record.read_description(
-        config_path, "the adapter's description"
-    )
+    config = read_config(folder)
     path = os.path.join(folder, WEIGHTS_FILE)
     content = files.read_bytes(path, "the adapter's weights")
     if hashlib.sha256(content).hexdigest() != config.get("sha256"):

@@ -40,6 +40,7 @@ DESCRIPTION = {
     "task.held_out?": dict,
     "task.held_out?.share": float,
     "task.held_out?.seed": int,
+    "task_settings?": dict,
     "tokenizer": dict,
     "bert_config": dict,
     "training?": dict,

@@ -1,0 +1,238 @@
+r"""Answers texts by one trained adapter, or by many upon one BERT.
+
+    python predict.py --init_checkpoint=$BERT --adapter=out/mrpc/adapter \
+        --input=rows.tsv --output=answers.jsonl
+
+Without `--input` it reads lines from stdin and answers each at once. An answer
+is a line of JSON for each row and task, in the order of the rows.
+"""
+
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import start_tensorflow  # noqa: F401
+
+from absl import flags, logging
+
+import adapter_library
+import files
+from errors import UserError
+from progress import Progress
+from runs import flags as run_flags
+from serving import row_stream
+from serving.frozen_bert import FrozenBert
+from serving.predictor import LoadedTask, Predictor, check_row, task_name
+from tasks.text_task import TEXT_COLUMNS
+
+FLAGS = flags.FLAGS
+
+ALL = "all"
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    string(
+        "init_checkpoint",
+        None,
+        "The pretrained BERT that the adapters were trained upon: as for "
+        "run_classifier.py.",
+    )
+    string("bert_config_file", None, "BERT's sizes; default: beside the model.")
+    string("vocab_file", None, "The vocabulary; default: beside the model.")
+    flags.DEFINE_multi_string(
+        "adapter",
+        [],
+        "Folder of a trained adapter, or NAME=FOLDER; may be given several "
+        "times.",
+    )
+    string("library", None, "Folder of an adapter library.")
+    flags.DEFINE_list("task", [], f"Names of adapters in --library, or {ALL}.")
+    string(
+        "input",
+        None,
+        "File of rows: .tsv, .csv, .jsonl, or a row on each line; default: "
+        "stdin.",
+    )
+    string("output", None, "File of the answers; default: stdout.")
+    flags.DEFINE_list(
+        "columns",
+        None,
+        "Names of the texts' columns or JSON keys; default: as the adapter was "
+        "trained.",
+    )
+    integer(
+        "max_seq_length",
+        None,
+        "Longest input in tokens, more is cut off; default: as each adapter "
+        "was trained.",
+    )
+    integer("predict_batch_size", 32, "Rows computed at once.")
+    flags.DEFINE_enum(
+        "compute_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type of products and activations.",
+    )
+
+
+def named_folders() -> Dict[str, str]:
+    """The adapters' folders that the flags name, by their names.
+
+    Raises:
+        UserError: none is named, two have one name, or the library lacks one.
+    """
+    found: List[Tuple[str, str]] = []
+    for text in FLAGS.adapter:
+        name, separator, folder = text.partition("=")
+        # A folder may have an equals sign in its own name.
+        if not separator or files.exists(text):
+            name, folder = task_name(text), text
+        found.append((name, folder))
+    if bool(FLAGS.library) != bool(FLAGS.task):
+        raise UserError(
+            "--library and --task go together: --library=DIR --task=all, or "
+            "names with commas between them"
+        )
+    if FLAGS.library:
+        library = adapter_library.AdapterLibrary(FLAGS.library)
+        names = library.names() if FLAGS.task == [ALL] else FLAGS.task
+        found += [(name, library.folder(name)) for name in names]
+    if not found:
+        raise UserError(
+            "no adapter is named; pass --adapter=FOLDER, or --library=DIR and "
+            "--task"
+        )
+    names = [name for name, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"two adapters are called {name!r}; name them: "
+                f"--adapter=first=FOLDER --adapter=second=FOLDER"
+            )
+    return dict(found)
+
+
+def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
+    """How a row's texts may be called, which all tasks have to share.
+
+    Raises:
+        UserError: the tasks read different rows.
+    """
+    named = FLAGS.columns
+    first: Tuple[str, Any] = next(iter(tasks.items()))
+    for name, loaded in tasks.items():
+        if named and len(named) not in loaded.numbers_of_texts:
+            raise UserError(
+                f"--columns names {len(named)} columns, but {name} reads "
+                f"{' or '.join(map(str, loaded.numbers_of_texts))}"
+            )
+        if not named and loaded.task.columns != first[1].task.columns:
+            raise UserError(
+                f"{first[0]} reads the columns "
+                f"{', '.join(first[1].task.columns)}, but {name} "
+                f"{', '.join(loaded.task.columns)}; pass --columns if one row "
+                "serves both, or ask them one after the other"
+            )
+    own = first[1].task.columns
+    return [named] if named else [own, TEXT_COLUMNS[: len(own)]]
+
+
+def answer_lines(
+    predictor: Predictor, chunks: Iterator[List[row_stream.PlacedRow]]
+) -> Iterator[str]:
+    """A text for each chunk of rows: a line of JSON for each row and task.
+
+    Raises:
+        UserError: a row is malformed.
+    """
+    for chunk in chunks:
+        rows = [row for row, _ in chunk]
+        answers = []
+        for name in predictor.names:
+            loaded = predictor.task(name)
+            for row, where in chunk:
+                check_row(row, loaded, where)
+            answers.append(
+                [
+                    {"task": name, **answer}
+                    for answer in predictor.answer(loaded, rows)
+                ]
+            )
+        yield "".join(
+            json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n"
+            for of_row in zip(*answers)
+            for answer in of_row
+        )
+
+
+def open_predictor() -> Predictor:
+    """Loads what the flags name.
+
+    Raises:
+        UserError: something is missing, damaged, or does not fit.
+    """
+    for name in ("predict_batch_size", "max_seq_length"):
+        value = FLAGS[name].value
+        if value is not None and value < (3 if name == "max_seq_length" else 1):
+            raise UserError(f"--{name} is {value}, which is too small")
+    if not FLAGS.init_checkpoint:
+        raise UserError(
+            "--init_checkpoint is missing: the pretrained BERT that the "
+            "adapters were trained upon"
+        )
+    folders = named_folders()
+    predictor = Predictor(
+        FrozenBert.open(
+            FLAGS.init_checkpoint,
+            FLAGS.bert_config_file or "",
+            FLAGS.vocab_file or "",
+            FLAGS.compute_dtype,
+        ),
+        FLAGS.predict_batch_size,
+        FLAGS.max_seq_length,
+    )
+    for name, folder in folders.items():
+        predictor.add(folder, name)
+    return predictor
+
+
+def main() -> None:
+    """Answers what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    if FLAGS.input and not files.exists(FLAGS.input):
+        raise UserError(f"--input {FLAGS.input} does not exist")
+    if FLAGS.output:
+        folder = os.path.dirname(files.absolute(FLAGS.output))
+        if not files.is_folder(folder):
+            raise UserError(f"the folder {folder} of --output does not exist")
+    predictor = open_predictor()
+    columns = columns_of({n: predictor.task(n) for n in predictor.names})
+    if FLAGS.input:
+        progress = Progress("predict", files.size(FLAGS.input), "bytes")
+        rows = row_stream.file_rows(FLAGS.input, columns, progress.update)
+        write(answer_lines(predictor, row_stream.chunks(rows)))
+        progress.close()
+        return
+    rows = row_stream.pipe_rows(sys.stdin.buffer, columns)
+    grouped: Callable = row_stream.chunks
+    if row_stream.is_piped():
+        grouped = row_stream.chunks_at_once
+    write(answer_lines(predictor, grouped(rows)))
+
+
+def write(texts: Iterator[str]) -> None:
+    """Writes the answers, to stdout as soon as there are any."""
+    if FLAGS.output:
+        files.write_parts(FLAGS.output, (text.encode() for text in texts))
+        return
+    for text in texts:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

@@ -1,0 +1,1 @@
+"""Many trained tasks upon one BERT that is in memory once."""

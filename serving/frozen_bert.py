@@ -1,0 +1,189 @@
+"""One BERT in memory, and what computes any trained task upon it.
+
+What an adapter has trained is an argument of the computation, not a part of
+it. So adapters of one kind share one function: adding, swapping or removing
+one builds nothing, and threads do not disturb each other.
+"""
+
+import dataclasses
+import threading
+from typing import Any, Callable, Dict, Hashable, Mapping, Optional
+
+import tensorflow as tf
+
+import modeling
+import task_model
+from engines import Hardware, Job, devices
+from engines.training_step import predict
+from errors import UserError
+from methods.base import TuningMethod
+from modeling import BertConfig
+from task_model import ParameterTable, TaskModel
+from tasks.base import Task
+from tokenization import FullTokenizer
+from weights import pretrained
+from weights.base import Base, Weights, check_shape, identify
+from weights.sources import InitCheckpoint, open_init_checkpoint
+
+# (values by name, batch) -> the head's outputs [B, ...] by name.
+Compute = Callable[[Mapping[str, tf.Tensor], Mapping[str, Any]], Dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskKind:
+    """What all adapters of one kind have in common.
+
+    Attributes:
+        table: their variables.
+        compute: what computes every one of them.
+    """
+
+    table: ParameterTable
+    compute: Compute
+
+
+class FrozenBert:
+    """A pretrained BERT, whose variables exist once.
+
+    Attributes:
+        config: its sizes.
+        weights: what it was read from.
+        base: which BERT it is.
+    """
+
+    def __init__(
+        self,
+        opened: InitCheckpoint,
+        config: BertConfig,
+        vocab_file: str = "",
+        compute_dtype: str = "float32",
+    ):
+        """Reads every variable.
+
+        Args:
+            opened: the pretrained model.
+            config: its sizes.
+            vocab_file: its vocabulary; "" for the one beside it.
+            compute_dtype: of products and activations, `float32` or
+                `bfloat16`.
+
+        Raises:
+            UserError: a variable is missing, damaged or of another shape.
+        """
+        self.config = config
+        self.weights: Weights = opened.weights
+        self._opened, self._vocab_file = opened, vocab_file
+        variables = modeling.list_variables(config)
+        self.base: Base = identify(opened.weights, variables)
+        hardware = Hardware()
+        self._lanes = devices.use_lanes(hardware)
+        self._compute_dtype = compute_dtype
+        devices.choose_graph_optimizer(hardware, compute_dtype)
+        self._variables = {
+            name: tf.Variable(opened.weights.read(name), trainable=False)
+            for name in variables
+            if name in opened.weights.shapes
+        }
+        self._tokenizers: Dict[Optional[bool], FullTokenizer] = {}
+        self._kinds: Dict[Hashable, TaskKind] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        bert_config_file: str = "",
+        vocab_file: str = "",
+        compute_dtype: str = "float32",
+    ) -> "FrozenBert":
+        """Opens what `--init_checkpoint` names; arguments as its flags.
+
+        Raises:
+            UserError: the model, its config or its vocabulary is missing or
+                damaged, or it is a training's checkpoint.
+        """
+        opened = open_init_checkpoint(path)
+        if opened.trained is not None:
+            raise UserError(
+                f"{opened.path} is a training's checkpoint; pass the "
+                f"pretrained BERT as --init_checkpoint ({opened.folder}), and "
+                "the run's folder adapter/ as --adapter"
+            )
+        config = pretrained.read_config(opened, bert_config_file)
+        bert = cls(opened, config, vocab_file, compute_dtype)
+        # So that a bad vocabulary is found now.
+        bert.tokenizer()
+        return bert
+
+    def tokenizer(self, do_lower_case: Optional[bool] = None) -> FullTokenizer:
+        """Its tokenizer; None for the letters' case that the words tell.
+
+        Raises:
+            UserError: the vocabulary cannot be read, or does not fit.
+        """
+        with self._lock:
+            if do_lower_case not in self._tokenizers:
+                self._tokenizers[do_lower_case] = pretrained.read_tokenizer(
+                    self._opened, self.config, self._vocab_file, do_lower_case
+                )
+            return self._tokenizers[do_lower_case]
+
+    def kind(self, method: TuningMethod, task: Task) -> TaskKind:
+        """What computes a task that was trained by a method.
+
+        Raises:
+            UserError: this BERT cannot take the method's arguments, or lacks
+                a variable that the task needs.
+        """
+        table = task_model.list_parameters(self.config, method, task.build_head)
+        key = (str(method), *((p.name, p.shape) for p in table.parameters))
+        with self._lock:
+            if key not in self._kinds:
+                for p in table.parameters:
+                    if not (p.trained or p.is_added):
+                        check_shape(self.weights, p.name, p.shape)
+                compute = self._make_function(method, task, table)
+                self._kinds[key] = TaskKind(table, compute)
+            return self._kinds[key]
+
+    def _make_function(
+        self, method: TuningMethod, task: Task, table: ParameterTable
+    ) -> Compute:
+        """What computes a kind of tasks; it is traced at its first call."""
+        numbers = tf.TensorSpec([None, None], tf.int32)
+        batch_signature = {
+            "input_ids": numbers,
+            "input_mask": numbers,
+            "segment_ids": numbers,
+            "row": tf.TensorSpec([None], tf.int32),
+        }
+        values_signature = {
+            p.name: tf.TensorSpec(p.shape, tf.float32)
+            for p in table.parameters
+            if p.trained or p.is_added
+        }
+        job = Job(
+            build_model=lambda create: TaskModel(
+                self.config, method, task.build_head, create
+            ),
+            table=table,
+            initial_values={},
+            output_dir="",
+            seed=0,
+            length=None,
+            lanes=self._lanes,
+            compute_dtype=self._compute_dtype,
+        )
+
+        @tf.function(
+            input_signature=[values_signature, batch_signature], autograph=False
+        )
+        def compute(values, batch):
+            def create(name, shape, initializer):
+                del shape, initializer
+                own = values.get(name)
+                return self._variables[name] if own is None else own
+
+            return predict(job, job.build_model(create), batch)
+
+        return compute

@@ -1,0 +1,85 @@
+"""The task that a trained adapter's description means, without its data."""
+
+from typing import Any, Dict, Mapping
+
+from errors import UserError
+from tasks import TASKS
+from tasks.base import Task
+from tasks.custom import custom_task
+from tasks.squad import Squad
+from tasks.text_task import TEXT_COLUMNS
+
+# As `run_squad.py` has them; those of adapters that do not say.
+SQUAD_SETTINGS: Dict[str, Any] = {
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "n_best_size": 20,
+    "max_answer_length": 30,
+    "version_2_with_negative": False,
+    "null_score_diff_threshold": 0.0,
+}
+
+
+def restore_task(
+    description: Mapping[str, Any], settings: Mapping[str, Any], source: str
+) -> Task:
+    """The task of a trained head, ready to predict.
+
+    Args:
+        description: `task` of `adapter_config.json`.
+        settings: `task_settings` of the same file; may be empty.
+        source: the file, for messages.
+
+    Raises:
+        UserError: no task is described so.
+    """
+    name = description["name"]
+    if name == "squad":
+        task: Task = _restore_squad(settings, source)
+    elif name == "custom":
+        task = _restore_custom(description, settings, source)
+    elif name in TASKS:
+        task = TASKS[name]
+    else:
+        raise UserError(
+            f"{source} was trained on the task {name!r}, which this version "
+            f"does not know; expected {', '.join(TASKS)}, squad or custom"
+        )
+    return task.restore(description, source)
+
+
+def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
+    found = dict(SQUAD_SETTINGS)
+    for name, value in settings.items():
+        if name not in found:
+            raise UserError(f"{source}: task_settings has an unknown {name!r}")
+        expected = type(found[name])
+        if type(value) is int and expected is float:
+            value = float(value)
+        if type(value) is not expected or expected is int and value < 1:
+            raise UserError(
+                f"{source}: task_settings.{name} is {value!r}, expected a "
+                f"value like {found[name]!r}"
+            )
+        found[name] = value
+    return Squad("squad", train_file="", predict_file="", **found)
+
+
+def _restore_custom(
+    description: Mapping[str, Any], settings: Mapping[str, Any], source: str
+) -> Task:
+    pairs = bool(description.get("pairs"))
+    columns = settings.get("columns", list(TEXT_COLUMNS[: 1 + pairs]))
+    if (
+        not isinstance(columns, list)
+        or len(columns) != 1 + pairs
+        or not all(isinstance(column, str) for column in columns)
+    ):
+        raise UserError(
+            f"{source}: task_settings.columns is {columns!r}, expected the "
+            f"names of {1 + pairs} columns"
+        )
+    return custom_task(
+        **dict(zip(("text_a_column", "text_b_column"), columns)),
+        regression=bool(description.get("regression")),
+    )

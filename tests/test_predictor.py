@@ -1,0 +1,325 @@
+"""Texts in, answers out: equal to each task alone, whatever else is loaded."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES, TINY_CONTEXTS
+from test_methods_runs import TEXTS
+from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
+
+from errors import UserError
+from serving.frozen_bert import FrozenBert
+from serving.predictor import Predictor
+from tasks.restored import restore_task
+from tasks.text_task import make_row
+from tokenization import FullTokenizer
+
+TASK = restore_task(CLASSIFICATION, {}, "test")
+ROWS = [text for text, _ in SENTENCES]
+METHODS = [*TEXTS, "full", "top_layers(k=1)", "layernorm", "head"]
+PAIR = {"name": "custom", "labels": ["no", "yes"], "pairs": True}
+SCORES = {"name": "custom", "regression": True, "pairs": False}
+
+
+@pytest.fixture
+def make(tiny_bert, tmp_path):
+    """Writes an adapter of a name, and tells its folder."""
+
+    def write(name, text="houlsby(size=4)", description=None, **more):
+        task = restore_task(description or CLASSIFICATION, {}, "test")
+        folder = tmp_path / name / "adapter"
+        made = make_artifact(folder, tiny_bert, text, task, description, **more)
+        return str(folder), made
+
+    return write
+
+
+@pytest.fixture
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+def probabilities(answers):
+    return np.array([list(answer["scores"].values()) for answer in answers])
+
+
+def expected_of(bert, made, task, rows):
+    """The logits of each row alone."""
+    tokenizer = FullTokenizer(str(bert / "vocab.txt"))
+    features = [
+        make_row(a, b, tokenizer, LENGTH)
+        for a, b in (
+            [*tokenizer.encode_ids(list(row)), None][:2] for row in rows
+        )
+    ]
+    outputs = outputs_of(bert, *made, task, features)
+    return np.array([output["logits"] for output in outputs])
+
+
+@pytest.mark.parametrize("text", METHODS)
+def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
+    folder, made = make("a", text)
+    predictor = Predictor(bert, batch_size=3)
+    predictor.add(folder, "a")
+    logits = expected_of(tiny_bert, made, TASK, [(row,) for row in ROWS])
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    answers = predictor("a", ROWS)
+    np.testing.assert_allclose(probabilities(answers), expected, atol=1e-5)
+    assert [a["label"] for a in answers] == [
+        CLASSIFICATION["labels"][i] for i in logits.argmax(axis=1)
+    ]
+    assert all(a["probability"] == max(a["scores"].values()) for a in answers)
+
+
+def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
+    first, _ = make("first", seed=1)
+    second, _ = make("second", seed=2)
+    predictor = Predictor(bert)
+    predictor.add(first, "task")
+    before = probabilities(predictor("task", ROWS))
+    kind, variables = predictor.task("task").kind, dict(bert._variables)
+    predictor.add(second, "task")
+    after = probabilities(predictor("task", ROWS))
+    predictor.add(first, "other")
+    assert abs(before - after).max() > 1e-3
+    np.testing.assert_array_equal(
+        probabilities(predictor("other", ROWS)), before
+    )
+    assert predictor.task("other").kind is kind
+    assert kind.compute.experimental_get_tracing_count() == 1
+    assert all(bert._variables[name] is v for name, v in variables.items())
+    # What an adapter holds is its own: none of BERT's variables.
+    values = predictor.task("task").values
+    assert sum(v.shape.num_elements() for v in values.values()) < 3000
+
+
+def test_threads_ask_while_adapters_come_and_go(make, bert):
+    folders = {name: make(name, seed=i)[0] for i, name in enumerate("abc")}
+    predictor = Predictor(bert)
+    for name in "ab":
+        predictor.add(folders[name], name)
+    expected = {name: predictor(name, ROWS) for name in "ab"}
+    wrong, done = [], threading.Event()
+
+    def ask(name):
+        for _ in range(10):
+            if predictor(name, ROWS) != expected[name]:
+                wrong.append(name)
+
+    def change():
+        while not done.is_set():
+            predictor.add(folders["c"], "c")
+            predictor.remove("c")
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    threads = [
+        threading.Thread(target=ask, args=(name,)) for name in "abababab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    changing.join()
+    assert not wrong
+
+
+def test_a_text_a_list_and_an_iterator(make, bert, monkeypatch):
+    folder, _ = make("a")
+    monkeypatch.setattr("serving.predictor.CHUNK", 3)
+    predictor = Predictor(bert)
+    predictor.add(folder, "a")
+    expected = predictor("a", ROWS)
+    assert isinstance(expected, list)
+    alone = predictor("a", ROWS[0])
+    assert alone["label"] == expected[0]["label"]
+    np.testing.assert_allclose(
+        probabilities([alone]), probabilities(expected[:1]), atol=1e-6
+    )
+    read = []
+
+    def texts():
+        for row in ROWS:
+            read.append(row)
+            yield row
+
+    answers = predictor("a", texts())
+    assert not read
+    first = next(answers)
+    assert len(read) == 3
+    found = probabilities([first, *answers])
+    np.testing.assert_allclose(found, probabilities(expected), atol=1e-6)
+    assert predictor("a", []) == []
+    assert list(predictor("a", iter([]))) == []
+
+
+def test_pairs_and_scores(make, bert, tiny_bert):
+    pair, made = make("pair", description=PAIR)
+    score, _ = make("score", description=SCORES)
+    predictor = Predictor(bert)
+    predictor.add(pair, "pair")
+    predictor.add(score, "score")
+    rows = list(zip(ROWS, ROWS[1:]))
+    task = restore_task(PAIR, {}, "test")
+    logits = expected_of(tiny_bert, made, task, rows)
+    assert [a["label"] for a in predictor("pair", rows)] == [
+        PAIR["labels"][i] for i in logits.argmax(axis=1)
+    ]
+    assert predictor("pair", rows[0]).keys() == {
+        "label",
+        "probability",
+        "scores",
+    }
+    (value,) = predictor("score", ROWS[0]).values()
+    assert isinstance(value, float)
+
+
+def test_where_pairs_are_not_told_both_are_taken(make, bert):
+    either = {**CLASSIFICATION, "pairs": None}
+    folder, _ = make("a", description=either)
+    single, _ = make("single")
+    predictor = Predictor(bert)
+    predictor.add(folder, "a")
+    predictor.add(single, "single")
+    rows = [ROWS[0], (ROWS[1], ROWS[2]), ROWS[3]]
+    mixed = predictor("a", rows)
+    np.testing.assert_allclose(
+        probabilities(mixed[::2]),
+        probabilities(predictor("single", rows[::2])),
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        probabilities(mixed[1:2]),
+        probabilities([predictor("a", rows[1])]),
+        atol=1e-6,
+    )
+
+
+def test_questions_are_answered_as_the_run_answered_them(
+    answer, squad_flags, tiny_bert
+):
+    import json
+
+    answer(**squad_flags, do_predict=True, version_2_with_negative=True)
+    out = squad_flags["output_dir"]
+    expected = json.loads((out / "predictions.json").read_text())
+    odds = json.loads((out / "null_odds.json").read_text())
+    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
+    rows = [(question, context) for context, _, question in TINY_CONTEXTS]
+    answers = predictor("squad", rows)
+    for number, (found, (_, context)) in enumerate(zip(answers, rows)):
+        assert found["answer"] == expected[f"q{number}"]
+        assert found["null_score"] - found["score"] == pytest.approx(
+            odds[f"q{number}"], abs=1e-4
+        )
+        if found["answer"]:
+            part = context[found["start"] : found["end"]]
+            assert " ".join(part.split()) == found["answer"]
+        else:
+            assert found["start"] is found["end"] is None
+    empty = predictor("squad", ("is the cat ?", ""))
+    assert empty["answer"] == ""
+
+
+def test_settings_of_an_artifact_are_used(make, bert):
+    description = {"name": "squad"}
+    folder, _ = make(
+        "q",
+        description=description,
+        task_settings={"max_answer_length": 1},
+    )
+    predictor = Predictor(bert)
+    predictor.add(folder, "q")
+    rows = [(question, context) for context, _, question in TINY_CONTEXTS]
+    assert all(len(a["answer"].split()) <= 1 for a in predictor("q", rows))
+    folder, _ = make(
+        "bad", description=description, task_settings={"doc_stride": "far"}
+    )
+    with pytest.raises(UserError, match="doc_stride is 'far', expected"):
+        predictor.add(folder)
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (("a", "b"), "row 2: found 2 texts, but the task custom reads 1: text"),
+        (3, "a row is a int, expected a text"),
+        (None, "a row is a NoneType"),
+        ("\ud800", "row 2: the text holds half a character"),
+        ((3,), "row 2: found a int, expected a text"),
+    ],
+)
+def test_what_is_no_row_is_refused(make, bert, row, message):
+    predictor = Predictor(bert)
+    predictor.add(make("a")[0], "a")
+    with pytest.raises(UserError, match=message):
+        predictor("a", ["the cat", row])
+
+
+def test_names(make, bert):
+    predictor = Predictor(bert)
+    folder, _ = make("a")
+    with pytest.raises(UserError, match="no adapter is called 'a'; loaded: no"):
+        predictor("a", "the cat")
+    assert predictor.add(folder) == "custom"
+    with pytest.raises(UserError, match="loaded: custom"):
+        predictor.remove("a")
+    predictor.remove("custom")
+    assert predictor.names == []
+
+
+def test_two_adapters_of_one_task_need_names(make, tiny_bert):
+    folders = [make("a")[0], make("b", seed=1)[0]]
+    with pytest.raises(UserError, match="two adapters are of the task custom"):
+        Predictor.load(str(tiny_bert), folders)
+    predictor = Predictor.load(str(tiny_bert), dict(zip("ab", folders)))
+    assert predictor.names == ["a", "b"]
+
+
+def test_the_length_is_the_adapters_own_unless_another_is_given(make, bert):
+    folder, _ = make("a")
+    predictor = Predictor(bert)
+    predictor.add(folder)
+    long = " ".join(["cat"] * 100)
+    cut = " ".join(["cat"] * (LENGTH - 2))
+    assert predictor("custom", long) == predictor("custom", cut)
+    other = Predictor(bert, max_seq_length=10)
+    other.add(folder)
+    assert other("custom", long) == other("custom", "cat " * 8)
+    with pytest.raises(UserError, match="max_seq_length is 33, but the model"):
+        Predictor(bert, max_seq_length=33)
+
+
+def test_infinite_outputs_are_refused(make, bert):
+    folder, _ = make("a")
+    predictor = Predictor(bert)
+    predictor.add(folder)
+    values = predictor.task("custom").values
+    values["output_bias"] = tf.constant([np.nan, 0.0], tf.float32)
+    with pytest.raises(UserError, match="custom: the model's outputs for 1 of"):
+        predictor("custom", "the cat")
+
+
+def test_another_bert_is_refused(make, tiny_bert, tmp_path):
+    import shutil
+
+    import safetensors.numpy
+
+    folder, _ = make("a")
+    other = tmp_path / "other"
+    shutil.copytree(tiny_bert, other)
+    path = other / "model.safetensors"
+    weights = safetensors.numpy.load_file(path)
+    weights["pooler.dense.bias"] = weights["pooler.dense.bias"] + 1
+    safetensors.numpy.save_file(weights, path)
+    with pytest.raises(UserError, match="was trained upon another BERT"):
+        Predictor.load(str(other), [folder])
+
+
+def test_a_trainings_checkpoint_is_no_base(classify, tiny_flags):
+    classify(**tiny_flags)
+    with pytest.raises(UserError, match="is a training's checkpoint; pass the"):
+        Predictor.load(str(tiny_flags["output_dir"]))

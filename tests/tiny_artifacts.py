@@ -1,0 +1,97 @@
+"""Adapters of the tiny BERT with random values, made without training."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+import modeling
+import task_model
+from hooks import Context
+from methods.parsing import parse
+from task_model import TaskModel
+from tokenization import FullTokenizer
+from weights import adapter_artifact, pretrained
+from weights.base import identify
+from weights.sources import open_init_checkpoint
+
+CLASSIFICATION = {"name": "custom", "labels": ["bad", "good"], "pairs": False}
+LENGTH = 24
+
+
+def read_base(folder):
+    """The weights of a BERT, its sizes, and which it is."""
+    opened = open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    base = identify(opened.weights, modeling.list_variables(config))
+    return opened.weights, config, base
+
+
+def random_values(table, weights, seed):
+    """Values of all that is trained, near the base's where it has any."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for p in table.trained:
+        noise = rng.normal(0, 0.2, p.shape).astype(np.float32)
+        near = not p.is_added
+        values[p.name] = weights.read(p.name) + noise if near else noise
+    return values
+
+
+def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
+    """Writes an adapter of a method and a task.
+
+    Returns:
+        The method that its values are of, and all of these.
+    """
+    method = parse(text)
+    weights, config, base = read_base(bert)
+    table = task_model.list_parameters(config, method, task.build_head)
+    values = random_values(table, weights, seed)
+    kept, values = method.finish(config, values)
+    stored = values
+    if method.changes_few:
+        stored = adapter_artifact.changes(values, weights.read)
+    folder.mkdir(parents=True)
+    adapter_artifact.write(
+        str(folder),
+        {
+            "method": str(kept),
+            "task": description or CLASSIFICATION,
+            "base": base.describe(),
+            "tokenizer": FullTokenizer(str(bert / "vocab.txt")).describe(),
+            "bert_config": dataclasses.asdict(config),
+            "training": {"max_seq_length": LENGTH},
+            **more,
+        },
+        stored,
+    )
+    return kept, values
+
+
+def outputs_of(bert, method, values, task, features):
+    """The head's outputs of each row alone, computed without any sharing."""
+    weights, config, _ = read_base(bert)
+    table = task_model.list_parameters(config, method, task.build_head)
+    own = {p.name: p for p in table.parameters}
+
+    def create(name, shape, initializer):
+        p = own[name]
+        if name in values:
+            return tf.Variable(values[name], trainable=p.trained)
+        if p.is_added:
+            value = modeling.initial_values(name, shape, initializer, 0)
+            return tf.Variable(value, trainable=False)
+        return tf.Variable(weights.read(name), trainable=False)
+
+    model = TaskModel(config, method, task.build_head, create)
+    rows = []
+    for tokens, segments in features:
+        batch = {
+            "input_ids": tf.constant([tokens]),
+            "input_mask": tf.ones([1, len(tokens)], tf.int32),
+            "segment_ids": tf.constant([segments]),
+        }
+        found = model(batch, Context(batch["input_mask"]))
+        rows.append({name: value.numpy()[0] for name, value in found.items()})
+    return rows

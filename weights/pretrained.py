@@ -1,0 +1,149 @@
+"""What lies beside a pretrained model's weights: its sizes and vocabulary."""
+
+import dataclasses
+import os
+from typing import Any, Mapping, Optional, Tuple
+
+from absl import logging
+
+import files
+import modeling
+from errors import UserError
+from modeling import BertConfig
+from tokenization import FullTokenizer
+from weights.base import Base
+from weights.sources import InitCheckpoint
+
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILES = ("bert_config.json", "config.json")
+# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
+MAX_VOCABULARY_PADDING = 1023
+
+
+def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
+    """Reads the BERT config that is named, or lies beside the model.
+
+    Its `gelu` is the error function where it, or the weights, are Hugging
+    Face's.
+
+    Args:
+        opened: the model, or None if there is none.
+        path: of the config; "" for the one beside the model.
+
+    Raises:
+        UserError: there is no config, or it cannot be read.
+    """
+    if not path and opened is None:
+        raise UserError("--bert_config_file is missing: the sizes of the BERT")
+    config = BertConfig.from_json_file(
+        path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    )
+    if opened is not None and config.hidden_act == "gelu":
+        config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
+    return config
+
+
+def read_tokenizer(
+    opened: InitCheckpoint,
+    config: BertConfig,
+    path: str = "",
+    do_lower_case: Optional[bool] = None,
+) -> FullTokenizer:
+    """Reads the vocabulary that is named, or lies beside the model.
+
+    Args:
+        opened: the model.
+        config: of the model.
+        path: of the vocabulary; "" for the one beside the model.
+        do_lower_case: whether to lower-case texts; None to do so unless the
+            vocabulary has words with capital letters.
+
+    Raises:
+        UserError: it cannot be read, or does not fit the model or the letters'
+            case.
+    """
+    path = path or _beside(opened, (VOCABULARY_FILE,), "--vocab_file")
+    tokenizer = FullTokenizer(path, do_lower_case is not False)
+    if do_lower_case is None and tokenizer.is_cased:
+        tokenizer = FullTokenizer(path, False)
+    _check_vocabulary(tokenizer, config)
+    return tokenizer
+
+
+def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:
+    """Compares the vocabulary with the model and with `--do_lower_case`."""
+    padding = config.vocab_size - tokenizer.vocab_size
+    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
+            f"config says {config.vocab_size}; check --vocab_file"
+        )
+    if padding:
+        logging.info(
+            "the model has %d entries more than the vocabulary, which no text "
+            "uses",
+            padding,
+        )
+    if tokenizer.do_lower_case and tokenizer.is_cased:
+        raise UserError(
+            "the vocabulary has words with capital letters, which texts in "
+            "lower case never use; pass --do_lower_case=false"
+        )
+    if not tokenizer.do_lower_case and tokenizer.is_uncased:
+        raise UserError(
+            "the vocabulary has no words with capital letters, so each such "
+            "word of a text would be unknown; leave out --do_lower_case=false"
+        )
+
+
+def check_same_model(
+    description: Mapping[str, Any],
+    source: str,
+    base: Base,
+    config: BertConfig,
+    tokenizer: FullTokenizer,
+) -> None:
+    """Compares a model with the one that something was trained upon.
+
+    Args:
+        description: `run.json` or `adapter_config.json` of what was trained.
+        source: where that lies, for messages.
+        base: the model.
+        config: its sizes.
+        tokenizer: its vocabulary.
+
+    Raises:
+        UserError: they differ; the message says in what.
+    """
+    expected = description["base"]["fingerprint"]
+    if not base.is_known_as(expected):
+        raise UserError(
+            f"{source} was trained upon another BERT (fingerprint "
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
+        )
+    if description["tokenizer"] != tokenizer.describe():
+        raise UserError(
+            f"{source} was trained with another vocabulary or another "
+            "--do_lower_case; pass those of its base"
+        )
+    for name, value in dataclasses.asdict(config).items():
+        before = description["bert_config"].get(name)
+        if name == "hidden_act" and modeling.same_activation(before, value):
+            continue
+        if before != value and not name.endswith("dropout_prob"):
+            raise UserError(
+                f"{source} was trained with {name} {before!r}, but the BERT "
+                f"config says {value!r}; check --bert_config_file"
+            )
+
+
+def _beside(opened: InitCheckpoint, names: Tuple[str, ...], flag: str) -> str:
+    """The path of the first of `names` that lies beside a checkpoint."""
+    for name in names:
+        path = os.path.join(opened.folder, name)
+        if files.exists(path):
+            return path
+    raise UserError(
+        f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
+    )
