@@ -1,0 +1,202 @@
+"""`predict.py` as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import (
+    ROOT,
+    SENTENCES,
+    entry_point,
+    own_lines,
+    run_process,
+    write_table,
+)
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+import predict
+from errors import UserError
+from tasks.restored import restore_task
+
+ROWS = [text for text, _ in SENTENCES]
+
+
+@pytest.fixture
+def ask():
+    """Runs `predict.py` with flags, within this process."""
+    with entry_point(predict) as run:
+        yield run
+
+
+@pytest.fixture
+def adapters(tiny_bert, tmp_path):
+    """Folders of two adapters of one task."""
+    folders = []
+    for seed, name in enumerate("ab"):
+        folders.append(tmp_path / name)
+        make_artifact(
+            folders[-1],
+            tiny_bert,
+            "houlsby(size=4)",
+            restore_task(CLASSIFICATION, {}, "test"),
+            seed=seed,
+        )
+    return folders
+
+
+@pytest.fixture
+def flags(tiny_bert, adapters, tmp_path):
+    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    return {
+        "init_checkpoint": tiny_bert,
+        "adapter": adapters[0],
+        "input": tmp_path / "rows.txt",
+        "output": tmp_path / "answers.jsonl",
+    }
+
+
+def answers_in(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_labels_are_those_of_the_run(
+    ask, tiny_flags, tiny_bert, tiny_data, tmp_path
+):
+    flags = {**tiny_flags, "do_predict": True, "num_train_epochs": 1}
+    run_process(*(f"--{name}={value}" for name, value in flags.items()))
+    out = tiny_flags["output_dir"]
+    answers = tmp_path / "answers.jsonl"
+    ask(
+        init_checkpoint=tiny_bert,
+        adapter=out / "adapter",
+        input=tiny_data / "test.tsv",
+        output=answers,
+    )
+    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
+    found = answers_in(answers)
+    assert len(found) == len(lines) == 7
+    for answer, line in zip(found, lines):
+        _, label, probability = line.split("\t")
+        assert list(answer) == ["task", "label", "probability", "scores"]
+        assert (answer["task"], answer["label"]) == ("custom", label)
+        assert answer["probability"] == pytest.approx(float(probability), 1e-5)
+
+
+def test_several_adapters_answer_each_row(ask, adapters, flags, tmp_path):
+    first, second = adapters
+    flags["adapter"] = f"one={first}"
+    command = [f"--{name}={value}" for name, value in flags.items()]
+    command.append(f"--adapter=two={second}")
+    run_process(*command, program="predict.py")
+    found = answers_in(flags["output"])
+    assert [a["task"] for a in found] == ["one", "two"] * len(ROWS)
+    assert found[0]["scores"] != found[1]["scores"]
+    flags["adapter"] = second
+    ask(**flags)
+    assert [a["scores"] for a in answers_in(flags["output"])] == [
+        a["scores"] for a in found[1::2]
+    ]
+
+
+def test_equal_files_get_equal_bytes(ask, flags):
+    ask(**flags)
+    first = flags["output"].read_bytes()
+    ask(**flags)
+    assert flags["output"].read_bytes() == first
+
+
+def test_a_typed_line_is_answered_at_once(tiny_bert, adapters):
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "predict.py",
+            f"--init_checkpoint={tiny_bert}",
+            f"--adapter={adapters[0]}",
+        ],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for row in ROWS[:2]:
+            process.stdin.write(row + "\n")
+            process.stdin.flush()
+            # Nothing more comes until this is read.
+            answer = json.loads(process.stdout.readline())
+            assert answer["label"] in CLASSIFICATION["labels"]
+        process.stdin.write("the cat\tthe dog\n")
+        process.stdin.close()
+        assert process.stdout.read() == ""
+        assert own_lines(process.stderr.read()) == [
+            "error: stdin:3: found 2 texts with tabs between them, expected 1"
+        ]
+        assert process.wait() == 1
+
+
+def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
+    many = tmp_path / "many.txt"
+    many.write_text("the cat sat\n" * 200000)
+    command = (
+        f"{sys.executable} predict.py --init_checkpoint={tiny_bert} "
+        f"--adapter={adapters[0]} --input={many} | head -n 2"
+    )
+    found = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert len(found.stdout.splitlines()) == 2
+    assert found.returncode == 141
+    assert own_lines(found.stderr) == []
+
+
+def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
+    flags["output"].write_text("old")
+    flags["input"].write_text("the cat\nthe\tdog\n")
+    with pytest.raises(UserError, match="rows.txt:2: found 2 texts"):
+        ask(**flags)
+    assert flags["output"].read_text() == "old"
+    assert not [p for p in os.listdir(flags["output"].parent) if ".tmp" in p]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"init_checkpoint": ""}, "--init_checkpoint is missing: the pretr"),
+        ({"init_checkpoint": "/none"}, "--init_checkpoint /none does not"),
+        ({"adapter": "/none"}, "adapter's description .* does not exist"),
+        ({"input": "/none"}, "--input /none does not exist"),
+        ({"output": "/none/a.jsonl"}, "the folder /none of --output does not"),
+        ({"predict_batch_size": 0}, "--predict_batch_size is 0, which is too"),
+        ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
+        ({"max_seq_length": 99}, "but the model has only 32 positions"),
+        ({"columns": "a,b"}, "--columns names 2 columns, but custom reads 1"),
+        ({"library": "/none"}, "--library and --task go together"),
+        ({"task": "a"}, "--library and --task go together"),
+    ],
+)
+def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
+    with pytest.raises(UserError, match=message):
+        ask(**{**flags, **changes})
+
+
+def test_no_adapter_is_refused(ask, flags):
+    del flags["adapter"]
+    with pytest.raises(UserError, match="no adapter is named; pass --adapter"):
+        ask(**flags)
+
+
+def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
+    ask(**flags)
+    expected = flags["output"].read_bytes()
+    write_table(tmp_path / "rows.tsv", [("x", r) for r in ROWS], ("id", "said"))
+    flags["input"] = tmp_path / "rows.tsv"
+    with pytest.raises(UserError, match="found 2 columns .id, said., expected"):
+        ask(**flags)
+    ask(**flags, columns="said")
+    assert flags["output"].read_bytes() == expected

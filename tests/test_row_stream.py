@@ -1,0 +1,200 @@
+"""Rows from files and pipes: formats, malformed rows, what is read ahead."""
+
+import csv
+import io
+import json
+import queue
+import threading
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from errors import UserError
+from serving import row_stream
+
+ONE = [("review",), ("text",)]
+PAIR = [("sentence1", "sentence2"), ("text", "text_b")]
+TEXT = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\t\r\n"),
+    max_size=8,
+)
+
+
+def read(path, columns):
+    return list(row_stream.file_rows(str(path), columns, lambda size: None))
+
+
+def texts(rows):
+    return [row for row, _ in rows]
+
+
+def pipe(content, columns):
+    stream = io.BytesIO(content)
+    return list(row_stream.pipe_rows(stream, columns))
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.tsv", "a\tb c\nd\te\n"),
+        ("a.tsv", "a\tb c\nd\te\n\n\n"),
+        ("a.tsv", "sentence1\tsentence2\na\tb c\nd\te\n"),
+        ("a.tsv", "id\ttext_b\ttext\n1\tb c\ta\n2\te\td\n"),
+        ("a.TSV", "a\tb c\nd\te"),
+        ("a.csv", "a,b c\nd,e\n"),
+        ("a.csv", 'sentence2,sentence1\n"b c",a\ne,"d"\n'),
+        (
+            "a.jsonl",
+            '{"text": "a", "text_b": "b c"}\n{"text_b":"e","text":"d"}',
+        ),
+        ("a.txt", "a\tb c\r\nd\te\r\n"),
+        (
+            "a",
+            '{"sentence1":"a","sentence2":"b c"}\n'
+            '{"sentence1":"d","sentence2":"e","id":3}\n',
+        ),
+    ],
+)
+def test_pairs_of_every_format(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert texts(read(path, PAIR)) == [("a", "b c"), ("d", "e")]
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.tsv", "review\nreview\n", ["review"]),
+        ("a.tsv", "good\n\nbad\n", ["good", "", "bad"]),
+        ("a.txt", "review\n{}\n", ["review", "{}"]),
+        ("a.txt", '{"no": 1}\n', ['{"no": 1}']),
+        ("a.txt", "{not json\n", ["{not json"]),
+        ("a.txt", "3\n", ["3"]),
+        ("a.jsonl", '{"review": "x"}\n', ["x"]),
+        ("a.csv", '"a, b"\n', ["a, b"]),
+        ("a.tsv", "", []),
+        ("a.tsv", "\ufeffgood\n", ["good"]),
+    ],
+)
+def test_single_texts(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert texts(read(path, ONE)) == [(text,) for text in expected]
+
+
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=60)
+@hypothesis.given(rows=st.lists(st.tuples(TEXT, TEXT), min_size=1))
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("rows")
+    header = [PAIR[0]]
+    (folder / "a.tsv").write_bytes(
+        "".join("\t".join(row) + "\n" for row in header + rows).encode()
+    )
+    with open(folder / "a.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(header + rows)
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps(dict(zip(PAIR[0], row))) + "\n" for row in rows)
+    )
+    for name in ("a.tsv", "a.csv", "a.jsonl"):
+        assert texts(read(folder / name, PAIR)) == rows, name
+    plain = "".join("\t".join(row) + "\n" for row in rows).encode()
+    # A mark at the very beginning of a file is no part of its first text.
+    hypothesis.assume(not rows[0][0].startswith("\ufeff"))
+    assert texts(pipe(plain, PAIR)) == rows
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.tsv", "a\tb\nc\n", "a.tsv:2: found 1 texts with tabs"),
+        ("a.tsv", "a\tb\nc\td\te\n", "a.tsv:2: found 3 texts"),
+        ("a.tsv", "a\tb\n\nc\td\n", "a.tsv:2: found 0 texts"),
+        ("a.tsv", "a\tb\tc\n", r"a.tsv:1: found 3 columns \(a, b, c\), expect"),
+        ("a.tsv", "sentence1\tsentence2\nc\n", "a.tsv:2: found 1 tab-sep"),
+        ("a.csv", '"a,b\n', "a.csv:1: "),
+        ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: no key 'sentence1'"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),
+        (
+            "a.jsonl",
+            '{"text": "a", "text_b": "b"}\n{"text": 1e999, "text_b": "b"}',
+            "a.jsonl:2: 'text' is Infinity",
+        ),
+        ("a.tsv", b"a\tb\n\xff\tb\n", "a.tsv:2: not UTF-8"),
+    ],
+)
+def test_a_malformed_row_is_one_clear_line(tmp_path, name, content, message):
+    path = tmp_path / name
+    raw = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match=message) as found:
+        read(path, PAIR)
+    assert "\n" not in str(found.value)
+
+
+def test_a_pipe_that_is_no_text():
+    with pytest.raises(UserError, match="stdin: not UTF-8 text .byte 0xff"):
+        pipe(b"a\n\xff\n", ONE)
+
+
+def test_bytes_are_counted_as_they_are_read(tmp_path):
+    path = tmp_path / "a.txt"
+    content = "\u00e4\nb\r\nc"
+    path.write_bytes(content.encode())
+    sizes = []
+    list(row_stream.file_rows(str(path), ONE, sizes.append))
+    assert sum(sizes) == len(content.encode())
+
+
+def test_chunks_are_read_when_they_are_wanted(monkeypatch):
+    monkeypatch.setattr(row_stream, "CHUNK", 3)
+    taken = []
+
+    def rows():
+        for number in range(7):
+            taken.append(number)
+            yield (str(number),), "here"
+
+    found = row_stream.chunks(rows())
+    assert [len(next(found)), len(taken)] == [3, 3]
+    assert list(map(len, found)) == [3, 1]
+
+
+def test_nobody_waits_for_a_row_to_come():
+    asked = queue.Queue()
+    found = row_stream.chunks_at_once(iter(asked.get, None))
+    for text in ("a", "b"):
+        asked.put(((text,), "here"))
+        assert texts(next(found)) == [(text,)]
+    asked.put(None)
+    assert list(found) == []
+
+
+def test_rows_before_an_error_are_given_first():
+    def rows():
+        yield ("a",), "here"
+        raise UserError("bad row")
+
+    found = row_stream.chunks_at_once(rows())
+    assert texts(next(found)) == [("a",)]
+    with pytest.raises(UserError, match="bad row"):
+        next(found)
+
+
+def test_little_is_read_ahead(monkeypatch):
+    monkeypatch.setattr(row_stream, "CHUNK", 4)
+    taken, full = [], threading.Event()
+
+    def rows():
+        for number in range(1000):
+            taken.append(number)
+            if len(taken) > 8:
+                full.set()
+            yield (str(number),), "here"
+
+    found = row_stream.chunks_at_once(rows())
+    next(found)
+    # Time enough for the reader to run away, if it could.
+    full.wait(0.2)
+    assert len(taken) <= 4 + 4 + 2
+    assert sum(map(len, found)) + 4 >= 999
