@@ -45,8 +45,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "adapter",
         [],
-        "Folder of a trained adapter, or NAME=FOLDER; may be given several "
-        "times.",
+        "Folder of a trained adapter, or NAME=FOLDER",
     )
     string("library", None, "Folder of an adapter library.")
     flags.DEFINE_list("task", [], f"Names of adapters in --library, or {ALL}.")

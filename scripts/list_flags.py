@@ -14,7 +14,9 @@ import command_line
 from methods.registry import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
-PROGRAMS = ("run_classifier.py", "run_squad.py")
+# Those that train have most flags in common.
+TRAINING = ("run_classifier.py", "run_squad.py")
+OTHERS = ("predict.py",)
 
 # Name -> (default, meaning)
 Flags = Dict[str, Tuple[str, str]]
@@ -71,7 +73,7 @@ def method_table() -> str:
 
 def main() -> None:
     """Prints the page."""
-    one, two = map(flags_of, PROGRAMS)
+    one, two = map(flags_of, TRAINING)
     shared = {name: flag for name, flag in one.items() if flag == two.get(name)}
     own = [
         {name: flag for name, flag in flags.items() if name not in shared}
@@ -81,8 +83,10 @@ def main() -> None:
     print(
         "Made by `python -m scripts.list_flags`; `--help` has the flags too.\n"
     )
-    print(f"## Of both programs\n\n{flag_table(shared)}")
-    for program, flags in zip(PROGRAMS, own):
+    both = " and ".join(f"`{program}`" for program in TRAINING)
+    print(f"## Of {both}\n\n{flag_table(shared)}")
+    own += map(flags_of, OTHERS)
+    for program, flags in zip((*TRAINING, *OTHERS), own):
         print(f"## Of `{program}`\n\n{flag_table(flags)}")
     print("## Arguments of `--tuning_method`\n")
     print("As in `--tuning_method='lora(rank=16, alpha=16.0)'`.\n")
