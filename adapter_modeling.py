@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import functional
 import modeling
-from hooks import Hooks
+from hooks import ALIKE, Hooks
 from methods import base
 from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 
@@ -110,7 +110,7 @@ class AdapterHooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All alike, but for those without adapters, which have other names."""
-        return None
+        return ALIKE
 
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
         """`join` with the adapter, if there is one; shapes as in `Hooks`."""

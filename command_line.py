@@ -27,7 +27,7 @@ def run(main: Callable[[], None]) -> None:
             # Here, since at its very end Python complains by itself.
             if sys.stdout:
                 sys.stdout.flush()
-            # All is let go of now; Python need not search it for garbage.
+            # The process ends: what is left need not be searched for garbage.
             gc.freeze()
     except BrokenPipeError as error:
         # What is left in the buffer would be written again at the end.

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 import functional
 
+# The kind of layers that differ by the names of what they read alone.
+ALIKE = "alike"
 # As variables and sites of dropout name their layer.
 LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 
@@ -46,8 +48,8 @@ class Context:
             step's batch, wherever they are computed; needed in training.
         handed_on: what a method's hooks hand from one place to a later one;
             in training it begins with what `Hooks.prepare` made. A name with
-            a `layer_<number>` in it is handed on to that layer alone; what a
-            layer puts there is gone after it.
+            a `layer_<number>` in it is for that layer alone. Of layers that
+            share a function see `Hooks.layer_kind`.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
     """
@@ -117,14 +119,19 @@ class Hooks:
     `context` is the forward pass's `Context`.
     """
 
-    def layer_kind(self, layer: int, training: bool) -> Hashable:
+    def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
         """What tells a layer's computation from that of other layers.
 
         Layers of one kind that read variables of the same names, but for the
         layer's number, share one function, which is traced for the first of
-        them. To say nothing is right too: each layer is traced by itself.
+        them, with hooks of its own. There a layer gets what `handed_on` holds
+        for it before the first layer, and what it hands on itself is gone
+        after it. If it trains anything below the first layer, that is named
+        `bert/embeddings/...`.
+
+        To say nothing, None, is right too: each layer is traced by itself.
         """
-        return None if type(self) is Hooks else layer
+        return ALIKE if type(self) is Hooks else None
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""

@@ -489,9 +489,9 @@ class Bert(tf.Module):
         ]
         for layer in self.layers:
             arguments = (outputs[-1], attention_bias, context)
-            if context.share_layers:
-                number = layer.layer
-                outputs.append(self.run_layer(number, self.hooks, *arguments))
+            kind = self.hooks.layer_kind(layer.layer, context.training)
+            if context.share_layers and kind is not None:
+                outputs.append(self.run_layer(layer.layer, kind, *arguments))
             else:
                 outputs.append(layer(*arguments))
         sequence_output = tf.cast(outputs[-1], tf.float32)

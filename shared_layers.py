@@ -1,8 +1,8 @@
 """Layers of one kind as calls of one function, which is traced once.
 
-BERT's layers compute the same of different values. TensorFlow takes about half
-a second to trace a layer and its gradient, so that a training starts the
-sooner, the fewer it traces.
+BERT's layers compute the same of different values. TensorFlow takes some
+tenths of a second to trace a layer and its gradient, so that a training starts
+the sooner, the fewer it traces.
 
 A layer's number may matter through names alone: of the variables that it reads,
 of what is handed on to it, of the sites of its dropout. Whatever else tells
@@ -15,11 +15,12 @@ from typing import Any, Callable, Dict, Hashable, Mapping
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, TracedLayer, layer_of, rename_layer
+from hooks import Context, TracedLayer, layer_of, rename_layer
 
 # (layer, create) -> that layer, with hooks of its own, of what `create` gives.
 MakeLayer = Callable[[int, modeling.CreateVariable], modeling.Layer]
 
+EMBEDDINGS = re.compile(r"(.*/)?bert/embeddings/.*")
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
 # What no layer reads.
 OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
@@ -49,7 +50,7 @@ class SharedLayers:
     def __call__(
         self,
         number: int,
-        hooks: Hooks,
+        layer_kind: Hashable,
         hidden: tf.Tensor,
         attention_bias: tf.Tensor,
         context: Context,
@@ -58,7 +59,7 @@ class SharedLayers:
 
         Args:
             number: of the layer, from 0.
-            hooks: of the model.
+            layer_kind: of the layer, as the model's hooks say.
             hidden: float32 [B, T, D].
             attention_bias: float32 [B, 1, 1, T], added to scores.
             context: of this forward pass.
@@ -74,7 +75,7 @@ class SharedLayers:
             values[name] = tf.convert_to_tensor(variable)
         has_gradient = context.training and self._is_trained_below(number)
         kind = (
-            hooks.layer_kind(number, context.training),
+            layer_kind,
             has_gradient,
             frozenset(trained),
             frozenset(frozen),
@@ -98,11 +99,19 @@ class SharedLayers:
         )
 
     def _is_trained_below(self, number: int) -> bool:
-        """Whether a layer's input may depend on anything that is trained."""
+        """Whether a layer's input may depend on anything that is trained.
+
+        What is named after no layer may be read in every one of them.
+        """
+
+        def is_below(name: str) -> bool:
+            if not number or EMBEDDINGS.fullmatch(name):
+                return bool(EMBEDDINGS.fullmatch(name))
+            layer = layer_of(name)
+            return not POOLER.fullmatch(name) and (layer or 0) < number
+
         return any(
-            variable.trainable
-            and not POOLER.fullmatch(name)
-            and (layer_of(name) is None or layer_of(name) < number)
+            variable.trainable and is_below(name)
             for name, variable in self._variables.items()
         )
 

@@ -4,9 +4,9 @@ An entry point imports it before whatever else loads TensorFlow. Set
 TF_CPP_MIN_LOG_LEVEL=0 to see TensorFlow's own C++ notices, which would drown a
 program's lines.
 
-Importing TensorFlow takes half as long without Keras, which no model here
-uses, and without searching for garbage among what is being loaded, all of
-which stays. `tf.keras` is loaded when somebody asks for it.
+Importing TensorFlow takes a third to nearly a half less time without Keras,
+which no model here uses, and without searching for garbage among what is being
+loaded, all of which stays. `tf.keras` is loaded when somebody asks for it.
 """
 
 import gc

@@ -74,7 +74,8 @@ class Job:
         lanes: into which each part is divided, to be computed at the same
             time.
         share_layers: whether layers of one kind are calls of one function, so
-            that one is traced; a compiler must see them all in one.
+            that one is traced; a TPU must see them all in one. With `use_xla`
+            they never are.
         use_xla: whether XLA compiles the model.
         compute_dtype: of products and activations.
         adam_bias_correction: whether the optimizer corrects young averages.

@@ -8,7 +8,7 @@ from absl import logging
 from engines import Hardware, cpu_cores, multi_worker, tpu
 from errors import UserError
 
-# More have not been tried.
+# More than four have not been measured.
 MAX_LANES = 8
 
 
@@ -60,7 +60,8 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     """Lets TensorFlow's graph optimizer (Grappler) work where that pays.
 
     In float32 on a CPU a graph waits as long for it as for all else, and is no
-    faster (docs/performance.md); in bfloat16 it saves some casts.
+    faster (docs/performance.md); in bfloat16 it saves some casts. The choice
+    holds for the whole process from then on.
     """
     accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
     tf.config.optimizer.set_experimental_options(

@@ -6,7 +6,7 @@ from typing import ClassVar, Dict
 import tensorflow as tf
 
 import modeling
-from hooks import Hooks
+from hooks import ALIKE, Hooks
 from methods.base import FROZEN_BERT, TuningMethod
 from optimization import Recipe
 
@@ -23,7 +23,7 @@ class Ia3Hooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""

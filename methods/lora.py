@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Hooks, dropout
+from hooks import ALIKE, Hooks, dropout
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 
@@ -36,7 +36,7 @@ class LoraHooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""

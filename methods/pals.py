@@ -8,7 +8,7 @@ import tensorflow as tf
 import functional
 import modeling
 from errors import UserError
-from hooks import Hooks, keep_mask
+from hooks import ALIKE, Hooks, keep_mask
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 
@@ -41,7 +41,7 @@ class PalHooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""

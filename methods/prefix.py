@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import modeling
-from hooks import Hooks
+from hooks import ALIKE, Hooks
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 
@@ -28,7 +28,7 @@ class PrefixHooks(Hooks, abc.ABC):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""

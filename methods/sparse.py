@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, Hooks, seed_at
+from hooks import ALIKE, Context, Hooks, seed_at
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod, Values
 from methods.fine_tuning import Full
@@ -39,7 +39,7 @@ class MaskHooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
@@ -190,7 +190,7 @@ class GateHooks(Hooks):
 
     def layer_kind(self, layer, training):
         """All are alike."""
-        return None
+        return ALIKE
 
     def prepare(self, context):
         """All gated changes, by variable, and the penalty."""

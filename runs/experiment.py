@@ -264,7 +264,7 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         length=experiment.max_seq_length if is_compiled else None,
         parts=experiment.training.gradient_accumulation_steps,
         lanes=engine.lanes,
-        share_layers=not is_compiled,
+        share_layers=not experiment.hardware.use_tpu,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,

@@ -12,10 +12,31 @@ from hooks import Context
 ROWS, TOKENS = 3, 7
 
 
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def computed(graph):
+    """The operations that lead to a function's outputs; others never run."""
+    found, waiting = set(), [t.op for t in graph.outputs]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [t.op for t in op.inputs] + op.control_inputs
+    return found
+
+
 def products(graph):
-    """Operations of all matrix products over tokens, from their shapes."""
+    """Operations of all matrix products over tokens, from their shapes.
+
+    A function's count as often as it is called: those of shared layers are not
+    inlined, and so compute all that is in them.
+    """
     total = 0
-    for op in graph.get_operations():
+    for op in computed(graph):
+        if op.type in CALLS:
+            called = graph._get_function(op.get_attr("f").name)
+            total += products(called.graph)
         if op.type not in ("MatMul", "BatchMatMulV2"):
             continue
         a, b = (tuple(t.shape) for t in op.inputs)
@@ -34,13 +55,16 @@ def products(graph):
     return total
 
 
-def build(config, method, training):
+def build(config, method, training, share_layers):
     """The graph of a step; shapes are static."""
-    job = make_job(config, "unused", method, share_layers=False)
+    job = make_job(config, "unused", method, share_layers=share_layers)
     variables = {}
+    names = {p.name for p in job.table.trained}
 
     def create(name, shape, initializer):
-        variables[name] = tf.Variable(np.zeros(shape, np.float32))
+        variables[name] = tf.Variable(
+            np.zeros(shape, np.float32), trainable=name in names
+        )
         return variables[name]
 
     model = job.build_model(create)
@@ -59,7 +83,7 @@ def build(config, method, training):
             return loss_and_gradients(
                 job, model, trained, features, tf.constant(0), ROWS
             )
-        return model(features, Context(ones))
+        return model(features, Context(ones, share_layers=share_layers))
 
     function = tf.function(step).get_concrete_function(
         tf.TensorSpec([ROWS, TOKENS], tf.int32), tf.TensorSpec([ROWS], tf.int32)
@@ -78,10 +102,11 @@ def build(config, method, training):
         "head",
     ],
 )
-def test_the_count_is_that_of_the_graph(tiny_config, method):
-    table, graph = build(tiny_config, method, training=False)
+@pytest.mark.parametrize("share_layers", [False, True])
+def test_the_count_is_that_of_the_graph(tiny_config, method, share_layers):
+    table, graph = build(tiny_config, method, False, share_layers)
     expected = flops.forward(tiny_config, table, ROWS, TOKENS)
     assert products(graph) == expected
-    table, graph = build(tiny_config, method, training=True)
+    table, graph = build(tiny_config, method, True, share_layers)
     counted = flops.training(tiny_config, table, ROWS, TOKENS)
     assert products(graph) == counted

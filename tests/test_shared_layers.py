@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from test_methods import METHOD_TEXTS
-from tiny_model import TASK, TinyModel
+from tiny_model import TinyModel
 
 import modeling
-import task_model
 from hooks import Hooks
 from methods.base import TuningMethod
 from methods.parsing import parse
@@ -57,11 +56,9 @@ def results(tiny, training):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("text", METHODS)
-def test_shared_layers_compute_what_each_would_compute(
-    tiny_config, text, training
-):
+def test_shared_layers_compute_what_each_would_compute(deep, text, training):
     """Of every method; dropout keeps the same, and gradients are the same."""
-    tiny = moved(tiny_config, METHODS[text])
+    tiny = moved(deep, METHODS[text])
     shared, shared_gradients = results(tiny, training)
     tiny.is_shared = False
     built, built_gradients = results(tiny, training)
@@ -82,7 +79,15 @@ def count_traces(monkeypatch, tiny, training):
         return run(layer, *arguments)
 
     monkeypatch.setattr(modeling.Layer, "__call__", note)
-    results(tiny, training)
+    table = tf.TensorSpec([None, None], tf.int32)
+    names = ("input_ids", "segment_ids", "input_mask")
+
+    @tf.function(input_signature=[{name: table for name in names}])
+    def step(features):
+        tiny.features = {**tiny.features, **features}
+        return results(tiny, training)
+
+    step.get_concrete_function()
     return traced
 
 
@@ -91,12 +96,16 @@ def count_traces(monkeypatch, tiny, training):
     [
         ("houlsby(size=4)", True, [0]),
         ("houlsby(size=4)", False, [0]),
-        ("houlsby(size=4, layers='1,3')", True, [0, 1]),
+        ("houlsby(size=4, layers='1,3')", False, [0, 1]),
+        # With and without adapters, below what is trained and above it.
+        ("houlsby(size=4, layers='1,3')", True, [0, 1, 2, 3]),
         ("adapterdrop(first=3, size=4)", True, [0, 3]),
         ("adapterdrop(first=2, size=4, robust=True)", True, [0]),
         ("adapterdrop(first=2, size=4, robust=True)", False, [0, 2]),
         ("diff_pruning(sparsity=0.05)", True, [0]),
-        ("prefix(length=3, inner_size=8)", True, [0]),
+        ("prefix(length=3, inner_size=8)", True, [0, 1]),
+        ("prefix(length=3, inner_size=8)", False, [0]),
+        ("compacter(size=8, n=4)", True, [0]),
         ("full", True, [0]),
     ],
 )
@@ -145,6 +154,25 @@ def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
     np.testing.assert_allclose(expected, results(tiny, True)[0], 1e-4, 1e-5)
 
 
+class Relay(Hooks):
+    """Hands on from layer to layer, and says nothing of it."""
+
+    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
+        if site == "ffn":
+            outputs += context.handed_on.get("sum", 0.0)
+            context.handed_on["sum"] = outputs
+        return layer_norm(inputs + outputs)
+
+
+def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
+    method = Scaled()
+    object.__setattr__(method, "build", lambda *_: Relay())
+    tiny = moved(deep, method)
+    shared, _ = results(tiny, True)
+    tiny.is_shared = False
+    np.testing.assert_array_equal(shared, results(tiny, True)[0])
+
+
 @pytest.mark.parametrize(
     "text,layers",
     [
@@ -156,19 +184,13 @@ def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
         ("adapterdrop(first=2, size=4)", [0, 2, 3]),
         ("top_layers(1)", [0, 3]),
         ("head", [0]),
+        # What all layers share is read in the first of them, not before it.
+        ("pals(size=4, heads=2)", [0, 1]),
+        ("prefix(length=3, inner_size=8)", [0, 1]),
     ],
 )
 def test_no_gradient_is_computed_that_nobody_needs(
     deep, monkeypatch, text, layers
 ):
     tiny = TinyModel(deep, parse(text), is_shared=True)
-    trained = {p.name for p in tiny.table.trained}
-
-    def create(name, shape, initializer):
-        value = modeling.create_variable(name, shape, initializer)
-        return tf.Variable(value, trainable=name in trained)
-
-    tiny.model = task_model.TaskModel(
-        deep, parse(text), TASK.build_head, create
-    )
     assert count_traces(monkeypatch, tiny, True) == layers

@@ -23,11 +23,13 @@ class TinyModel:
         self.is_shared = is_shared
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
+        trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
-            self.variables[name] = modeling.create_variable(
-                name, shape, initializer, seed=3
+            self.variables[name] = tf.Variable(
+                modeling.initial_values(name, shape, initializer, seed=3),
+                trainable=name in trained,
             )
             return self.variables[name]
 
