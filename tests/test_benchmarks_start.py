@@ -167,7 +167,9 @@ def test_too_few_rows_for_the_first_steps_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [96, 127, 2490])
-def test_both_sides_are_told_of_the_same_work(rows, tmp_path):
+def test_both_sides_read_one_folder_and_the_third_step_ends_an_epoch(
+    rows, tmp_path
+):
     write_rte(tmp_path, rows)
     arguments = argparse.Namespace(
         glue_dir=str(tmp_path), model="bert", peer_python="python"

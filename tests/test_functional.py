@@ -266,7 +266,11 @@ def test_no_rows_are_no_defect():
 
 @pytest.mark.parametrize("case", CASES)
 def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
-    """Inputs that bfloat16 holds exactly; 2.5% in the root mean square."""
+    """Inputs that bfloat16 holds exactly; 2.5% in the root mean square.
+
+    The worst, 2.1%, is attention's gradient to the query. In float32 its last
+    difference would have 1.6%, and attention would take an eighth longer.
+    """
     operation, arguments = CASES[case]
     count = DIFFERENTIABLE[operation]
     arguments = [tf.constant(a) for a in arguments]
