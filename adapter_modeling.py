@@ -150,7 +150,7 @@ class Houlsby(TuningMethod):
     these have adapters, 2k (2 M 768 + 768 + M), and only their LayerNorms
     train, 2k x 2 x 768: nothing below the lowest adapter is differentiated.
 
-    The last four arguments are the variants that the paper reports to have
+    `nonlinearity` to `sites` are the variants that the paper reports to have
     tried without gain (section 3.6).
 
     Attributes:
@@ -165,6 +165,8 @@ class Houlsby(TuningMethod):
         depth: layers of size M in each adapter.
         layer_norm: whether each adapter begins with a LayerNorm of its own.
         sites: after which sublayers: `attention`, `ffn` or `both`.
+        layer_norms: whether BERT's LayerNorms train. AdapterHub's adapters
+            have them frozen, and its files cannot hold trained ones.
 
     Raises:
         UserError: a size or depth below 1, a scale that is not positive, an
@@ -187,6 +189,7 @@ class Houlsby(TuningMethod):
     depth: int = added_later(1)
     layer_norm: bool = added_later(False)
     sites: str = added_later("both")
+    layer_norms: bool = added_later(True)
 
     def __post_init__(self):
         base.check_positive(self, "size", "init_scale", "depth")
@@ -201,6 +204,8 @@ class Houlsby(TuningMethod):
 
     def rules(self, config):
         """Adapters, and all LayerNorms or those of the layers named."""
+        if not self.layer_norms:
+            return (ADAPTERS, FROZEN_BERT)
         return (
             ADAPTERS,
             base.layer_norms_of(self.layers, config),

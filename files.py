@@ -275,6 +275,33 @@ def prepare_folder(path: str) -> None:
     tf.io.gfile.remove(probe)
 
 
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """A hidden folder beside `path`, which becomes that when all is written.
+
+    Args:
+        path: of a local folder that is not there yet, or is empty.
+
+    Raises:
+        UserError: it is there with content, or cannot be made.
+    """
+    parent, name = os.path.split(os.path.abspath(path))
+    hidden = os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
+    if os.path.lexists(path) and not (
+        os.path.isdir(path) and not os.listdir(path)
+    ):
+        raise UserError(f"{path} is there already; choose another folder")
+    try:
+        os.makedirs(hidden)
+        yield hidden
+        # What has come into the folder meanwhile is not written over.
+        os.rename(hidden, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
 def check_disk_space(path: str, needed: int) -> None:
     """Checks that a folder's disk has room.
 

@@ -74,6 +74,21 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return compute(x)
 
 
+def leaky_relu(x: tf.Tensor) -> tf.Tensor:
+    """`max(x, 0.01 x)`, with PyTorch's slope, any shape."""
+    return tf.nn.leaky_relu(x, alpha=0.01)
+
+
+def mish(x: tf.Tensor) -> tf.Tensor:
+    """`x tanh(log(1 + exp(x)))`, any shape. Source: Misra 2019."""
+    return x * tf.tanh(tf.math.softplus(x))
+
+
+def quick_gelu(x: tf.Tensor) -> tf.Tensor:
+    """`x sigmoid(1.702 x)`, any shape. Source: Hendrycks and Gimpel 2016."""
+    return x * tf.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_new": gelu,
@@ -82,6 +97,12 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "swish": tf.nn.silu,
     "tanh": tf.tanh,
     "linear": tf.identity,
+    # Those of other programs' adapters.
+    "leaky_relu": leaky_relu,
+    "mish": mish,
+    "quick_gelu": quick_gelu,
+    "relu6": tf.nn.relu6,
+    "sigmoid": tf.sigmoid,
 }
 
 

@@ -7,7 +7,7 @@ import functional
 import modeling
 from adapter_modeling import ADAPTERS, AdapterHooks, make_adapters
 from methods import base
-from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod
+from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 
 
 class PfeifferHooks(AdapterHooks):
@@ -155,9 +155,11 @@ class Parallel(TuningMethod):
     Attributes:
         size: bottleneck size M.
         scale: what the adapter's output is multiplied by.
+        nonlinearity: a name of `functional.ACTIVATIONS`.
+        layers: which layers have adapters, as of `houlsby`.
 
     Raises:
-        UserError: a size below 1, or a scale that is not positive.
+        UserError: as of `houlsby`.
 
     Source: He et al. 2022 ("Towards a unified view"), scaled parallel adapter:
     scale 4 with M = 512 for summaries, 2 with M = 16 for MNLI.
@@ -168,24 +170,34 @@ class Parallel(TuningMethod):
     learning_rate: ClassVar[float] = 1e-4
     size: int = 64
     scale: float = 4.0
+    nonlinearity: str = added_later("relu")
+    layers: str = added_later(ALL_LAYERS)
 
     def __post_init__(self):
         base.check_positive(self, "size", "scale")
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        base.choose_layers(self.layers, config)
 
     def rules(self, config):
         """Adapters alone."""
         return (ADAPTERS, FROZEN_BERT)
 
     def build(self, config, create, pooler):
-        """Creates an adapter in every layer."""
+        """Creates an adapter in each of the layers."""
         return ParallelHooks(
             make_adapters(
                 config,
                 create,
                 self.size,
+                self.layers,
                 down=base.uniform_by_inputs,
                 up=modeling.zeros,
-                nonlinearity="relu",
+                nonlinearity=self.nonlinearity,
             ),
             self.scale,
         )

@@ -107,6 +107,11 @@ class AdapterDrop(TuningMethod):
         kind = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}[self.over]
         return kind(size=self.size, layers=layers)
 
+    def kept(self, config: modeling.BertConfig) -> TuningMethod:
+        """The method that predicts the same, with fewer adapters if robust."""
+        specialized = dataclasses.replace(self, robust=False)
+        return specialized._adapters(config)
+
     def rules(self, config):
         """Those of the method whose adapters they are."""
         return self._adapters(config).rules(config)

@@ -136,7 +136,8 @@ class FrozenBert:
                 a variable that the task needs.
         """
         table = task_model.list_parameters(self.config, method, task.build_head)
-        key = (str(method), *((p.name, p.shape) for p in table.parameters))
+        shapes = tuple((p.name, p.shape) for p in table.parameters)
+        key = (str(method), task.head_kind, shapes)
         with self._lock:
             if key not in self._kinds:
                 for p in table.parameters:

@@ -7,6 +7,7 @@ from typing import (
     Any,
     Dict,
     Generic,
+    Hashable,
     List,
     Mapping,
     Sequence,
@@ -139,6 +140,15 @@ class Task(abc.ABC, Generic[RowsType]):
         A trained head serves with others too.
         """
         return {}
+
+    @property
+    def head_kind(self) -> Hashable:
+        """What tells heads apart whose variables have the same names.
+
+        Tasks whose heads are of one kind, and have the same variables, are
+        computed alike.
+        """
+        return type(self)
 
     @abc.abstractmethod
     def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:

@@ -15,6 +15,7 @@ import modeling
 from errors import UserError
 from tasks import squad_scores
 from tasks.base import Head, Task
+from tasks.head_shape import SPANS, HeadShape, HiddenLayers
 from tasks.squad_answers import Prediction, Rules, predict_answers
 from tasks.squad_data import (
     Question,
@@ -43,9 +44,10 @@ COUNTS = ("questions", "windows")
 class SpanHead(Head):
     """A start and an end logit for every token.
 
-    Parameters: 2 D + 2. Source: google-research/bert, `run_squad.py`,
-    `create_model`. There padding competes with the tokens, so that results
-    depend on the length that windows are padded to; here it does not.
+    Parameters: 2 D + 2, and those of `HiddenLayers`. Source:
+    google-research/bert, `run_squad.py`, `create_model`. There padding
+    competes with the tokens, so that results depend on the length that windows
+    are padded to; here it does not.
     """
 
     needs_pooler = False
@@ -55,9 +57,13 @@ class SpanHead(Head):
         n_best_size: int,
         config: modeling.BertConfig,
         create: modeling.CreateVariable,
+        shape: HeadShape = SPANS,
     ):
         """Creates `cls/squad/output_weights` [2, D] and `_bias` [2]."""
         self.n_best_size = n_best_size
+        self.hidden = HiddenLayers(
+            shape, "cls/squad/", config.hidden_size, create
+        )
         self.weights = create(
             "cls/squad/output_weights",
             (2, config.hidden_size),
@@ -74,7 +80,8 @@ class SpanHead(Head):
             and `end_indexes`, int32 [B, n]; and `null_logits`, float32
             [B, 2], the start and end logit of the first token.
         """
-        logits = tf.einsum("btd,cd->cbt", sequence_output, self.weights)
+        read = self.hidden(sequence_output, context)
+        logits = tf.einsum("btd,cd->cbt", read, self.weights)
         logits += self.bias[:, tf.newaxis, tf.newaxis]
         logits = tf.where(context.input_mask > 0, logits, NEVER)
         if context.training:
@@ -116,7 +123,7 @@ def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Squad(Task[Sequence[Question]]):
-    """Question answering; each field is as the flag of its name says."""
+    """Question answering; each field but `head` is as its flag says."""
 
     train_file: str
     predict_file: str
@@ -127,14 +134,15 @@ class Squad(Task[Sequence[Question]]):
     version_2_with_negative: bool
     null_score_diff_threshold: float
     count_steps_in: str = COUNTS[0]
+    head: HeadShape = SPANS
     verbose_logging: bool = False
 
     test_is_dev = True
     columns = ("question", "context")
 
     def describe(self):
-        """Nothing: the head is the same for every file."""
-        return {}
+        """The head, unless it is as usual."""
+        return {} if self.head == SPANS else self.head.describe()
 
     def restore(self, description, source):
         """This task, if the trained head is one of question answering."""
@@ -143,7 +151,10 @@ class Squad(Task[Sequence[Question]]):
                 f"{source} was trained on the task {description['name']}, not "
                 f"on {self.name}"
             )
-        return self
+        if "head" not in description:
+            return self
+        head = HeadShape.restore(description, source)
+        return dataclasses.replace(self, head=head)
 
     def read(self, data_dir, splits):
         """Reads `train_file` and `predict_file`.
@@ -192,6 +203,11 @@ class Squad(Task[Sequence[Question]]):
         """How windows are cut and answers chosen."""
         return {name: getattr(self, name) for name in SETTINGS}
 
+    @property
+    def head_kind(self):
+        """How many logits it keeps, and its layers."""
+        return type(self), self.n_best_size, self.head
+
     def make_rows(self, texts):
         """Questions without answers."""
         return [
@@ -235,7 +251,7 @@ class Squad(Task[Sequence[Question]]):
 
     def build_head(self, config, create):
         """Start and end logits."""
-        return SpanHead(self.n_best_size, config, create)
+        return SpanHead(self.n_best_size, config, create, self.head)
 
     def decode(self, rows, features: Windows, outputs):
         """Answers to all questions."""

@@ -13,31 +13,39 @@ import modeling
 from errors import UserError
 from hooks import dropout
 from tasks.base import Head, results_path
+from tasks.head_shape import POOLED, HiddenLayers
 from tasks.text_task import TextTask
 
 
 class ClassificationHead(Head):
-    """Logits from the pooled first token.
+    """Logits from the first token, pooled if nothing else is said.
 
-    Parameters: C D + C. Source: google-research/bert, `run_classifier.py`,
-    `create_model`.
+    Parameters: C D + C, and those of `HiddenLayers`. Source:
+    google-research/bert, `run_classifier.py`, `create_model`.
     """
 
-    def __init__(self, classes, config, create):
+    def __init__(self, classes, config, create, shape=POOLED):
         """Creates `output_weights` [C, D] and `output_bias` [C]."""
+        self.needs_pooler = shape.pooler
+        self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
         self.weights = create(
             "output_weights",
             (classes, config.hidden_size),
             modeling.truncated_normal(0.02),
         )
-        self.bias = create("output_bias", (classes,), modeling.zeros)
+        self.bias = None
+        if shape.bias:
+            self.bias = create("output_bias", (classes,), modeling.zeros)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"logits": float32 [B, C]}."""
-        pooled = bert.pooled_output(sequence_output, context)
-        pooled = dropout(pooled, 0.1, "head", context)
-        logits = tf.matmul(pooled, self.weights, transpose_b=True) + self.bias
-        return {"logits": logits}
+        read = sequence_output[:, 0]
+        if self.needs_pooler:
+            read = bert.pooled_output(sequence_output, context)
+        read = dropout(read, 0.1, "head", context)
+        read = self.hidden(read, context)
+        logits = tf.matmul(read, self.weights, transpose_b=True)
+        return {"logits": logits if self.bias is None else logits + self.bias}
 
     def loss(self, predictions, features):
         """Cross entropy in nats, float32 [B]."""
@@ -99,8 +107,9 @@ class TextClassification(TextTask):
                 f"{trained} for the labels {', '.join(labels)[:200]}, but the "
                 f"task {self.name} has {', '.join(self.labels)[:200]}"
             )
-        super().restore(description, source)
-        return dataclasses.replace(self, labels=labels)
+        return dataclasses.replace(
+            super().restore(description, source), labels=labels
+        )
 
     def check_label(self, label, where):
         """It must be one of the labels."""
@@ -127,7 +136,7 @@ class TextClassification(TextTask):
 
     def build_head(self, config, create):
         """One logit for each label."""
-        return ClassificationHead(len(self.labels), config, create)
+        return ClassificationHead(len(self.labels), config, create, self.head)
 
     def evaluate(self, rows, features, predictions):
         """Cross entropy and the task's metrics."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import metrics
 from errors import UserError
+from tasks.head_shape import POOLED
 from tasks.text_classification import ClassificationHead
 from tasks.text_task import TextTask
 
@@ -21,9 +22,9 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 class RegressionHead(ClassificationHead):
     """A classifier's head with a single logit, the score."""
 
-    def __init__(self, config, create):
+    def __init__(self, config, create, shape=POOLED):
         """Creates `output_weights` [1, D] and `output_bias` [1]."""
-        super().__init__(1, config, create)
+        super().__init__(1, config, create, shape)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"scores": float32 [B]}."""
@@ -92,7 +93,7 @@ class TextRegression(TextTask):
 
     def build_head(self, config, create):
         """One number."""
-        return RegressionHead(config, create)
+        return RegressionHead(config, create, self.head)
 
     def evaluate(self, rows, features, predictions):
         """The task's metrics, and the mean squared error as loss."""

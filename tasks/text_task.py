@@ -11,6 +11,7 @@ import files
 from errors import UserError
 from input_pipeline import Features
 from tasks.base import SplitNames, Task, results_path
+from tasks.head_shape import POOLED, HeadShape
 from tasks.table_files import Layout, Rows, find_table, read_rows
 from tokenization import FullTokenizer
 
@@ -67,6 +68,7 @@ class TextTask(Task[Rows]):
         trained_as: the task whose heads serve this one too, itself without a
             training set; or None.
         columns: names of a row's texts.
+        head: the layers of the head.
         names_rows: whether predictions are for the user's own eyes, with what
             names a row, instead of GLUE's.
     """
@@ -79,6 +81,7 @@ class TextTask(Task[Rows]):
     test_splits: SplitNames = (("", "test"),)
     held_out: Optional[HeldOut] = None
     trained_as: Optional[str] = None
+    head: HeadShape = POOLED
     names_rows: bool = False
 
     @abc.abstractmethod
@@ -98,9 +101,10 @@ class TextTask(Task[Rows]):
         return labels
 
     def describe(self):
-        """Whether texts are pairs, and which rows were held out."""
+        """Whether texts are pairs, which rows were held out, the head."""
         description: Dict[str, Any] = {
-            "pairs": self.labelled.text_b is not None
+            "pairs": self.labelled.text_b is not None,
+            **self.head.describe(),
         }
         if self.held_out:
             description["held_out"] = dataclasses.asdict(self.held_out)
@@ -122,9 +126,11 @@ class TextTask(Task[Rows]):
                 "has seen the rows that are held out now",
                 trained,
             )
-        if description.get("pairs") != self.describe()["pairs"]:
+        # Other programs do not say it.
+        pairs = description.get("pairs")
+        if pairs not in (None, self.describe()["pairs"]):
             raise UserError(
-                f"{trained}, with pairs: {description.get('pairs')}; give it "
+                f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"
             )
         # The user's own files may well hold rows of a declared task.
@@ -132,12 +138,18 @@ class TextTask(Task[Rows]):
             description["name"] not in (self.name, self.trained_as)
         ):
             raise UserError(f"{trained}, not on {self.name}")
-        return self
+        head = HeadShape.restore(description, source)
+        return dataclasses.replace(self, head=head)
 
     @property
     def settings(self):
         """The columns of the user's own tables."""
         return {"columns": list(self.columns)}
+
+    @property
+    def head_kind(self):
+        """Labels or a number, and the head's layers."""
+        return type(self), self.head
 
     def make_rows(self, texts):
         """Rows of one text or of pairs."""

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "tasks": {
         "errors",
         "files",
+        "functional",
         "hooks",
         "input_pipeline",
         "metrics",

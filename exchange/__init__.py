@@ -1,0 +1,86 @@
+"""Other programs' adapters, read as this project's, and written from them.
+
+A program is a module with `is_one`, `read` and a function that gives the files
+to write.
+"""
+
+import os
+from typing import Any, Callable, Dict, Optional, Sequence
+
+import safetensors.numpy
+
+import files
+from errors import UserError
+from exchange import adapterhub, peft, to_adapterhub
+from exchange.base import Exported, Foreign
+from modeling import BertConfig
+
+READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
+WRITERS: Dict[str, Callable[[Exported], Dict[str, Any]]] = {
+    "adapterhub": to_adapterhub.write,
+    "peft": peft.write,
+}
+
+
+def detect(folder: str) -> Optional[str]:
+    """The name of the program that has written an adapter, or None.
+
+    Raises:
+        UserError: its description cannot be read.
+    """
+    for name, program in READERS.items():
+        if program.is_one(folder):
+            return name
+    return None
+
+
+def read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Foreign:
+    """Reads another program's adapter.
+
+    Args:
+        folder: of the adapter.
+        config: of the BERT that it was trained upon.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; default: those of its files.
+
+    Raises:
+        UserError: no known program has written it, or it cannot be read.
+    """
+    program = detect(folder)
+    if program is None:
+        raise UserError(
+            f"{folder} is no adapter of {' or '.join(READERS)}: there is no "
+            f"{adapterhub.CONFIG_FILE} of theirs"
+        )
+    return READERS[program].read(folder, config, pairs, labels)
+
+
+def write(program: str, folder: str, exported: Exported, card: str) -> None:
+    """Writes an adapter for another program.
+
+    Args:
+        program: a name of `WRITERS`.
+        folder: that is not there yet, or is empty.
+        exported: the adapter.
+        card: `README.md`.
+
+    Raises:
+        UserError: the program cannot compute it, or the folder is not empty.
+    """
+    contents = WRITERS[program](exported)
+    with files.new_folder(folder) as place:
+        for name, content in contents.items():
+            path = os.path.join(place, name)
+            if name.endswith(".json"):
+                files.write_json(path, content)
+            else:
+                tensors = {k: v.copy(order="C") for k, v in content.items()}
+                # transformers and its kin look for the framework.
+                data = safetensors.numpy.save(tensors, {"format": "pt"})
+                files.write_bytes(path, data)
+        files.write_text(os.path.join(place, "README.md"), card)

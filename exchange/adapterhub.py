@@ -1,0 +1,388 @@
+"""Reads AdapterHub's adapters, as its library `adapters` 1.3 saves them."""
+
+import os
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+import files
+from adapter_modeling import SCOPES, Houlsby
+from errors import UserError
+from exchange import lora
+from exchange.adapterhub_heads import read_head
+from exchange.base import (
+    Foreign,
+    Tensors,
+    activation,
+    layers_text,
+    task_of,
+)
+from methods.adapter_variants import Parallel, Pfeiffer
+from methods.base import TuningMethod
+from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
+from methods.prefix import PARTS, Prefix
+from modeling import BertConfig
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
+CONFIG = {
+    "config": dict,
+    "name": str,
+    "model_type": str,
+    "hidden_size": int,
+    "version?": str,
+}
+# What a bottleneck's config has that says nothing else. Source:
+# `adapters.BnConfig`.
+BOTTLENECK = {
+    "original_ln_before": False,
+    "original_ln_after": True,
+    "ln_before": False,
+    "ln_after": False,
+    "is_parallel": False,
+    "scaling": 1.0,
+    "use_gating": False,
+    "residual_before_ln": True,
+    "adapter_residual_before_ln": False,
+    "inv_adapter": None,
+    "phm_layer": False,
+}
+# Of those, what this project's methods do not have -> what it would be.
+MUST_BE = {
+    "original_ln_after": "no LayerNorm after the adapter",
+    "ln_before": "a LayerNorm in the adapter",
+    "ln_after": "a LayerNorm in the adapter",
+    "use_gating": "gates",
+    "inv_adapter": "invertible adapters",
+    "phm_layer": "Compacter's products",
+}
+LORA_TARGETS = {
+    "attention.self.query": "query",
+    "attention.self.key": "key",
+    "attention.self.value": "value",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+}
+
+
+def is_one(folder: str) -> bool:
+    """Whether the folder is an adapter of this program's."""
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return False
+    config = files.read_json(path, "an adapter's description")
+    return isinstance(config, dict) and "model_type" in config
+
+
+def read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Foreign:
+    """Reads an adapter with its head.
+
+    Args:
+        folder: as `save_adapter` writes it, with safetensors.
+        config: of the BERT that it was trained upon.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; by default those of the file.
+
+    Raises:
+        UserError: it is damaged, a pickle, of another BERT, or computes what
+            no method of this project's does.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    described = files.read_object(path, "AdapterHub's description", CONFIG)
+    found = (described["model_type"], described["hidden_size"])
+    if found != ("bert", config.hidden_size):
+        raise UserError(
+            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
+            f"a bert with {config.hidden_size}"
+        )
+    own = described["config"]
+    if "version" not in described and own.get("non_linearity") == "gelu":
+        # As the library takes files of before it wrote a version.
+        own = {**own, "non_linearity": "gelu_new"}
+    architecture = own.get("architecture")
+    readers: Dict[Any, Callable[..., Tuple[TuningMethod, Dict]]] = {
+        None: _read_bottleneck,
+        "lora": _read_lora,
+        "prefix_tuning": _read_prefix,
+    }
+    if architecture not in readers:
+        raise UserError(
+            f"{path}: no method of this project computes what "
+            f"{architecture!r} is; expected bottleneck adapters, lora, "
+            "(IA)^3 of keys and values, or prefix_tuning"
+        )
+    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
+    tensors = _Named(tensors, described["name"])
+    method, values = readers[architecture](own, tensors, config, path)
+    tensors.check_all_taken()
+    head = read_head(folder, config, tuple(labels))
+    task, head_values = task_of(head, pairs)
+    return Foreign(
+        method,
+        task,
+        {**values, **head_values},
+        {
+            "program": "adapterhub",
+            "version": described.get("version"),
+            "name": described["name"],
+        },
+    )
+
+
+class _Named:
+    """Tensors by place, whose own names have the adapter's name in them."""
+
+    def __init__(self, tensors: Tensors, name: str):
+        """Finds `<place>.<kind>.<name>.<part>` of each tensor."""
+        self._tensors = tensors
+        pattern = re.compile(
+            r"(?:bert\.)?(.*)\.(adapters|loras|prefix_tunings|prefix_gates)\."
+            + re.escape(name)
+            + r"\.(.*)"
+        )
+        self._names: Dict[Tuple[str, str], str] = {}
+        copies = []
+        for full in tensors.names:
+            match = pattern.fullmatch(full)
+            if match is None:
+                continue
+            # A prefix is in the model once for all layers, and once in each.
+            if match[1].endswith("prefix_tuning.pool"):
+                copies.append(full)
+                continue
+            self._names[match[1], match[3]] = full
+        tensors.drop(copies)
+        self.check_all_taken = tensors.check_all_taken
+
+    def places(self) -> List[str]:
+        """Modules that have a tensor, each once."""
+        return list(dict.fromkeys(place for place, _ in self._names))
+
+    def has(self, place: str, part: str) -> bool:
+        """Whether a module has a tensor."""
+        return (place, part) in self._names
+
+    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
+        """A module's tensor, as `Tensors.take`."""
+        name = self._names.get((place, part), f"{place}...{part}")
+        return self._tensors.take(name, *shape)
+
+
+def _by_layer(tensors: _Named, path: str) -> Dict[Tuple[int, str], str]:
+    """Places by layer and name within it.
+
+    Raises:
+        UserError: a place is in no layer.
+    """
+    found = {}
+    for place in tensors.places():
+        match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
+        if match is None:
+            raise UserError(
+                f"{path}: no method of this project has anything at {place}"
+            )
+        found[int(match[1]), match[2]] = place
+    return found
+
+
+def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
+    """Which of this project's methods a bottleneck's config is."""
+    for key, what in MUST_BE.items():
+        if own[key] != BOTTLENECK[key]:
+            raise UserError(
+                f"{path}: {key} is {own[key]!r}: no method of this project "
+                f"computes {what}"
+            )
+    residual = own["residual_before_ln"]
+    attention = bool(own.get("mh_adapter"))
+    if own["is_parallel"]:
+        if not attention:
+            return "parallel"
+        raise UserError(
+            f"{path}: adapters beside the attention are not read, only beside "
+            "the feed-forward sublayer (mh_adapter=false)"
+        )
+    if not own["original_ln_before"] and residual in (True, False):
+        return "houlsby"
+    if own["original_ln_before"] and residual is True and not attention:
+        return "pfeiffer"
+    raise UserError(
+        f"{path}: original_ln_before={own['original_ln_before']}, "
+        f"residual_before_ln={residual!r} and mh_adapter={attention} together "
+        "are no method of this project; expected those of double_seq_bn, "
+        "seq_bn or par_bn"
+    )
+
+
+def _read_bottleneck(
+    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """Bottleneck adapters; a scale goes into their second matrix."""
+    own = {**BOTTLENECK, **own}
+    kind = _bottleneck_kind(own, path)
+    act = activation(own.get("non_linearity"), path)
+    sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
+    values, found, sizes = {}, {}, set()
+    for (layer, place), full in _by_layer(tensors, path).items():
+        if place not in sites:
+            raise UserError(f"{path}: no method has an adapter at {full}")
+        down = tensors.take(
+            full, "adapter_down.0.weight", None, config.hidden_size
+        )
+        size = len(down)
+        sizes.add(size)
+        down_bias = tensors.take(full, "adapter_down.0.bias", size)
+        up = tensors.take(full, "adapter_up.weight", config.hidden_size, size)
+        up_bias = tensors.take(full, "adapter_up.bias", config.hidden_size)
+        scale = _scale(own, kind, tensors, full, config)
+        scope = f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters"
+        values[f"{scope}/weights1"] = down.T
+        values[f"{scope}/biases1"] = down_bias[np.newaxis]
+        values[f"{scope}/weights2"] = up.T * scale
+        values[f"{scope}/biases2"] = (up_bias * scale)[np.newaxis]
+        found.setdefault(sites[place], set()).add(layer)
+    if (
+        not found
+        or len(sizes) > 1
+        or len(set(map(frozenset, found.values()))) > 1
+    ):
+        raise UserError(
+            f"{path}: the adapters have the sizes {sorted(sizes)} and are in "
+            f"the layers {[sorted(layers) for layers in found.values()]}; "
+            "expected one size, and the same layers at both sites"
+        )
+    layers = layers_text(next(iter(found.values())), config)
+    arguments = {"size": sizes.pop(), "nonlinearity": act, "layers": layers}
+    if kind == "pfeiffer":
+        return Pfeiffer(**arguments), values
+    if kind == "parallel":
+        scaling = own["scaling"]
+        given = float(scaling) if _is_number(scaling) else 1.0
+        return Parallel(scale=given, **arguments), values
+    [site] = found if len(found) == 1 else ["both"]
+    return Houlsby(sites=site, layer_norms=False, **arguments), values
+
+
+def _is_number(scaling: Any) -> bool:
+    return isinstance(scaling, (int, float)) and scaling > 0
+
+
+def _scale(own, kind, tensors, place, config) -> np.ndarray:
+    """What an adapter's output is multiplied by, beside the method's scale."""
+    scaling = own["scaling"]
+    if scaling == "learned":
+        return tensors.take(place, "scaling", 1)
+    if scaling == "channel":
+        return tensors.take(place, "scaling", config.hidden_size)
+    if not isinstance(scaling, (int, float)):
+        raise UserError(
+            f"scaling is {scaling!r}, expected a number, learned or channel"
+        )
+    in_method = kind == "parallel" and _is_number(scaling)
+    return np.float32([1.0 if in_method else scaling])
+
+
+def _read_lora(
+    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """LoRA, and (IA)^3, which is LoRA for this program."""
+    for key in ("use_gating", "use_dora", "vera_d", "vera_b"):
+        if own.get(key):
+            raise UserError(
+                f"{path}: {key} is {own[key]!r}, which no method of this "
+                "project has; expected plain LoRA"
+            )
+    places = _by_layer(tensors, path)
+    if own.get("composition_mode", "add") == "scale":
+        return _read_ia3(own, places, tensors, config, path)
+    found = {}
+    for (layer, place), full in places.items():
+        if place not in LORA_TARGETS:
+            raise UserError(f"{path}: LoRA at {full} is not read")
+        down = tensors.take(full, "lora_A", None, None)
+        up = tensors.take(full, "lora_B", None, len(down))
+        found[layer, LORA_TARGETS[place]] = lora.Factors(
+            down.T, up.T, float(own["alpha"])
+        )
+    return lora.to_method(found, config, path)
+
+
+def _read_ia3(own, places, tensors, config, path):
+    """Scales of keys and values; others act elsewhere than this project's."""
+    values = {
+        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
+            size, np.float32
+        )
+        for layer in range(config.num_hidden_layers)
+        for name, size in (
+            *((name, config.hidden_size) for name in KEY_VALUE),
+            (OUTPUT, config.intermediate_size),
+        )
+    }
+    for (layer, place), full in places.items():
+        name = place.replace(".", "/")
+        if name not in KEY_VALUE:
+            raise UserError(
+                f"{path}: (IA)^3 scales {place} here, before the activation "
+                "if at all, but T-Few's, which this project has, scales keys, "
+                "values and what comes after the activation; expected "
+                "intermediate_lora=false"
+            )
+        scale = tensors.take(full, "lora_B", config.hidden_size, 1)[:, 0]
+        key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
+        values[key] = scale * np.float32(own.get("alpha", 1))
+    return Ia3(), values
+
+
+def _read_prefix(
+    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """A prefix, of which the network's output is kept."""
+    if own.get("use_gating") or own.get("leave_out"):
+        raise UserError(
+            f"{path}: a prefix with gates, or without some layers, is not read"
+        )
+    place, part = "prefix_tuning", "self_prefix."
+    count = 2 * config.num_hidden_layers * config.hidden_size
+    if own.get("flat"):
+        table = tensors.take(place, f"{part}control_trans", None)
+        if table.size % count:
+            raise UserError(
+                f"{path}: the prefix has {table.size} numbers, expected a "
+                f"multiple of {count}"
+            )
+        table = table.reshape(-1, count)
+    else:
+        words = tensors.take(
+            place, f"{part}wte.weight", None, config.hidden_size
+        )
+        if own.get("non_linearity", "tanh") != "tanh":
+            raise UserError(
+                f"{path}: the prefix's network has the activation "
+                f"{own['non_linearity']!r}, expected tanh"
+            )
+        inner = tensors.take(
+            place, f"{part}control_trans.0.weight", None, config.hidden_size
+        )
+        size = len(inner)
+        bias = tensors.take(place, f"{part}control_trans.0.bias", size)
+        outer = tensors.take(
+            place, f"{part}control_trans.2.weight", count, size
+        )
+        outer_bias = tensors.take(place, f"{part}control_trans.2.bias", count)
+        table = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
+    slices = np.split(table, 2 * config.num_hidden_layers, axis=1)
+    values = {
+        f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": slices[
+            2 * layer + number
+        ]
+        for layer in range(config.num_hidden_layers)
+        for number, name in enumerate(PARTS)
+    }
+    return Prefix(length=len(table), reparameterize=False), values

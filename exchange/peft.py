@@ -1,0 +1,323 @@
+"""Hugging Face's peft 0.21: LoRA, and (IA)^3 where it is the same function.
+
+peft keeps no labels: by default they are named as transformers names them.
+"""
+
+import functools
+import os
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+import files
+from errors import UserError
+from exchange import lora
+from exchange.base import (
+    QUESTIONS,
+    Exported,
+    Foreign,
+    Head,
+    Tensors,
+    as_lora_number,
+    classifier,
+    labels_in_order,
+    task_of,
+)
+from methods.base import TuningMethod
+from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
+from methods.lora import TARGETS, Lora
+from modeling import BertConfig
+from tasks.head_shape import POOLED, SPANS
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+CONFIG = {
+    "peft_type": str,
+    "task_type?": str,
+    "r?": int,
+    "lora_alpha?": float,
+    "use_rslora?": bool,
+    "alpha_pattern?": dict,
+    "peft_version?": str,
+}
+ROOT = "base_model.model."
+SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
+# Kind of a task -> its head's tensors.
+HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
+# Keys that change what is computed, or what else is trained.
+MUST_BE_OFF = (
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "lora_bias",
+    "fan_in_fan_out",
+    "layer_replication",
+    "trainable_token_indices",
+    "target_parameters",
+    "megatron_config",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+)
+
+
+def is_one(folder: str) -> bool:
+    """Whether the folder is an adapter of this program's."""
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return False
+    config = files.read_json(path, "an adapter's description")
+    return isinstance(config, dict) and "peft_type" in config
+
+
+def read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Foreign:
+    """Reads an adapter with its head.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        config: of the BERT that it was trained upon.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; default: `LABEL_0`, ...
+
+    Raises:
+        UserError: it is damaged, a pickle, of another BERT, or computes what
+            no method of this project's does.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    described = files.read_object(path, "peft's description", CONFIG)
+    kind = described["peft_type"]
+    readers = {"LORA": _read_lora, "IA3": _read_ia3}
+    if kind not in readers:
+        raise UserError(
+            f"{path}: peft's {kind} is not read; expected LORA, or IA3 that is "
+            "the same function as this project's"
+        )
+    for key in MUST_BE_OFF:
+        if described.get(key):
+            raise UserError(
+                f"{path}: {key} is {described[key]!r}, which no method of this "
+                f"project has; expected plain {kind}"
+            )
+    if described.get("bias", "none") != "none":
+        raise UserError(
+            f"{path}: BERT's own biases were trained too (bias="
+            f"{described['bias']!r}), which is no method of this project; "
+            "expected bias='none'"
+        )
+    tensors = Tensors(folder, WEIGHTS_FILE, PICKLE)
+    head = _read_head(described, tensors, config, tuple(labels), path)
+    method, values = readers[kind](described, tensors, config, path)
+    tensors.check_all_taken()
+    task, head_values = task_of(head, pairs)
+    return Foreign(
+        method,
+        task,
+        {**values, **head_values},
+        {"program": "peft", "version": described.get("peft_version")},
+    )
+
+
+def _places(tensors: Tensors, part: str) -> List[Tuple[int, str, str]]:
+    """(layer, name within it, module) of each module that has a part."""
+    pattern = re.compile(
+        re.escape(ROOT)
+        + r"((?:bert\.)?encoder\.layer\.(\d+)\.(.*))\."
+        + re.escape(part)
+    )
+    matches = filter(None, map(pattern.fullmatch, tensors.names))
+    return [(int(m[2]), m[3], m[1]) for m in matches]
+
+
+def _alpha(described: Dict[str, Any], module: str, rank: int) -> float:
+    """The alpha that, divided by the rank, is the scale of a module's update.
+
+    Source: peft, `get_pattern_key`: the first pattern that ends the name.
+    """
+    alpha = float(described["lora_alpha"])
+    for pattern, value in (described.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            alpha = float(value)
+            break
+    return alpha * rank**0.5 if described.get("use_rslora") else alpha
+
+
+def _read_lora(described, tensors, config, path):
+    """Updates by layer and matrix."""
+    targets = {s.replace("/", "."): name for name, s in TARGETS.items()}
+    found = {}
+    for layer, place, module in _places(tensors, "lora_A.weight"):
+        if place not in targets:
+            raise UserError(f"{path}: LoRA at {module} is not read")
+        down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
+        up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
+        alpha = _alpha(described, module, len(down))
+        found[layer, targets[place]] = lora.Factors(down.T, up.T, alpha)
+    return lora.to_method(found, config, path)
+
+
+def _read_ia3(described, tensors, config, path):
+    """Scales of keys, of values and of what the last matrix reads."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = {name: (hidden, 1) for name in KEY_VALUE}
+    shapes[OUTPUT] = (1, inner)
+    values = {
+        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
+            max(shape), np.float32
+        )
+        for layer in range(config.num_hidden_layers)
+        for name, shape in shapes.items()
+    }
+    for layer, place, module in _places(tensors, "ia3_l"):
+        name = place.replace(".", "/")
+        if name not in shapes:
+            raise UserError(
+                f"{path}: (IA)^3 scales {place} too, which this project's does "
+                "not; peft's default does for BERT, since 'output.dense' is "
+                "also in attention.output.dense; expected target_modules="
+                r"'.*(key|value|layer\.\d+\.output\.dense)'"
+            )
+        scale = tensors.take(f"{ROOT}{module}.ia3_l", *shapes[name])
+        key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
+        values[key] = scale.ravel()
+    return Ia3(), values
+
+
+def _read_head(described, tensors, config, labels, path) -> Head:
+    """The head, which peft trains beside the adapter."""
+    kind = described.get("task_type")
+    if kind not in HEADS:
+        raise UserError(
+            f"{path}: task_type is {kind!r}, expected {' or '.join(HEADS)}; "
+            "an adapter without its task's head answers nothing"
+        )
+    name = f"{ROOT}{HEADS[kind]}"
+    if f"{name}.weight" not in tensors.names:
+        raise UserError(
+            f"{tensors.path} holds no head ({name} is missing), so it answers "
+            "nothing; save it with modules_to_save"
+        )
+    layer = tensors.take_layer(name, None, config.hidden_size)
+    count = len(layer[0])
+    if kind == QUESTION_ANSWERS:
+        if count != 2:
+            raise UserError(f"{path}: a question has 2 logits, not {count}")
+        return Head(QUESTIONS, SPANS, (layer,))
+    if labels and len(labels) != count:
+        raise UserError(
+            f"{path}: {len(labels)} labels are named, but the head has {count}"
+        )
+    return classifier(
+        [layer], POOLED, labels or labels_in_order(None, count, path)
+    )
+
+
+def write(exported: Exported) -> Dict[str, Any]:
+    """The files of an adapter.
+
+    Returns:
+        Contents by name: an object for JSON, or tensors by name.
+
+    Raises:
+        UserError: peft has no such method, or transformers no such head.
+    """
+    config, tensors = _write(exported.method, exported)
+    head = exported.head
+    questions = head.kind == QUESTIONS
+    if head.shape != (SPANS if questions else POOLED):
+        raise UserError(
+            f"{exported.source}: transformers' BERT has no head of this form "
+            f"({head.shape}); write it for adapterhub"
+        )
+    kind = QUESTION_ANSWERS if questions else SEQUENCES
+    weights, bias = head.layers[0]
+    return {
+        WEIGHTS_FILE: {
+            **tensors,
+            f"{ROOT}{HEADS[kind]}.weight": weights,
+            f"{ROOT}{HEADS[kind]}.bias": bias,
+        },
+        CONFIG_FILE: {
+            "base_model_name_or_path": exported.base_name,
+            "task_type": kind,
+            "inference_mode": True,
+            "fan_in_fan_out": False,
+            "modules_to_save": [HEADS[kind]],
+            **config,
+        },
+    }
+
+
+@functools.singledispatch
+def _write(method: TuningMethod, exported: Exported):
+    """The config and the tensors of a method.
+
+    Raises:
+        UserError: peft does not have it.
+    """
+    raise UserError(
+        f"{exported.source}: peft has nothing that computes {method.name}; "
+        "expected lora or ia3"
+    )
+
+
+@_write.register
+def _(method: Lora, exported: Exported):
+    tensors = {}
+    targets = method.targets.split(",")
+    for layer in range(exported.config.num_hidden_layers):
+        for target in targets:
+            scope = f"encoder/layer_{layer}/{TARGETS[target]}"
+            module = f"{ROOT}bert.{scope.replace('layer_', 'layer.')}"
+            module = module.replace("/", ".")
+            for part in "ab":
+                tensors[f"{module}.lora_{part.upper()}.weight"] = exported.read(
+                    f"bert/{scope}/lora_{part}"
+                ).T
+    config = {
+        "peft_type": "LORA",
+        "r": method.rank,
+        "lora_alpha": as_lora_number(method.alpha),
+        "lora_dropout": method.dropout,
+        "bias": "none",
+        "target_modules": _modules([TARGETS[target] for target in targets]),
+    }
+    return config, tensors
+
+
+@_write.register
+def _(method: Ia3, exported: Exported):
+    tensors = {}
+    for layer in range(exported.config.num_hidden_layers):
+        for name in (*KEY_VALUE, OUTPUT):
+            scope = f"bert/encoder/layer_{layer}/{name}"
+            module = scope.replace("layer_", "layer.").replace("/", ".")
+            scale = exported.read(f"{scope}/ia3_scale")
+            scale = (
+                scale[np.newaxis] if name == OUTPUT else scale[:, np.newaxis]
+            )
+            tensors[f"{ROOT}{module}.ia3_l"] = scale
+    config = {
+        "peft_type": "IA3",
+        "target_modules": _modules([*KEY_VALUE, OUTPUT]),
+        "feedforward_modules": _modules([OUTPUT]),
+    }
+    return config, tensors
+
+
+def _modules(scopes: Sequence[str]) -> Any:
+    """Modules of every layer, for peft: the ends of their names if they can."""
+    ends = [scope.replace("/", ".") for scope in scopes]
+    attention = "attention.output.dense"
+    # A module is found whose name ends so, and the attention's would be.
+    if "output.dense" in ends and attention not in ends:
+        choices = "|".join(map(re.escape, ends))
+        return rf".*\.layer\.\d+\.({choices})"
+    return [end.replace("attention.self.", "") for end in ends]
