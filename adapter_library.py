@@ -1,1 +1,371 @@
-"""stub"""
+r"""Keeps trained adapters on a shelf, and exchanges them with other programs.
+
+    python adapter_library.py add shelf out/mrpc
+    python adapter_library.py list shelf
+    python adapter_library.py export shelf mrpc hub/mrpc --to=adapterhub
+
+`AdapterLibrary` does the same from Python; docs/adapter_library.md tells more.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import tempfile
+from typing import Any, Dict, List, NoReturn, Optional, Sequence
+
+import start_tensorflow  # noqa: F401
+
+import command_line
+import exchange
+import files
+import modeling
+import task_model
+from errors import UserError
+from exchange.base import exported
+from exchange.card import make_card
+from serving.frozen_bert import FrozenBert
+from serving.library import ALL, AdapterLibrary, check, check_name
+from serving.predictor import Predictor
+from tasks.restored import restore_task
+from weights import adapter_artifact, pretrained, run_record
+from weights.base import identify
+from weights.sources import open_init_checkpoint
+
+__all__ = ["ALL", "AdapterLibrary", "export_adapter", "import_adapter"]
+
+COLUMNS = (
+    "name",
+    "task",
+    "kind",
+    "labels",
+    "method",
+    "MB",
+    "score",
+    "data",
+    "added",
+    "base",
+)
+
+
+def import_adapter(
+    library: AdapterLibrary,
+    folder: str,
+    name: str,
+    init_checkpoint: str,
+    bert_config_file: str = "",
+    vocab_file: str = "",
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> str:
+    """Takes another program's adapter into a library.
+
+    Args:
+        library: that it goes into.
+        folder: as AdapterHub's `adapters` or peft has written it.
+        name: that it gets.
+        init_checkpoint: the BERT that it was trained upon; its files do not
+            say which that was.
+        bert_config_file: of that BERT; "" for the one beside it.
+        vocab_file: the same.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; default: those of its files.
+
+    Returns:
+        The program that had written it.
+
+    Raises:
+        UserError: it is damaged, a pickle, of another BERT, or computes what
+            no method of this project's does; or as of `AdapterLibrary.add`.
+    """
+    check_name(name)
+    opened = open_init_checkpoint(init_checkpoint)
+    config = pretrained.read_config(opened, bert_config_file)
+    foreign = exchange.read(folder, config, pairs, labels)
+    tokenizer = pretrained.read_tokenizer(opened, config, vocab_file)
+    task = restore_task(foreign.task, {}, folder)
+    table = task_model.list_parameters(config, foreign.method, task.build_head)
+    base = identify(opened.weights, modeling.list_variables(config))
+    description = {
+        "method": str(foreign.method),
+        "task": foreign.task,
+        "base": base.describe(),
+        "tokenizer": tokenizer.describe(),
+        "bert_config": dataclasses.asdict(config),
+        "parameters": {
+            "total": table.total_count,
+            "trained": table.trained_count,
+            "kept": adapter_artifact.count(foreign.values),
+        },
+        "versions": run_record.versions(),
+        "imported": foreign.origin,
+    }
+    with tempfile.TemporaryDirectory() as place:
+        adapter_artifact.write(place, description, foreign.values)
+        library.add(place, name)
+    return foreign.origin["program"]
+
+
+def export_adapter(
+    library: AdapterLibrary,
+    name: str,
+    folder: str,
+    program: str,
+    base_model: str = "",
+) -> None:
+    """Writes an adapter of a library for another program.
+
+    Args:
+        library: that it is in.
+        name: of the adapter.
+        folder: that is not there yet, or is empty.
+        program: `adapterhub` or `peft`.
+        base_model: by which that program finds the BERT; default: the name of
+            its folder.
+
+    Raises:
+        UserError: the adapter is damaged, the program cannot compute it, or
+            the folder is not empty.
+    """
+    entry = library.entry(name)
+    artifact = check(library.folder(name))
+    ours = exported(artifact, name)
+    if base_model:
+        ours = dataclasses.replace(ours, base_name=base_model)
+    card = make_card(
+        program,
+        ours,
+        os.path.basename(os.path.abspath(folder)),
+        artifact.config,
+        entry.scores,
+        entry.data,
+    )
+    exchange.write(program, folder, ours, card)
+
+
+def _add(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library, create=True)
+    name = library.add(arguments.folder, arguments.name)
+    print(f"added {name}")
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library)
+    entries: List[Dict[str, Any]] = []
+    for name in library.names():
+        try:
+            entries.append(dataclasses.asdict(library.entry(name)))
+        except UserError as error:
+            entries.append({"name": name, "problem": str(error)})
+    if arguments.json:
+        print(files.json_text(entries), end="")
+        return
+    print(_table([_row(entry) for entry in entries]), end="")
+
+
+def _row(entry: Dict[str, Any]) -> List[str]:
+    """The columns of an entry."""
+    if "problem" in entry:
+        return [entry["name"], f"DAMAGED: {entry['problem']}"]
+    labels = ",".join(
+        json.dumps(x, ensure_ascii=False) for x in entry["labels"]
+    )
+    metric, score = next(iter(entry["scores"].items()), ("", 0.0))
+    return [
+        entry["name"],
+        entry["task"],
+        entry["kind"],
+        (labels or "-")
+        if len(labels) <= 30
+        else f"{len(entry['labels'])} labels",
+        entry["method"],
+        f"{entry['bytes'] / 1e6:.3f}",
+        f"{metric} {score:.4f}" if metric else "-",
+        ",".join(sha[:8] for sha in entry["data"].values()) or "-",
+        entry["added"][:10],
+        f"{entry['base']} {entry['base_fingerprint'][:8]}",
+    ]
+
+
+def _table(rows: List[List[str]]) -> str:
+    """Rows under a header, in columns as wide as they need."""
+    table = [list(COLUMNS), *rows]
+    widths = [
+        max(len(row[i]) for row in table if len(row) == len(COLUMNS))
+        for i in range(len(COLUMNS))
+    ]
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(row, widths))
+        for row in table
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library)
+    entry = dataclasses.asdict(library.entry(arguments.name))
+    config = adapter_artifact.read_config(library.folder(arguments.name))
+    print(files.json_text({**entry, "adapter_config": config}), end="")
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library)
+    predictor = None
+    if arguments.init_checkpoint:
+        predictor = Predictor(
+            FrozenBert.open(
+                arguments.init_checkpoint,
+                arguments.bert_config_file,
+                arguments.vocab_file,
+            )
+        )
+    problems, names = 0, library.names()
+    for name in names:
+        try:
+            library.entry(name)
+            check(library.folder(name))
+            if predictor:
+                predictor.add(library.folder(name), name)
+                predictor.remove(name)
+            print(f"{name}: whole")
+        except UserError as error:
+            problems += 1
+            print(f"{name}: {error}")
+    if problems:
+        raise UserError(
+            f"{problems} of {len(names)} adapters of {library.path} cannot be "
+            "used; remove them, and add them again"
+        )
+
+
+def _remove(arguments: argparse.Namespace) -> None:
+    AdapterLibrary(arguments.library).remove(arguments.name)
+    print(f"removed {arguments.name}")
+
+
+def _rename(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library)
+    library.rename(arguments.name, arguments.new_name)
+    print(f"{arguments.name} is called {arguments.new_name} now")
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    program = import_adapter(
+        AdapterLibrary(arguments.library, create=True),
+        arguments.folder,
+        arguments.name,
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+        {"one": False, "two": True, None: None}[arguments.texts],
+        arguments.label,
+    )
+    print(f"added {arguments.name}, of {program}")
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    export_adapter(
+        AdapterLibrary(arguments.library),
+        arguments.name,
+        arguments.folder,
+        arguments.to,
+        arguments.base_model,
+    )
+    print(f"wrote {arguments.folder}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program as every error of a user's does."""
+        raise UserError(f"{message}; {self.prog} --help tells what is expected")
+
+
+def _parse() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = _Parser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND"
+    )
+
+    def command(name, function, help, *positional):
+        made = commands.add_parser(
+            name, help=help, description=help, allow_abbrev=False
+        )
+        made.set_defaults(function=function)
+        made.add_argument("library", help="folder of the library")
+        for argument, text in positional:
+            made.add_argument(argument, help=text)
+        return made
+
+    def bert_flags(made, required):
+        made.add_argument(
+            "--init_checkpoint",
+            required=required,
+            help="the BERT that the adapters are upon",
+        )
+        made.add_argument(
+            "--bert_config_file", default="", help="default: beside the BERT"
+        )
+        made.add_argument(
+            "--vocab_file", default="", help="default: beside the BERT"
+        )
+
+    name = ("name", "of the adapter")
+    folder = ("folder", "of an adapter, or of the run that trained it")
+    made = command("add", _add, "Copy a trained adapter into it.", folder)
+    made.add_argument("--name", help="default: the name of its task")
+    made = command("list", _list, "List the adapters.")
+    made.add_argument("--json", action="store_true", help="for programs")
+    command("show", _show, "Show all that is known of an adapter.", name)
+    made = command("verify", _verify, "Check that every adapter is whole.")
+    bert_flags(made, required=False)
+    command("remove", _remove, "Delete an adapter.", name)
+    new = ("new_name", "that it gets")
+    command("rename", _rename, "Give an adapter another name.", name, new)
+    made = command(
+        "import",
+        _import,
+        "Take in an adapter of AdapterHub's or peft's.",
+        ("folder", "as that program has saved it, as safetensors"),
+    )
+    made.add_argument("--name", required=True, help="that it gets")
+    bert_flags(made, required=True)
+    made.add_argument(
+        "--texts",
+        choices=("one", "two"),
+        help="how many texts a row has; default: either",
+    )
+    made.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        help="once for each, in the order of the logits; default: those of "
+        "its files",
+    )
+    made = command(
+        "export",
+        _export,
+        "Write an adapter for another program.",
+        name,
+        ("folder", "to write, not there yet"),
+    )
+    made.add_argument("--to", required=True, choices=sorted(exchange.WRITERS))
+    made.add_argument(
+        "--base_model",
+        default="",
+        help="by which that program finds the BERT, as bert-base-uncased; "
+        "default: the name of its folder",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Does what the command line says."""
+    arguments = _parse()
+    arguments.function(arguments)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

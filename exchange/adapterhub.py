@@ -174,11 +174,13 @@ class _Named:
         return self._tensors.take(name, *shape)
 
 
-def _by_layer(tensors: _Named, path: str) -> Dict[Tuple[int, str], str]:
+def _by_layer(
+    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+) -> Dict[Tuple[int, str], str]:
     """Places by layer and name within it.
 
     Raises:
-        UserError: a place is in no layer.
+        UserError: a place is in no layer, or a layer lacks a place.
     """
     found = {}
     for place in tensors.places():
@@ -188,6 +190,14 @@ def _by_layer(tensors: _Named, path: str) -> Dict[Tuple[int, str], str]:
                 f"{path}: no method of this project has anything at {place}"
             )
         found[int(match[1]), match[2]] = place
+    left_out = own.get("leave_out") or ()
+    for layer in set(range(config.num_hidden_layers)) - set(left_out):
+        for name in {name for _, name in found}:
+            if (layer, name) not in found:
+                raise UserError(
+                    f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} in "
+                    f"layer {layer}, which leave_out does not name"
+                )
     return found
 
 
@@ -229,7 +239,7 @@ def _read_bottleneck(
     act = activation(own.get("non_linearity"), path)
     sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     values, found, sizes = {}, {}, set()
-    for (layer, place), full in _by_layer(tensors, path).items():
+    for (layer, place), full in _by_layer(own, tensors, config, path).items():
         if place not in sites:
             raise UserError(f"{path}: no method has an adapter at {full}")
         down = tensors.take(
@@ -298,7 +308,7 @@ def _read_lora(
                 f"{path}: {key} is {own[key]!r}, which no method of this "
                 "project has; expected plain LoRA"
             )
-    places = _by_layer(tensors, path)
+    places = _by_layer(own, tensors, config, path)
     if own.get("composition_mode", "add") == "scale":
         return _read_ia3(own, places, tensors, config, path)
     found = {}

@@ -14,14 +14,10 @@ from methods import parsing
 from methods.base import ALL_LAYERS, TuningMethod
 from modeling import BertConfig
 from tasks.head_shape import POOLED, SPANS, HeadShape
+from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION, kind_of
 from weights import run_record
 from weights.adapter_artifact import Artifact
 
-CLASSIFICATION, REGRESSION, QUESTIONS = (
-    "classification",
-    "regression",
-    "questions",
-)
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
 Layer = Tuple[np.ndarray, Optional[np.ndarray]]
 
@@ -296,7 +292,8 @@ def head_of(artifact: Artifact) -> Head:
     """
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
-    questions = task["name"] == "squad"
+    kind = kind_of(task)
+    questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""
     shape = SPANS if questions else POOLED
     if "head" in task:
@@ -310,11 +307,8 @@ def head_of(artifact: Artifact) -> Head:
     ]
     bias = read(f"{scope}output_bias") if shape.bias else None
     layers.append((read(f"{scope}output_weights"), bias))
-    if questions:
-        return Head(QUESTIONS, shape, tuple(layers))
-    if task.get("regression"):
-        return Head(REGRESSION, shape, tuple(layers))
-    return Head(CLASSIFICATION, shape, tuple(layers), tuple(task["labels"]))
+    labels = task["labels"] if kind == CLASSIFICATION else ()
+    return Head(kind, shape, tuple(layers), tuple(labels))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,6 +136,44 @@ def _places(tensors: Tensors, part: str) -> List[Tuple[int, str, str]]:
     return [(int(m[2]), m[3], m[1]) for m in matches]
 
 
+def _check_places(
+    described: Dict[str, Any],
+    places: List[Tuple[int, str, str]],
+    config: BertConfig,
+    path: str,
+) -> None:
+    """No module may lack its tensors, which would then change nothing.
+
+    Raises:
+        UserError: one does.
+    """
+
+    def matches(patterns: Any, module: str) -> bool:
+        if isinstance(patterns, str):
+            return re.fullmatch(patterns, module) is not None
+        ends = patterns or ()
+        return any(f".{module}".endswith(f".{end}") for end in ends)
+
+    layers = described.get("layers_to_transform")
+    if isinstance(layers, int):
+        layers = [layers]
+    found = {(layer, place) for layer, place, _ in places}
+    for layer in range(config.num_hidden_layers):
+        for scope in TARGETS.values():
+            place = scope.replace("/", ".")
+            module = f"bert.encoder.layer.{layer}.{place}"
+            if (
+                matches(described.get("target_modules"), module)
+                and not matches(described.get("exclude_modules"), module)
+                and (layers is None or layer in layers)
+                and (layer, place) not in found
+            ):
+                raise UserError(
+                    f"{path}: target_modules names {module}, of which "
+                    f"{WEIGHTS_FILE} holds nothing"
+                )
+
+
 def _alpha(described: Dict[str, Any], module: str, rank: int) -> float:
     """The alpha that, divided by the rank, is the scale of a module's update.
 
@@ -153,7 +191,9 @@ def _read_lora(described, tensors, config, path):
     """Updates by layer and matrix."""
     targets = {s.replace("/", "."): name for name, s in TARGETS.items()}
     found = {}
-    for layer, place, module in _places(tensors, "lora_A.weight"):
+    places = _places(tensors, "lora_A.weight")
+    _check_places(described, places, config, path)
+    for layer, place, module in places:
         if place not in targets:
             raise UserError(f"{path}: LoRA at {module} is not read")
         down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
@@ -175,7 +215,9 @@ def _read_ia3(described, tensors, config, path):
         for layer in range(config.num_hidden_layers)
         for name, shape in shapes.items()
     }
-    for layer, place, module in _places(tensors, "ia3_l"):
+    places = _places(tensors, "ia3_l")
+    _check_places(described, places, config, path)
+    for layer, place, module in places:
         name = place.replace(".", "/")
         if name not in shapes:
             raise UserError(

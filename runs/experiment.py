@@ -12,13 +12,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from absl import logging
 
 import files
+import folder_lock
 import task_model
 from engines import Job, check_batch_size, choose_engine
 from engines.prediction import check_finite
 from errors import UserError
 from input_pipeline import Features
 from optimization import Schedule
-from runs import folder_lock, results, training, two_phases
+from runs import results, training, two_phases
 from runs.setup import (
     Experiment,
     Model,

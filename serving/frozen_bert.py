@@ -187,4 +187,6 @@ class FrozenBert:
 
             return predict(job, job.build_model(create), batch)
 
-        return compute
+        # Called through it, TensorFlow does not take one function for each
+        # kind for one function that is traced too often, and warn of that.
+        return lambda *arguments: compute.get_concrete_function()(*arguments)

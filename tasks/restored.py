@@ -9,6 +9,12 @@ from tasks.custom import custom_task
 from tasks.squad import Squad
 from tasks.text_task import TEXT_COLUMNS
 
+# What a task gives.
+CLASSIFICATION, REGRESSION, QUESTIONS = (
+    "classification",
+    "regression",
+    "questions",
+)
 # As `run_squad.py` has them; those of adapters that do not say.
 SQUAD_SETTINGS: Dict[str, Any] = {
     "doc_stride": 128,
@@ -18,6 +24,13 @@ SQUAD_SETTINGS: Dict[str, Any] = {
     "version_2_with_negative": False,
     "null_score_diff_threshold": 0.0,
 }
+
+
+def kind_of(description: Mapping[str, Any]) -> str:
+    """What a task of `adapter_config.json` gives: one of the three kinds."""
+    if description["name"] == "squad":
+        return QUESTIONS
+    return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
 def restore_task(

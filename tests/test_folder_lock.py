@@ -11,12 +11,12 @@ import sys
 import pytest
 from conftest import ROOT
 
+import folder_lock
 from errors import UserError
-from runs import folder_lock
 
 HOLDER = """
 import sys, time
-from runs import folder_lock
+import folder_lock
 with folder_lock.hold(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

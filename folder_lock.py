@@ -1,8 +1,8 @@
-"""One run at a time writes into an output folder.
+"""One process at a time writes into a folder.
 
 The lock goes with the process that holds it, however that ends, also on a
-disk that several machines share. Its file stays: deleted, two runs could hold
-locks on two files of one name. Remote folders (`gs://`) have no locks.
+disk that several machines share. Its file stays: deleted, two processes could
+hold locks on two files of one name. Remote folders (`gs://`) have no locks.
 """
 
 import contextlib
@@ -16,15 +16,22 @@ from absl import logging
 
 from errors import UserError
 
-# Not `lock`: a sweep holds that of its run's folder.
-LOCK_FILE = "run.lock"
+# Of a run. Not `lock`: a sweep holds that of its run's folder.
+RUN_LOCK = "run.lock"
 # What file systems without locks answer.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def hold(folder: str) -> Iterator[None]:
+def hold(
+    folder: str, lock_file: str = RUN_LOCK, wait: bool = False
+) -> Iterator[None]:
     """Holds the lock of a folder, which must be there.
+
+    Args:
+        folder: local, or `gs://`, where nothing is locked.
+        lock_file: name of the file in it that is locked.
+        wait: whether to wait until no other process holds it.
 
     Raises:
         UserError: another process holds it, or its file cannot be written.
@@ -32,7 +39,7 @@ def hold(folder: str) -> Iterator[None]:
     if "://" in folder:
         yield
         return
-    path = os.path.join(folder, LOCK_FILE)
+    path = os.path.join(folder, lock_file)
     try:
         # Read as well: what the holder has written.
         file = open(path, "a+", encoding="utf-8", errors="replace")
@@ -40,7 +47,7 @@ def hold(folder: str) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read(200).strip() or "that does not say which"
@@ -54,8 +61,8 @@ def hold(folder: str) -> Iterator[None]:
                     f"cannot lock {path}: {error.strerror}"
                 ) from error
             logging.warning(
-                "%s cannot be locked (%s): see to it that no other run writes "
-                "there",
+                "%s cannot be locked (%s): see to it that no other process "
+                "writes there",
                 folder,
                 error.strerror,
             )

@@ -1,0 +1,393 @@
+"""A library: trained adapters upon one BERT, each a folder with a name.
+
+`LIBRARY/<name>/` holds an adapter as a run writes it, and `library_entry.json`:
+when it was added, and how its run scored. Whoever changes a library holds its
+lock. What is being written lies in a hidden folder, which is renamed when it is
+whole; what a killed process left of it is deleted by the next one.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import re
+import shutil
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+
+import files
+import folder_lock
+import task_model
+from errors import UserError
+from methods import parsing
+from tasks.restored import kind_of, restore_task
+from weights import adapter_artifact, run_record
+from weights.adapter_artifact import INDICES, VALUES, Artifact
+
+ENTRY_FILE = "library_entry.json"
+ENTRY = {
+    "added": str,
+    "scores?": dict,
+    "scores?.*": float,
+    "data?": dict,
+    "data?.*": str,
+}
+LOCK_FILE = ".lock"
+# Unfinished work of a process; its folder's name begins with it.
+UNFINISHED = ".unfinished-"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# What stands for all adapters.
+ALL = "all"
+# Ends of the names of files that only Python's pickle reads.
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An adapter of a library, as lists show it.
+
+    Attributes:
+        name: in the library.
+        task: that it was trained on.
+        kind: `classification`, `regression` or `questions`.
+        labels: of a classification, in the order of the logits.
+        method: that computes it.
+        parameters: numbers that it holds.
+        bytes: of its weights' file.
+        scores: of its run's evaluation, by metric; the first is the main one.
+        data: SHA-256 of the data that was scored, by split.
+        added: when, UTC, ISO 8601.
+        base: name of the folder of its BERT.
+        base_fingerprint: SHA-256 of its BERT.
+    """
+
+    name: str
+    task: str
+    kind: str
+    labels: List[str]
+    method: str
+    parameters: int
+    bytes: int
+    scores: Dict[str, float]
+    data: Dict[str, str]
+    added: str
+    base: str
+    base_fingerprint: str
+
+
+class AdapterLibrary:
+    """The adapters of a folder; several processes may change it at once."""
+
+    def __init__(self, path: str, create: bool = False):
+        """Opens a library.
+
+        Args:
+            path: of a local folder.
+            create: whether to make it, if it is not there.
+
+        Raises:
+            UserError: it is not there, is no folder or not local.
+        """
+        if "://" in path:
+            raise UserError(
+                f"the library {path} is not on a local disk, where alone "
+                "processes can wait for one another"
+            )
+        if create:
+            files.prepare_folder(path)
+        if not files.is_folder(path):
+            raise UserError(
+                f"there is no library {path}; expected a folder of adapters, "
+                "which adapter_library.py add makes"
+            )
+        self.path = path
+
+    def names(self) -> List[str]:
+        """The adapters' names in order, damaged ones included."""
+        try:
+            found = os.listdir(self.path)
+        except OSError as error:
+            raise UserError(
+                f"cannot read {self.path}: {error.strerror}"
+            ) from error
+        return sorted(
+            name
+            for name in found
+            if not name.startswith(".")
+            and os.path.isdir(os.path.join(self.path, name))
+        )
+
+    def folder(self, name: str) -> str:
+        """The folder of an adapter.
+
+        Raises:
+            UserError: none has this name.
+        """
+        names = self.names()
+        if name not in names:
+            known = ", ".join(names)[:200] or "none"
+            raise UserError(
+                f"the library {self.path} has no adapter {name!r}; it has: "
+                f"{known}"
+            )
+        return os.path.join(self.path, name)
+
+    def entry(self, name: str) -> Entry:
+        """What is known of an adapter, without reading its weights.
+
+        Raises:
+            UserError: none has this name, or it is damaged.
+        """
+        folder = self.folder(name)
+        config = adapter_artifact.read_config(folder)
+        path = os.path.join(folder, ENTRY_FILE)
+        added = files.read_object(path, "an adapter's entry", ENTRY)
+        task = config["task"]
+        weights = os.path.join(folder, adapter_artifact.WEIGHTS_FILE)
+        return Entry(
+            name=name,
+            task=task["name"],
+            kind=kind_of(task),
+            labels=list(map(str, task.get("labels") or ())),
+            method=config["method"],
+            parameters=config.get("parameters", {}).get("kept", 0),
+            bytes=files.size(weights),
+            scores=added.get("scores") or {},
+            data=added.get("data") or {},
+            added=added["added"],
+            base=config["base"].get("name", ""),
+            base_fingerprint=config["base"]["fingerprint"],
+        )
+
+    def add(self, folder: str, name: Optional[str] = None) -> str:
+        """Copies an adapter into the library.
+
+        Args:
+            folder: of an adapter, or of the run that trained it.
+            name: that it gets; default: its task's.
+
+        Returns:
+            The name.
+
+        Raises:
+            UserError: the adapter is damaged or of another BERT than the
+                library's, its name is taken or is none, or the library has
+                the same adapter already.
+        """
+        folder = _find_artifact(folder)
+        artifact = check(folder)
+        name = artifact.config["task"]["name"] if name is None else name
+        check_name(name)
+        scores, data = _read_scores(folder, artifact.config)
+        with self._changing() as unfinished:
+            self._check_new(name, artifact)
+            for file in (
+                adapter_artifact.WEIGHTS_FILE,
+                adapter_artifact.CONFIG_FILE,
+            ):
+                content = files.read_bytes(os.path.join(folder, file), "a file")
+                files.write_bytes(os.path.join(unfinished, file), content)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            files.write_json(
+                os.path.join(unfinished, ENTRY_FILE),
+                {
+                    "added": now.isoformat(timespec="seconds"),
+                    "scores": scores,
+                    "data": data,
+                },
+            )
+            # The source may have been replaced while it was copied.
+            adapter_artifact.read(unfinished)
+            os.rename(unfinished, os.path.join(self.path, name))
+        return name
+
+    def remove(self, name: str) -> None:
+        """Deletes an adapter.
+
+        Raises:
+            UserError: none has this name, or it cannot be deleted.
+        """
+        with self._changing() as unfinished:
+            # At once; the rest may take its time.
+            os.rename(self.folder(name), os.path.join(unfinished, name))
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives an adapter another name.
+
+        Raises:
+            UserError: none has this name, or the new one is taken or none.
+        """
+        check_name(new_name)
+        with self._changing():
+            folder = self.folder(name)
+            others = [other for other in self.names() if other != name]
+            self._check_free(new_name, others)
+            os.rename(folder, os.path.join(self.path, new_name))
+
+    def _check_new(self, name: str, artifact: Artifact) -> None:
+        """Compares an adapter that is to come with those that are there."""
+        names = self.names()
+        self._check_free(name, names)
+        config = artifact.config
+        for other in names:
+            try:
+                entry = adapter_artifact.read_config(self.folder(other))
+            except UserError:
+                # A damaged one says nothing; `verify` reports it.
+                continue
+            base, own = entry["base"], config["base"]
+            if base["fingerprint"] != own["fingerprint"]:
+                raise UserError(
+                    f"the adapter is upon another BERT ({own.get('name')}, "
+                    f"fingerprint {own['fingerprint'][:12]}) than those of the "
+                    f"library {self.path} ({base.get('name')}, "
+                    f"{base['fingerprint'][:12]}); expected one BERT for all; "
+                    "choose another library"
+                )
+            same = ("sha256", "method", "task")
+            if all(entry.get(key) == config.get(key) for key in same):
+                raise UserError(
+                    f"the library {self.path} has this adapter already: it is "
+                    f"called {other!r}; adapter_library.py rename gives it "
+                    "another name"
+                )
+
+    def _check_free(self, name: str, names: List[str]) -> None:
+        """Two names may not differ in capital letters alone either."""
+        for other in names:
+            if other.lower() == name.lower():
+                raise UserError(
+                    f"the library {self.path} has an adapter {other!r} "
+                    "already (capital letters make no other name); pass "
+                    "another --name, or remove that one"
+                )
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[str]:
+        """Holds the lock; gives an empty hidden folder, deleted at the end."""
+        with folder_lock.hold(self.path, LOCK_FILE, wait=True):
+            for name in os.listdir(self.path):
+                if name.startswith(UNFINISHED):
+                    shutil.rmtree(os.path.join(self.path, name), True)
+            unfinished = os.path.join(self.path, f"{UNFINISHED}{os.getpid()}")
+            try:
+                os.mkdir(unfinished)
+                yield unfinished
+            except OSError as error:
+                raise UserError(
+                    f"cannot write into {self.path}: {error.strerror}"
+                ) from error
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def check_name(name: str) -> None:
+    """Checks that a name can be that of an adapter, and of a folder.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not NAME.fullmatch(name) or name.lower() == ALL:
+        raise UserError(
+            f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
+            "letters, digits, dots, dashes and underscores, a letter or a "
+            f"digit first, and not {ALL!r}; pass another --name"
+        )
+
+
+def check(folder: str) -> Artifact:
+    """Reads an adapter, and checks that it is all that its description says.
+
+    Raises:
+        UserError: a file is missing or damaged, or the weights are not those
+            of the method and the head.
+    """
+    artifact = adapter_artifact.read(folder)
+    config, source = artifact.config, artifact.weights.source
+    bert = run_record.bert_config(config, source)
+    method = parsing.parse(config["method"])
+    task = restore_task(config["task"], config.get("task_settings", {}), source)
+    table = task_model.list_parameters(bert, method, task.build_head)
+    trained = {p.name: p for p in table.trained}
+    expected = {p.name: p.shape for p in table.trained}
+    found = dict(artifact.weights.shapes)
+    if method.changes_few:
+        # Of BERT's own variables there are those that were changed.
+        for name in list(found):
+            variable = re.sub(f"({INDICES}|{VALUES})$", "", name)
+            if variable in trained and variable != name:
+                del found[name]
+        expected = {
+            name: shape
+            for name, shape in expected.items()
+            if trained[name].is_added
+        }
+    for name in sorted(set(expected) | set(found)):
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"{source}: {name} has the shape {found.get(name)}, but "
+                f"{config['method']} on this task has {expected.get(name)} "
+                "(None: no such variable)"
+            )
+    for name in found:
+        if not np.isfinite(artifact.weights.read(name)).all():
+            raise UserError(f"{source}: {name} holds what is no finite number")
+    return artifact
+
+
+def _find_artifact(folder: str) -> str:
+    """The folder of an adapter, where that of its run may be named."""
+    inner = os.path.join(folder, "adapter")
+    for place in (folder, inner):
+        if files.exists(os.path.join(place, adapter_artifact.CONFIG_FILE)):
+            _refuse_pickle(place)
+            return place
+    if not files.is_folder(folder):
+        raise UserError(f"there is no folder {folder}")
+    _refuse_pickle(folder)
+    raise UserError(
+        f"{folder} holds no adapter: {adapter_artifact.CONFIG_FILE} is missing"
+    )
+
+
+def _refuse_pickle(folder: str) -> None:
+    """Weights may not be pickles, which run as programs when they are read."""
+    if files.exists(os.path.join(folder, adapter_artifact.WEIGHTS_FILE)):
+        return
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(PICKLES):
+            raise UserError(
+                f"{os.path.join(folder, name)} is a pickle, which can run any "
+                f"program when it is read; expected "
+                f"{adapter_artifact.WEIGHTS_FILE}"
+            )
+
+
+def _read_scores(
+    folder: str, config: Dict[str, Any]
+) -> Tuple[Dict[str, float], Dict[str, str]]:
+    """How the run of an adapter scored, and on which data.
+
+    Returns:
+        Nothing where no run's folder is around it, or the evaluation was of
+        other weights.
+    """
+    run = os.path.dirname(os.path.abspath(folder))
+    path = os.path.join(run, "eval_results.json")
+    if not files.exists(os.path.join(run, run_record.RUN_FILE)) or (
+        not files.exists(path)
+    ):
+        return {}, {}
+    results = files.read_object(
+        path, "a run's scores", {"global_step": int, "dev_data?": dict}
+    )
+    step = config.get("checkpoint", "").rpartition("-")[2]
+    if str(results["global_step"]) != step:
+        return {}, {}
+    scores = {
+        key[len("eval_") :]: value
+        for key, value in results.items()
+        if key.startswith("eval_")
+    }
+    return scores, results.get("dev_data") or {}
