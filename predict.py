@@ -16,19 +16,17 @@ import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 
-import adapter_library
 import files
 from errors import UserError
 from progress import Progress
 from runs import flags as run_flags
 from serving import row_stream
 from serving.frozen_bert import FrozenBert
+from serving.library import ALL, AdapterLibrary
 from serving.predictor import LoadedTask, Predictor, check_row, task_name
 from tasks.text_task import TEXT_COLUMNS
 
 FLAGS = flags.FLAGS
-
-ALL = "all"
 
 
 def define_flags() -> None:
@@ -96,7 +94,7 @@ def named_folders() -> Dict[str, str]:
             "names with commas between them"
         )
     if FLAGS.library:
-        library = adapter_library.AdapterLibrary(FLAGS.library)
+        library = AdapterLibrary(FLAGS.library)
         names = library.names() if FLAGS.task == [ALL] else FLAGS.task
         found += [(name, library.folder(name)) for name in names]
     if not found:

@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -28,6 +28,7 @@ import exchange
 import files
 from errors import UserError
 from exchange.base import exported
+from exchange.card import make_card
 from methods import parsing
 from methods.base import TuningMethod
 from serving.frozen_bert import FrozenBert
@@ -40,6 +41,8 @@ PEER = os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
 TOLERANCE = 1e-5
 EXAMPLES = "examples.npz"
 LOGITS = "logits.npz"
+# What cards call a BERT here.
+BASE = "the_bert"
 
 THREE: Dict[str, Any] = {
     "name": "custom",
@@ -264,15 +267,23 @@ def compare_trained(
     examples = {"input_ids": ids, "input_mask": ones, "segment_ids": 0 * ones}
     examples["segment_ids"][:, 20:] = 1
     np.savez(os.path.join(folder, EXAMPLES), **examples)
+    os.symlink(os.path.abspath(path), os.path.join(folder, BASE))
     ours = logits(bert, artifact, examples)
     for program in exchange.WRITERS:
         place = os.path.join(folder, program)
+        ours_named = dataclasses.replace(
+            exported(artifact, "trained"), base_name=BASE
+        )
+        card = make_card(program, ours_named, program, artifact.config, {}, {})
         try:
-            exchange.write(program, place, exported(artifact, "trained"), "")
+            exchange.write(program, place, ours_named, card)
         except UserError as error:
             print(f"{adapter} -> {program}: refused: {error}")
             continue
         answer(peer_python, path, folder, [place])
+        # Its usage lines have to work as they are.
+        code = card.partition("```python\n")[2].partition("```")[0]
+        run_peer([peer_python, "-c", code], cwd=folder)
         yield Comparison(
             f"{adapter} -> {program}",
             artifact.config["method"],
@@ -293,21 +304,23 @@ def answer(peer_python: str, bert: str, folder: str, places: List[str]) -> None:
 
 
 def call_peer(peer_python: str, *arguments: str) -> None:
-    """Runs the peers' side.
+    """Runs the peers' side; raises as `run_peer`."""
+    run_peer([peer_python, os.path.abspath(PEER), *arguments])
+
+
+def run_peer(command: List[str], cwd: Optional[str] = None) -> None:
+    """Runs a program in the peers' environment.
 
     Raises:
         UserError: it fails.
     """
     try:
         subprocess.run(
-            [peer_python, os.path.abspath(PEER), *arguments],
-            check=True,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, check=True, stderr=subprocess.PIPE, text=True, cwd=cwd
         )
     except OSError as error:
         raise UserError(
-            f"{peer_python} cannot be run: {error.strerror}; make "
+            f"{command[0]} cannot be run: {error.strerror}; make "
             ".venv-peer/installed makes the peers' environment"
         ) from error
     except subprocess.CalledProcessError as error:
@@ -338,7 +351,7 @@ def report(comparisons: List[Comparison]) -> None:
 def main() -> None:
     """Compares both directions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer_python", required=True)
+    parser.add_argument("--peer_python", required=True, type=os.path.abspath)
     parser.add_argument("--record", help="folder for the tests' recordings")
     parser.add_argument("--init_checkpoint", help="a Hugging Face BERT")
     parser.add_argument("--adapter", action="append", default=[])

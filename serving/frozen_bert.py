@@ -7,7 +7,7 @@ one builds nothing, and threads do not disturb each other.
 
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, Hashable, Mapping, Optional
+from typing import Any, Dict, Hashable, Mapping, Optional
 
 import tensorflow as tf
 
@@ -25,8 +25,8 @@ from weights import pretrained
 from weights.base import Base, Weights, check_shape, identify
 from weights.sources import InitCheckpoint, open_init_checkpoint
 
-# (values by name, batch) -> the head's outputs [B, ...] by name.
-Compute = Callable[[Mapping[str, tf.Tensor], Mapping[str, Any]], Dict[str, Any]]
+Values = Mapping[str, tf.Tensor]
+Batch = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,23 @@ class TaskKind:
 
     Attributes:
         table: their variables.
-        compute: what computes every one of them.
+        function: what computes every one of them, a `tf.function`.
     """
 
     table: ParameterTable
-    compute: Compute
+    function: Any
+
+    def compute(self, values: Values, batch: Batch) -> Dict[str, tf.Tensor]:
+        """The head's outputs [B, ...] by name.
+
+        Args:
+            values: float32, of all variables that BERT lacks or that were
+                trained, by name.
+            batch: as `input_pipeline.make_batch` makes it.
+        """
+        # Called otherwise, TensorFlow takes the functions of many kinds for
+        # one function that is traced again and again, and warns of that.
+        return self.function.get_concrete_function()(values, batch)
 
 
 class FrozenBert:
@@ -143,13 +155,13 @@ class FrozenBert:
                 for p in table.parameters:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
-                compute = self._make_function(method, task, table)
-                self._kinds[key] = TaskKind(table, compute)
+                function = self._make_function(method, task, table)
+                self._kinds[key] = TaskKind(table, function)
             return self._kinds[key]
 
     def _make_function(
         self, method: TuningMethod, task: Task, table: ParameterTable
-    ) -> Compute:
+    ) -> Any:
         """What computes a kind of tasks; it is traced at its first call."""
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
@@ -187,6 +199,4 @@ class FrozenBert:
 
             return predict(job, job.build_model(create), batch)
 
-        # Called through it, TensorFlow does not take one function for each
-        # kind for one function that is traced too often, and warn of that.
-        return lambda *arguments: compute.get_concrete_function()(*arguments)
+        return compute

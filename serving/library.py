@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+import exchange
 import files
 import folder_lock
 import task_model
@@ -309,20 +310,16 @@ def check(folder: str) -> Artifact:
     method = parsing.parse(config["method"])
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     table = task_model.list_parameters(bert, method, task.build_head)
-    trained = {p.name: p for p in table.trained}
     expected = {p.name: p.shape for p in table.trained}
+    own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
-    if method.changes_few:
-        # Of BERT's own variables there are those that were changed.
-        for name in list(found):
-            variable = re.sub(f"({INDICES}|{VALUES})$", "", name)
-            if variable in trained and variable != name:
-                del found[name]
-        expected = {
-            name: shape
-            for name, shape in expected.items()
-            if trained[name].is_added
-        }
+    changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
+    if changed and changed <= own:
+        # Of BERT's own variables only entries are there, of some none.
+        for name in changed:
+            found.pop(name + INDICES)
+            found.pop(name + VALUES, None)
+        expected = {n: s for n, s in expected.items() if n not in own}
     for name in sorted(set(expected) | set(found)):
         if expected.get(name) != found.get(name):
             raise UserError(
@@ -338,6 +335,12 @@ def check(folder: str) -> Artifact:
 
 def _find_artifact(folder: str) -> str:
     """The folder of an adapter, where that of its run may be named."""
+    program = exchange.detect(folder)
+    if program:
+        raise UserError(
+            f"{folder} is an adapter of {program}'s; adapter_library.py import "
+            "takes it in"
+        )
     inner = os.path.join(folder, "adapter")
     for place in (folder, inner):
         if files.exists(os.path.join(place, adapter_artifact.CONFIG_FILE)):

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "errors": set(),
     "start_tensorflow": set(),
     "command_line": {"errors"},
+    "folder_lock": {"errors"},
     "files": {"errors"},
     "metrics": {"errors"},
     "tokenization": {"errors", "files"},
@@ -78,6 +79,7 @@ MAY_IMPORT = {
         "engines",
         "errors",
         "files",
+        "folder_lock",
         "input_pipeline",
         "methods",
         "methods.base",
@@ -90,10 +92,23 @@ MAY_IMPORT = {
         "tokenization",
         "weights",
     },
+    "exchange": {
+        "adapter_modeling",
+        "errors",
+        "exchange",
+        "files",
+        "methods",
+        "methods.base",
+        "modeling",
+        "tasks",
+        "weights",
+    },
     "serving": {
         "engines",
         "errors",
+        "exchange",
         "files",
+        "folder_lock",
         "input_pipeline",
         "methods",
         "methods.base",
@@ -104,8 +119,19 @@ MAY_IMPORT = {
         "tokenization",
         "weights",
     },
+    "adapter_library": {
+        "command_line",
+        "errors",
+        "exchange",
+        "files",
+        "modeling",
+        "serving",
+        "start_tensorflow",
+        "task_model",
+        "tasks",
+        "weights",
+    },
     "predict": {
-        "adapter_library",
         "errors",
         "files",
         "progress",
@@ -117,7 +143,23 @@ MAY_IMPORT = {
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
 }
-FOLDERS = ("engines", "methods", "runs", "serving", "tasks", "weights")
+FOLDERS = (
+    "engines",
+    "exchange",
+    "methods",
+    "runs",
+    "serving",
+    "tasks",
+    "weights",
+)
+    "engines",
+    "exchange",
+    "methods",
+    "runs",
+    "serving",
+    "tasks",
+    "weights",
+)
 # Modules that are rooms of their own: what methods stand on is below the
 # paper's adapters, which are one of them.
 OWN_ROOMS = {"methods.base"}

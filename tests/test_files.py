@@ -257,3 +257,39 @@ def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
     files.check_disk_space(str(tmp_path), 3_900_000)
     message = message_of(files.check_disk_space, str(tmp_path), 4_000_000)
     assert "5 MB free" in message
+
+
+def test_a_new_folder_has_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "deep" / "new"
+    with files.new_folder(str(path)) as place:
+        files.write_text(f"{place}/file", "text")
+        assert not path.exists()
+    assert (path / "file").read_text() == "text"
+    assert [p.name for p in path.parent.iterdir()] == ["new"]
+
+
+def test_a_new_folder_may_be_there_and_empty(tmp_path):
+    with files.new_folder(str(tmp_path / "a")) as place:
+        (tmp_path / "a").mkdir()
+        files.write_text(f"{place}/file", "text")
+    assert (tmp_path / "a" / "file").exists()
+    with pytest.raises(UserError, match="a is there already"):
+        with files.new_folder(str(tmp_path / "a")):
+            pass
+
+
+def test_of_a_new_folder_that_fails_nothing_is_left(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        with files.new_folder(str(tmp_path / "a")) as place:
+            files.write_text(f"{place}/file", "text")
+            raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_has_come_meanwhile_is_not_written_over(tmp_path):
+    with pytest.raises(UserError, match="cannot write .*a: "):
+        with files.new_folder(str(tmp_path / "a")):
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "mine").write_text("mine")
+    assert (tmp_path / "a" / "mine").read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]

@@ -18,6 +18,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 import predict
 from errors import UserError
+from serving.library import AdapterLibrary
 from tasks.restored import restore_task
 
 ROWS = [text for text, _ in SENTENCES]
@@ -200,3 +201,23 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
         ask(**flags)
     ask(**flags, columns="said")
     assert flags["output"].read_bytes() == expected
+
+
+def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, adapters):
+    shelf = AdapterLibrary(str(adapters[0].parent / "shelf"), create=True)
+    for folder, name in zip(adapters, ("first", "second")):
+        shelf.add(str(folder), name)
+    del flags["adapter"]
+    flags["library"] = shelf.path
+    for task, names in (
+        ("all", ["first", "second"]),
+        ("second", ["second"]),
+        ("second,first", ["second", "first"]),
+    ):
+        ask(**flags, task=task)
+        answers = answers_in(flags["output"])
+        assert [a["task"] for a in answers] == names * len(ROWS)
+    with pytest.raises(UserError, match="has no adapter 'x'; it has: first"):
+        ask(**flags, task="first,x")
+    with pytest.raises(UserError, match="there is no library /none"):
+        ask(**{**flags, "library": "/none"}, task="all")

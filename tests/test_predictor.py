@@ -10,6 +10,7 @@ from test_methods_runs import TEXTS
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
 
 from errors import UserError
+from methods.parsing import parse
 from serving.frozen_bert import FrozenBert
 from serving.predictor import Predictor
 from tasks.restored import restore_task
@@ -88,7 +89,7 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
         probabilities(predictor("other", ROWS)), before
     )
     assert predictor.task("other").kind is kind
-    assert kind.compute.experimental_get_tracing_count() == 1
+    assert kind.function.experimental_get_tracing_count() == 1
     assert all(bert._variables[name] is v for name, v in variables.items())
     # What an adapter holds is its own: none of BERT's variables.
     values = predictor.task("task").values
@@ -323,3 +324,30 @@ def test_a_trainings_checkpoint_is_no_base(classify, tiny_flags):
     classify(**tiny_flags)
     with pytest.raises(UserError, match="is a training's checkpoint; pass the"):
         Predictor.load(str(tiny_flags["output_dir"]))
+
+
+def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):
+    """Though their variables have the same names and shapes."""
+
+    def kind(description, **settings):
+        task = restore_task(description, settings, "test")
+        return bert.kind(parse("lora(2)"), task)
+
+    squad = {"name": "squad"}
+    assert kind(squad) is kind(squad)
+    assert kind(squad) is not kind(squad, n_best_size=3)
+    layers = {"layers": 2, "pooler": False}
+    tanh = {**CLASSIFICATION, "head": {**layers, "activation": "tanh"}}
+    relu = {**CLASSIFICATION, "head": {**layers, "activation": "relu"}}
+    assert kind(tanh) is kind(tanh)
+    assert len({id(kind(t)) for t in (CLASSIFICATION, tanh, relu)}) == 3
+
+
+def test_many_kinds_are_no_reason_for_a_warning(make, bert, caplog):
+    """TensorFlow warns of a function that it traces again and again."""
+    predictor = Predictor(bert)
+    for size in range(1, 8):
+        folder, _ = make(f"a{size}", f"lora(rank={size})")
+        predictor.add(folder, "a")
+        predictor("a", ROWS[:2])
+    assert "retracing" not in caplog.text

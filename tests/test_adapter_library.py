@@ -1,0 +1,199 @@
+"""`adapter_library.py` as a user runs it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+import adapter_library
+from adapter_library import AdapterLibrary
+from errors import UserError
+from tasks.restored import restore_task
+
+GOLDEN = (
+    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+    / "exchange"
+)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Runs a command within this process, and gives what it printed."""
+
+    def call(*arguments):
+        command = ["adapter_library.py", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        adapter_library.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def make(tmp_path, tiny_bert):
+    def make(name, text="houlsby(size=4)", seed=0, description=CLASSIFICATION):
+        task = restore_task(description, {}, "a test")
+        make_artifact(
+            tmp_path / name,
+            tiny_bert,
+            text,
+            task,
+            seed=seed,
+            description=description,
+        )
+        return tmp_path / name
+
+    return make
+
+
+def run(*arguments):
+    """Runs a command as a process."""
+    return subprocess.run(
+        [sys.executable, "adapter_library.py", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_shelf_from_the_first_to_the_last_command(make, tmp_path, tiny_bert):
+    """Adds, lists, verifies, asks and deletes, each in its own process."""
+    shelf = tmp_path / "shelf"
+    added = run("add", shelf, make("adapter"), "--name=first")
+    assert (added.returncode, added.stdout, added.stderr) == (
+        0,
+        "added first\n",
+        "",
+    )
+    verified = run("verify", shelf, f"--init_checkpoint={tiny_bert}")
+    assert (verified.returncode, verified.stdout) == (0, "first: whole\n")
+    (shelf / "first" / "adapter.safetensors").write_bytes(b"")
+    verified = run("verify", shelf)
+    assert verified.returncode == 1
+    assert "first: " in verified.stdout and "is damaged" in verified.stdout
+    assert verified.stderr.startswith("error: 1 of 1 adapters of ")
+    assert len(verified.stderr.splitlines()) == 1
+    assert run("remove", shelf, "first").stdout == "removed first\n"
+    assert run("list", shelf, "--json").stdout == "[]\n"
+
+
+def test_the_list_is_for_people_and_for_programs(call, make, tmp_path):
+    shelf = tmp_path / "shelf"
+    labels = ["a, b", "größer", *"cdefghijk"]
+    call("add", shelf, make("a"), "--name=few")
+    many = {**CLASSIFICATION, "labels": labels}
+    call("add", shelf, make("b", description=many), "--name=many")
+    number = {"name": "custom", "regression": True, "pairs": True}
+    call("add", shelf, make("c", description=number), "--name=number")
+    (shelf / "broken").mkdir()
+    entries = json.loads(call("list", shelf, "--json"))
+    assert [entry["name"] for entry in entries] == [
+        "broken",
+        "few",
+        "many",
+        "number",
+    ]
+    assert "adapter_config.json does not exist" in entries[0]["problem"]
+    assert entries[2]["labels"] == labels
+    header, broken, few, wide, regression = call("list", shelf).splitlines()
+    assert header.split() == list(adapter_library.COLUMNS)
+    assert broken.startswith("broken  DAMAGED: the adapter's description")
+    assert '"bad","good"' in few and "houlsby(size=4" in few
+    assert "11 labels" in wide
+    assert "regression" in regression
+    assert header.index("method") == few.index("houlsby")
+    shown = json.loads(call("show", shelf, "many"))
+    assert shown["adapter_config"]["task"]["labels"] == labels
+    assert shown["name"] == "many"
+
+
+def test_adapters_are_renamed(call, make, tmp_path):
+    shelf = tmp_path / "shelf"
+    call("add", shelf, make("a"))
+    assert call("rename", shelf, "custom", "mine") == (
+        "custom is called mine now\n"
+    )
+    assert AdapterLibrary(str(shelf)).names() == ["mine"]
+
+
+def test_an_adapter_of_another_bert_is_found(call, make, tmp_path):
+    shelf = tmp_path / "shelf"
+    call("add", shelf, make("a"))
+    with pytest.raises(UserError, match="1 of 1 adapters"):
+        call("verify", shelf, f"--init_checkpoint={GOLDEN / 'bert'}")
+
+
+def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path):
+    """With labels of any letters, from one program to the other."""
+    shelf, bert = tmp_path / "shelf", GOLDEN / "bert"
+    said = call(
+        "import",
+        shelf,
+        GOLDEN / "adapterhub" / "lora_7",
+        "--name=hub",
+        f"--init_checkpoint={bert}",
+    )
+    assert said == "added hub, of adapterhub\n"
+    call(
+        "import",
+        shelf,
+        GOLDEN / "peft" / "lora_7",
+        "--name=peft.1",
+        f"--init_checkpoint={bert}",
+        "--texts=two",
+        "--label=a, b",
+        "--label=größer",
+        "--label=c",
+    )
+    call("verify", shelf, f"--init_checkpoint={bert}")
+    entries = {e["name"]: e for e in json.loads(call("list", shelf, "--json"))}
+    assert entries["hub"]["labels"][1] == "yes, of course"
+    assert entries["peft.1"]["labels"] == ["a, b", "größer", "c"]
+    shown = json.loads(call("show", shelf, "peft.1"))["adapter_config"]
+    assert shown["imported"] == {"program": "peft", "version": "0.21.2"}
+    assert shown["task"]["pairs"] is True
+    out = tmp_path / "out"
+    call("export", shelf, "peft.1", out, "--to=adapterhub", "--base_model=b/b")
+    head = json.loads((out / "head_config.json").read_text())
+    assert head["config"]["label2id"] == {"a, b": 0, "größer": 1, "c": 2}
+    assert (head["name"], head["model_name"]) == ("peft_1", "b/b")
+    card = (out / "README.md").read_text()
+    assert "from_pretrained('b/b')" in card and "load_adapter('out'" in card
+    call("import", shelf, out, "--name=back", f"--init_checkpoint={bert}")
+    with pytest.raises(UserError, match="no head of this form"):
+        call("export", shelf, "hub", tmp_path / "x", "--to=peft")
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["steal", "x"], "invalid choice: 'steal'"),
+        (["add", "shelf"], "the following arguments are required: folder"),
+        (["list", "shelf", "--js"], "unrecognized arguments: --js"),
+        (["export", "s", "a", "f", "--to=x"], "invalid choice: 'x'"),
+        (["list", "nowhere"], "there is no library nowhere"),
+        (
+            ["import", "shelf", "x", "--name=all", "--init_checkpoint=y"],
+            "'all' cannot be an adapter's name",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(call, arguments, message, tmp_path):
+    os.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        call(*arguments)
+    assert not list(tmp_path.iterdir()) or arguments[0] == "import"
+
+
+def test_other_programs_adapters_are_not_added_as_they_are(call, tmp_path):
+    with pytest.raises(UserError, match="adapterhub's.*import"):
+        call("add", tmp_path / "shelf", GOLDEN / "adapterhub" / "lora_7")
+    with pytest.raises(UserError, match="peft's.*import"):
+        call("add", tmp_path / "shelf", GOLDEN / "peft" / "lora_7")

@@ -1,0 +1,80 @@
+"""The README.md of an exported adapter."""
+
+import ast
+import dataclasses
+
+import pytest
+import yaml
+
+from exchange.base import Exported, Head
+from exchange.card import make_card
+from methods.parsing import parse
+from modeling import BertConfig
+from tasks.head_shape import POOLED, SPANS
+from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+
+HEADS = {
+    "rte": Head(CLASSIFICATION, POOLED, (), ("a, b", "größer: 'x'")),
+    "sts-b": Head(REGRESSION, POOLED, ()),
+    "squad": Head(QUESTIONS, SPANS, ()),
+    "custom": Head(CLASSIFICATION, POOLED, (), ("a", "b")),
+}
+SCORES = {"accuracy": 0.75, "spearman": 0.5, "loss": 0.6}
+
+
+def make(program, task, scores=SCORES, pairs=True):
+    exported = Exported(
+        name="my-task",
+        method=parse("lora"),
+        config=BertConfig(vocab_size=30),
+        base_name="some/bert",
+        head=HEADS[task],
+        read=None,
+        source="a file",
+    )
+    description = {
+        "method": "lora(rank=8)",
+        "task": {"name": task, "pairs": pairs},
+        "base": {"fingerprint": "ab" * 32},
+        "training": {"learning_rate": 5e-4, "steps": 100},
+    }
+    card = make_card(
+        program, exported, "folder", description, scores, {"dev": "cd" * 32}
+    )
+    _, head, body = card.split("---\n", 2)
+    return yaml.safe_load(head), body
+
+
+@pytest.mark.parametrize("program", ["adapterhub", "peft"])
+@pytest.mark.parametrize("task", HEADS)
+def test_the_hub_and_people_can_read_it(program, task):
+    head, body = make(program, task)
+    assert head["base_model"] == "some/bert"
+    data_set = {"custom": None, "squad": "squad"}.get(task, "glue")
+    assert head.get("datasets") == (data_set and [data_set])
+    assert head["metrics"] == ["accuracy", "spearmanr"]
+    [result] = head["model-index"][0]["results"]
+    assert result["metrics"][0] == {"type": "accuracy", "value": 0.75}
+    assert ("adapter-transformers" in head["tags"]) == (program != "peft")
+    assert "| accuracy | 0.7500 |" in body
+    assert "| training: steps | 100 |" in body
+    assert "cd" * 32 in body and "ab" * 32 in body
+    code = body.partition("```python\n")[2].partition("```")[0]
+    ast.parse(code)
+    assert "'some/bert'" in code and "'folder'" in code
+    assert (".base_model" in code) == (program == "peft" and task == "squad")
+
+
+def test_without_scores_it_says_so():
+    head, body = make("peft", "rte", scores={})
+    assert "metrics" not in head and "model-index" not in head
+    assert "No evaluation of this adapter is known." in body
+
+
+def test_single_texts_are_asked_alone():
+    assert 'tokenizer("A text.", return' in make("peft", "rte", pairs=False)[1]
+
+
+def test_labels_of_peft_are_in_the_lines_since_its_files_have_none():
+    head = dataclasses.replace(HEADS["rte"])
+    assert f"labels = {list(head.labels)}" in make("peft", "rte")[1]

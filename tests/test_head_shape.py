@@ -1,0 +1,90 @@
+"""Heads of more layers than BERT's own."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import modeling
+from errors import UserError
+from hooks import Context
+from methods.parsing import parse
+from task_model import TaskModel
+from tasks.head_shape import POOLED, HeadShape, HiddenLayers
+from tasks.restored import restore_task
+
+
+def test_the_usual_head_is_not_described():
+    """So that runs of before are what they were."""
+    assert POOLED.describe() == {}
+    assert HeadShape.restore({}, "x") == POOLED
+    task = restore_task({"name": "custom", "labels": ["a", "b"]}, {}, "x")
+    assert "head" not in task.describe()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        HeadShape(layers=3, activation="relu", pooler=False, bias=False),
+        HeadShape(layers=2),
+        HeadShape(bias=False),
+    ],
+)
+def test_a_description_gives_the_same_head_again(shape):
+    described = shape.describe()
+    assert HeadShape.restore(described, "x") == shape
+    task = restore_task(
+        {"name": "custom", "labels": ["a", "b"], **described}, {}, "x"
+    )
+    assert task.head == shape
+    assert task.describe()["head"] == dataclasses.asdict(shape)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [7, {"layers": 0}, {"layers": 99}, {"layers": True}, {"x": 1}, {"bias": 1}],
+)
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(UserError, match="file: task.head is .*expected values"):
+        HeadShape.restore({"head": head}, "file")
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(UserError, match="unknown activation 'x'"):
+        HeadShape.restore({"head": {"layers": 2, "activation": "x"}}, "file")
+
+
+def test_layers_are_dense_and_the_activation():
+    layers = HiddenLayers(
+        HeadShape(layers=3, activation="relu"),
+        "scope/",
+        4,
+        lambda name, shape, _: tf.Variable(
+            np.random.default_rng(len(name)).normal(size=shape), dtype="float32"
+        ),
+    )
+    inputs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    expected = inputs
+    for weights, bias in layers.layers:
+        expected = np.maximum(expected @ weights.numpy().T + bias.numpy(), 0)
+    mask = tf.ones([2, 3], tf.int32)
+    found = layers(tf.constant(inputs), Context(mask))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
+    shape = HeadShape(layers=2, pooler=pooler)
+    task = restore_task(
+        {"name": "custom", "labels": ["a", "b"], **shape.describe()}, {}, "x"
+    )
+    names = []
+
+    def create(name, shape, initializer):
+        names.append(name)
+        return modeling.create_variable(name, shape, initializer)
+
+    TaskModel(tiny_config, parse("head"), task.build_head, create)
+    assert any("pooler" in name for name in names) == pooler
+    assert {"hidden_weights_0", "hidden_bias_0", "output_bias"} < set(names)

@@ -1,0 +1,436 @@
+"""A library of adapters, changed by one process or by several."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import ROOT
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+import files
+import folder_lock
+from errors import UserError
+from serving import library
+from serving.library import AdapterLibrary
+from tasks.custom import custom_task
+from tasks.restored import restore_task
+from weights import adapter_artifact
+
+TASK = dataclasses.replace(custom_task(), labels=("bad", "good"))
+
+
+@pytest.fixture
+def make(tmp_path, tiny_bert):
+    """Makes an adapter, and gives its folder."""
+
+    def make(name="adapter", text="houlsby(size=4)", bert=tiny_bert, **more):
+        task = TASK
+        if "description" in more:
+            task = restore_task(more["description"], {}, "a test")
+        folder = tmp_path / name
+        make_artifact(folder, bert, text, task, **more)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    return AdapterLibrary(str(tmp_path / "shelf"), create=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "houlsby(size=4)",
+        "lora(rank=2)",
+        "prefix(length=3, inner_size=8)",
+        "diff_pruning(sparsity=0.05)",
+        "top_layers(1)",
+        "head",
+    ],
+)
+def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
+    folder = make(text=text)
+    assert shelf.add(str(folder), "mine") == "mine"
+    assert shelf.names() == ["mine"]
+    entry = shelf.entry("mine")
+    config = adapter_artifact.read_config(str(folder))
+    weights = folder / adapter_artifact.WEIGHTS_FILE
+    assert (entry.name, entry.task, entry.kind, entry.labels) == (
+        "mine",
+        "custom",
+        "classification",
+        ["bad", "good"],
+    )
+    assert (entry.method, entry.bytes) == (
+        config["method"],
+        weights.stat().st_size,
+    )
+    assert entry.base_fingerprint == config["base"]["fingerprint"]
+    assert (entry.scores, entry.data) == ({}, {})
+    copied = shelf.folder("mine")
+    assert sorted(os.listdir(copied)) == [
+        "adapter.safetensors",
+        "adapter_config.json",
+        "library_entry.json",
+    ]
+    library.check(copied)
+
+
+@pytest.mark.parametrize(
+    "description,kind",
+    [
+        ({"name": "sts-b", "regression": True, "pairs": True}, "regression"),
+        ({"name": "squad"}, "questions"),
+        ({**CLASSIFICATION, "name": "custom"}, "classification"),
+    ],
+)
+def test_without_a_name_it_is_called_as_its_task(
+    shelf, make, description, kind
+):
+    folder = make(description=description)
+    assert shelf.add(str(folder)) == description["name"]
+    assert shelf.entry(description["name"]).kind == kind
+
+
+def test_a_run_is_added_with_its_scores(shelf, make, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    make("run/adapter", checkpoint="model.ckpt-12")
+    files.write_json(str(run / "run.json"), {})
+    data = {"dev": "ab" * 32}
+    files.write_json(
+        str(run / "eval_results.json"),
+        {
+            "eval_f1": 0.75,
+            "eval_accuracy": 0.5,
+            "global_step": 12,
+            "dev_data": data,
+        },
+    )
+    shelf.add(str(run), "mine")
+    entry = shelf.entry("mine")
+    assert list(entry.scores.items()) == [("f1", 0.75), ("accuracy", 0.5)]
+    assert entry.data == data
+
+
+@pytest.mark.parametrize("missing", ["step", "run.json", "scores"])
+def test_scores_of_other_weights_are_not_taken(shelf, make, tmp_path, missing):
+    run = tmp_path / "run"
+    run.mkdir()
+    step = 13 if missing == "step" else 12
+    make("run/adapter", checkpoint=f"model.ckpt-{step}")
+    if missing != "run.json":
+        files.write_json(str(run / "run.json"), {})
+    if missing != "scores":
+        files.write_json(
+            str(run / "eval_results.json"),
+            {"eval_accuracy": 0.5, "global_step": 12},
+        )
+    shelf.add(str(run), "mine")
+    assert shelf.entry("mine").scores == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../outside",
+        "/tmp/x",
+        "a/b",
+        "-rf",
+        ".hidden",
+        "all",
+        "ALL",
+        "a b",
+        "a,b",
+        "a\n",
+        "ä",
+        "x" * 101,
+    ],
+)
+def test_names_that_are_none_are_refused(shelf, make, name):
+    folder = make()
+    with pytest.raises(UserError, match="cannot be an adapter's name"):
+        shelf.add(str(folder), name)
+    shelf.add(str(folder), "x" * 100)
+    with pytest.raises(UserError, match="cannot be an adapter's name"):
+        shelf.rename("x" * 100, name)
+    assert shelf.names() == ["x" * 100]
+
+
+def test_a_name_is_given_once_in_whatever_letters(shelf, make):
+    shelf.add(str(make()), "Mine")
+    other = make("other", seed=1)
+    for name in ("Mine", "mine", "MINE"):
+        with pytest.raises(UserError, match="has an adapter 'Mine' already"):
+            shelf.add(str(other), name)
+    shelf.add(str(other), "yours")
+    with pytest.raises(UserError, match="has an adapter 'Mine' already"):
+        shelf.rename("yours", "mINE")
+    # Its own may change its letters.
+    shelf.rename("Mine", "mine")
+    assert shelf.names() == ["mine", "yours"]
+
+
+def test_the_same_adapter_is_taken_once(shelf, make):
+    shelf.add(str(make()), "first")
+    with pytest.raises(UserError, match="has this adapter already: .*'first'"):
+        shelf.add(str(make("again")), "second")
+    labels = {**CLASSIFICATION, "labels": ["good", "bad"]}
+    shelf.add(str(make("other", description=labels)), "second")
+
+
+def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
+    other = shutil.copytree(tiny_bert, tmp_path / "other_bert")
+    path = other / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    for name in tensors:
+        tensors[name] = tensors[name] + np.float32(1e-3)
+    safetensors.numpy.save_file(tensors, path)
+    shelf.add(str(make()), "first")
+    with pytest.raises(UserError, match="upon another BERT .other_bert"):
+        shelf.add(str(make("b", bert=other, seed=1)), "second")
+    shelf.remove("first")
+    shelf.add(str(tmp_path / "b"), "second")
+
+
+def edit_config(folder, **values):
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config.update(values)
+    path.write_text(json.dumps(config))
+
+
+def edit_weights(folder, function):
+    """Changes the weights, and the hash of them that the config has."""
+    config = adapter_artifact.read_config(str(folder))
+    path = folder / "adapter.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    function(tensors)
+    adapter_artifact.write(str(folder), config, tensors)
+
+
+DAMAGES = {
+    "no weights": (
+        lambda f: (f / "adapter.safetensors").unlink(),
+        "does not exist",
+    ),
+    "no description": (
+        lambda f: (f / "adapter_config.json").unlink(),
+        "adapter_config.json is missing",
+    ),
+    "half a file": (
+        lambda f: (f / "adapter.safetensors").write_bytes(b"half"),
+        "is damaged or was written with another",
+    ),
+    "no JSON": (
+        lambda f: (f / "adapter_config.json").write_text("{"),
+        "is not JSON",
+    ),
+    "a pickle": (
+        lambda f: (f / "adapter.safetensors").rename(f / "weights.bin"),
+        "weights.bin is a pickle",
+    ),
+    "another method": (
+        lambda f: edit_config(f, method="houlsby(size=5)"),
+        r"has the shape \(1, 4\), but houlsby\(size=5\)",
+    ),
+    "an unknown method": (
+        lambda f: edit_config(f, method="magic"),
+        "unknown tuning method 'magic'",
+    ),
+    "an unknown task": (
+        lambda f: edit_config(f, task={"name": "chess"}),
+        "'chess', which this version does not know",
+    ),
+    "one tensor less": (
+        lambda f: edit_weights(f, lambda t: t.pop("output_bias")),
+        "output_bias has the shape None, but",
+    ),
+    "one tensor more": (
+        lambda f: edit_weights(f, lambda t: t.update(x=np.ones(2))),
+        "x has the shape .* has None",
+    ),
+    "no number": (
+        lambda f: edit_weights(
+            f, lambda t: t.update(output_bias=np.float32([np.nan, 0]))
+        ),
+        "output_bias holds what is no finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_not_added(shelf, make, damage):
+    folder = make()
+    function, message = DAMAGES[damage]
+    function(folder)
+    with pytest.raises(UserError, match=message):
+        shelf.add(str(folder), "mine")
+    assert os.listdir(shelf.path) in ([], [library.LOCK_FILE])
+
+
+def test_a_folder_that_is_none_is_refused(shelf, tmp_path):
+    with pytest.raises(UserError, match="there is no folder"):
+        shelf.add(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="there is no library"):
+        AdapterLibrary(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="not on a local disk"):
+        AdapterLibrary("gs://bucket/shelf", create=True)
+    with pytest.raises(UserError, match=r"has no adapter 'x'; it has: none"):
+        shelf.folder("x")
+
+
+def test_an_adapter_is_renamed_and_removed(shelf, make):
+    shelf.add(str(make()), "first")
+    shelf.add(str(make("other", seed=1)), "second")
+    shelf.rename("first", "third")
+    assert shelf.names() == ["second", "third"]
+    assert shelf.entry("third").name == "third"
+    shelf.remove("third")
+    assert shelf.names() == ["second"]
+    for act in (shelf.remove, shelf.entry, lambda n: shelf.rename(n, "new")):
+        with pytest.raises(UserError, match="'third'; it has: second"):
+            act("third")
+    assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "second"]
+
+
+def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):
+    shelf.add(str(make()), "first")
+    edit_config_of(shelf, "first", "{")
+    with pytest.raises(UserError, match="is not JSON"):
+        shelf.entry("first")
+    assert shelf.add(str(make("other", seed=1)), "second") == "second"
+    shelf.remove("first")
+
+
+def edit_config_of(shelf, name, text):
+    path = os.path.join(shelf.folder(name), "adapter_config.json")
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
+    """What is half there is under no name, and is gone after the next one."""
+    left = os.path.join(shelf.path, f"{library.UNFINISHED}7")
+    os.mkdir(left)
+    with open(os.path.join(left, "adapter.safetensors"), "w") as file:
+        file.write("half")
+    assert shelf.names() == []
+    shelf.add(str(make()), "mine")
+    assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "mine"]
+
+
+@pytest.mark.parametrize("step", ["write_json", "read"])
+def test_nothing_half_written_is_seen(shelf, make, monkeypatch, step):
+    folder = make()
+    artifact = library.check(str(folder))
+    place = library.files if step == "write_json" else adapter_artifact
+    monkeypatch.setattr(library, "check", lambda _: artifact)
+
+    def fail(*_):
+        assert shelf.names() == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, step, fail)
+    with pytest.raises(KeyboardInterrupt):
+        shelf.add(str(folder), "mine")
+    assert os.listdir(shelf.path) == [library.LOCK_FILE]
+
+
+def test_a_full_disk_is_one_line(shelf, make, monkeypatch):
+    folder = make()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(library.os, "rename", full)
+    with pytest.raises(UserError, match="shelf: No space left on device"):
+        shelf.add(str(folder), "mine")
+    assert os.listdir(shelf.path) == [library.LOCK_FILE]
+
+
+ADD_ALL = """
+import sys
+import start_tensorflow
+from errors import UserError
+from serving.library import AdapterLibrary
+shelf = AdapterLibrary(sys.argv[1], create=True)
+print("ready", flush=True)
+sys.stdin.readline()
+for number, folder in enumerate(sys.argv[3:]):
+    try:
+        shelf.add(folder, f"{sys.argv[2]}{number}")
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
+    """One of two takes what both bring; all else of both is there."""
+    shared = make("shared", seed=99)
+    path = str(tmp_path / "shelf")
+    processes = []
+    for process in "ab":
+        folders = [
+            str(make(f"{process}{n}", seed=10 * ord(process) + n))
+            for n in range(4)
+        ]
+        command = [sys.executable, "-c", ADD_ALL, path, process]
+        processes.append(
+            subprocess.Popen(
+                [*command, *folders, str(shared)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=100)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    shelf = AdapterLibrary(path)
+    wanted = {f"{process}{n}" for process in "ab" for n in range(4)}
+    names = set(shelf.names())
+    assert wanted < names
+    assert names - wanted in ({"a4"}, {"b4"})
+    assert "".join(said).count("has this adapter already") == 1
+    for name in names:
+        library.check(shelf.folder(name))
+
+
+def test_a_change_waits_for_another_process(shelf, make):
+    folder = make()
+    code = (
+        "import sys, start_tensorflow\n"
+        "from serving.library import AdapterLibrary\n"
+        "print('ready', flush=True)\n"
+        "AdapterLibrary(sys.argv[1]).add(sys.argv[2], 'mine')\n"
+    )
+    with folder_lock.hold(shelf.path, library.LOCK_FILE):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, shelf.path, str(folder)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        assert shelf.names() == []
+    assert process.wait(60) == 0
+    assert shelf.names() == ["mine"]
