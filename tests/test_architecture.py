@@ -152,14 +152,6 @@ FOLDERS = (
     "tasks",
     "weights",
 )
-    "engines",
-    "exchange",
-    "methods",
-    "runs",
-    "serving",
-    "tasks",
-    "weights",
-)
 # Modules that are rooms of their own: what methods stand on is below the
 # paper's adapters, which are one of them.
 OWN_ROOMS = {"methods.base"}
