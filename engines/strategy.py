@@ -5,6 +5,7 @@ the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -237,16 +238,21 @@ class StrategyEngine:
 
         found = self._strategy.experimental_local_results(gather())[0].numpy()
         steps, digests = (sorted(set(values)) for values in found.T.tolist())
+        if len(steps) == len(digests) == 1:
+            return
+        # A worker that ended now could take the answer from one that is still
+        # receiving it: what comes second begins when all have it.
+        with contextlib.suppress(tf.errors.OpError):
+            gather()
         if len(steps) > 1:
             raise UserError(
                 "the workers see different checkpoints in --output_dir (steps "
                 f"{steps}); it must be one folder that all of them share"
             )
-        if len(digests) > 1:
-            raise UserError(
-                "the workers have different flags or training data; start all "
-                "of them with the same"
-            )
+        raise UserError(
+            "the workers have different flags or training data; start all "
+            "of them with the same"
+        )
 
     def predictor(self, job: Job) -> Predictor:
         """Predicts with the job's model, one worker alone.

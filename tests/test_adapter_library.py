@@ -185,8 +185,10 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line(call, arguments, message, tmp_path):
-    os.chdir(tmp_path)
+def test_what_cannot_be_done_is_one_line(
+    call, arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         call(*arguments)
     assert not list(tmp_path.iterdir()) or arguments[0] == "import"
