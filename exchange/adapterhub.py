@@ -15,6 +15,7 @@ from exchange.base import (
     Foreign,
     Tensors,
     activation,
+    check_layer,
     layers_text,
     task_of,
 )
@@ -28,6 +29,9 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
 CONFIG = {
     "config": dict,
+    "config.architecture?": str,
+    "config.alpha?": float,
+    "config.leave_out?": list,
     "name": str,
     "model_type": str,
     "hidden_size": int,
@@ -189,9 +193,12 @@ def _by_layer(
             raise UserError(
                 f"{path}: no method of this project has anything at {place}"
             )
+        check_layer(int(match[1]), config, path)
         found[int(match[1]), match[2]] = place
     left_out = own.get("leave_out") or ()
-    for layer in set(range(config.num_hidden_layers)) - set(left_out):
+    for layer in range(config.num_hidden_layers):
+        if layer in left_out:
+            continue
         for name in {name for _, name in found}:
             if (layer, name) not in found:
                 raise UserError(
@@ -309,8 +316,15 @@ def _read_lora(
                 "project has; expected plain LoRA"
             )
     places = _by_layer(own, tensors, config, path)
-    if own.get("composition_mode", "add") == "scale":
+    mode = own.get("composition_mode", "add")
+    if mode == "scale":
         return _read_ia3(own, places, tensors, config, path)
+    if mode != "add":
+        raise UserError(
+            f"{path}: composition_mode is {mode!r}, expected add or scale"
+        )
+    if own.get("alpha") is None:
+        raise UserError(f"{path} has no alpha, which scales the updates")
     found = {}
     for (layer, place), full in places.items():
         if place not in LORA_TARGETS:

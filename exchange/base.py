@@ -205,6 +205,20 @@ def foreign_activation(name: str) -> str:
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
 
+def check_layer(layer: int, config: BertConfig, source: str) -> None:
+    """Checks that a model has a layer.
+
+    Raises:
+        UserError: it does not.
+    """
+    if layer >= config.num_hidden_layers:
+        raise UserError(
+            f"{source}: the adapter is in layer {layer} too, but this BERT has "
+            f"{config.num_hidden_layers} layers; expected the BERT that it was "
+            "trained upon"
+        )
+
+
 def layers_text(layers: Iterable[int], config: BertConfig) -> str:
     """What a method's `layers` says of some of a model's layers."""
     numbers = sorted(layers)

@@ -20,6 +20,7 @@ from exchange.base import (
     Head,
     Tensors,
     as_lora_number,
+    check_layer,
     classifier,
     labels_in_order,
     task_of,
@@ -39,6 +40,7 @@ CONFIG = {
     "lora_alpha?": float,
     "use_rslora?": bool,
     "alpha_pattern?": dict,
+    "alpha_pattern?.*": float,
     "peft_version?": str,
 }
 ROOT = "base_model.model."
@@ -62,6 +64,9 @@ MUST_BE_OFF = (
     "monteclora_config",
     "velora_config",
 )
+# Ways to begin that leave BERT's matrices as they are; from others, as `pissa`,
+# peft takes what the update began with.
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def is_one(folder: str) -> bool:
@@ -125,15 +130,24 @@ def read(
     )
 
 
-def _places(tensors: Tensors, part: str) -> List[Tuple[int, str, str]]:
-    """(layer, name within it, module) of each module that has a part."""
+def _places(
+    tensors: Tensors, part: str, config: BertConfig, path: str
+) -> List[Tuple[int, str, str]]:
+    """(layer, name within it, module) of each module that has a part.
+
+    Raises:
+        UserError: the BERT has no such layer.
+    """
     pattern = re.compile(
         re.escape(ROOT)
         + r"((?:bert\.)?encoder\.layer\.(\d+)\.(.*))\."
         + re.escape(part)
     )
     matches = filter(None, map(pattern.fullmatch, tensors.names))
-    return [(int(m[2]), m[3], m[1]) for m in matches]
+    places = [(int(m[2]), m[3], m[1]) for m in matches]
+    for layer, _, _ in places:
+        check_layer(layer, config, path)
+    return places
 
 
 def _check_places(
@@ -148,23 +162,32 @@ def _check_places(
         UserError: one does.
     """
 
-    def matches(patterns: Any, module: str) -> bool:
+    def matches(key: str, module: str) -> bool:
+        patterns = described.get(key) or ()
         if isinstance(patterns, str):
-            return re.fullmatch(patterns, module) is not None
-        ends = patterns or ()
-        return any(f".{module}".endswith(f".{end}") for end in ends)
+            return _is_match(patterns, module, path)
+        if isinstance(patterns, (list, tuple)):
+            return any(f".{module}".endswith(f".{end}") for end in patterns)
+        raise UserError(
+            f"{path}: {key} is {patterns!r}, expected a pattern or a list"
+        )
 
     layers = described.get("layers_to_transform")
     if isinstance(layers, int):
         layers = [layers]
+    if not isinstance(layers, (list, type(None))):
+        raise UserError(
+            f"{path}: layers_to_transform is {layers!r}, expected a number or "
+            "a list"
+        )
     found = {(layer, place) for layer, place, _ in places}
     for layer in range(config.num_hidden_layers):
         for scope in TARGETS.values():
             place = scope.replace("/", ".")
             module = f"bert.encoder.layer.{layer}.{place}"
             if (
-                matches(described.get("target_modules"), module)
-                and not matches(described.get("exclude_modules"), module)
+                matches("target_modules", module)
+                and not matches("exclude_modules", module)
                 and (layers is None or layer in layers)
                 and (layer, place) not in found
             ):
@@ -174,31 +197,56 @@ def _check_places(
                 )
 
 
-def _alpha(described: Dict[str, Any], module: str, rank: int) -> float:
+def _is_match(pattern: str, text: str, path: str) -> bool:
+    """Whether a pattern of a description is that of a whole text.
+
+    Raises:
+        UserError: it is no pattern.
+    """
+    try:
+        return re.fullmatch(pattern, text) is not None
+    except re.error as error:
+        raise UserError(
+            f"{path}: {pattern!r} is no regular expression: {error}"
+        ) from error
+
+
+def _alpha(
+    described: Dict[str, Any], module: str, rank: int, path: str
+) -> float:
     """The alpha that, divided by the rank, is the scale of a module's update.
 
     Source: peft, `get_pattern_key`: the first pattern that ends the name.
     """
-    alpha = float(described["lora_alpha"])
+    alpha = described.get("lora_alpha")
+    if alpha is None:
+        raise UserError(f"{path} has no lora_alpha, which scales the updates")
     for pattern, value in (described.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            alpha = float(value)
+        if _is_match(rf"(.*\.)?({pattern})", module, path):
+            alpha = value
             break
-    return alpha * rank**0.5 if described.get("use_rslora") else alpha
+    return float(alpha * rank**0.5 if described.get("use_rslora") else alpha)
 
 
 def _read_lora(described, tensors, config, path):
     """Updates by layer and matrix."""
+    begun = described.get("init_lora_weights")
+    if begun not in BEGINNINGS:
+        raise UserError(
+            f"{path}: init_lora_weights is {begun!r}, with which peft changes "
+            "BERT's own matrices too; save it with "
+            "path_initial_model_for_weight_conversion, which makes it LoRA"
+        )
     targets = {s.replace("/", "."): name for name, s in TARGETS.items()}
     found = {}
-    places = _places(tensors, "lora_A.weight")
+    places = _places(tensors, "lora_A.weight", config, path)
     _check_places(described, places, config, path)
     for layer, place, module in places:
         if place not in targets:
             raise UserError(f"{path}: LoRA at {module} is not read")
         down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
         up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
-        alpha = _alpha(described, module, len(down))
+        alpha = _alpha(described, module, len(down), path)
         found[layer, targets[place]] = lora.Factors(down.T, up.T, alpha)
     return lora.to_method(found, config, path)
 
@@ -215,7 +263,7 @@ def _read_ia3(described, tensors, config, path):
         for layer in range(config.num_hidden_layers)
         for name, shape in shapes.items()
     }
-    places = _places(tensors, "ia3_l")
+    places = _places(tensors, "ia3_l", config, path)
     _check_places(described, places, config, path)
     for layer, place, module in places:
         name = place.replace(".", "/")
