@@ -124,14 +124,21 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
     Args:
         x: float32 or bfloat16 [..., D].
-        gamma: float32 [D].
-        beta: float32 [D].
+        gamma: float32 [D]; or [B, D], of each row its own, where the first
+            axis of `x` is that of the rows.
+        beta: like `gamma`.
 
     Returns:
         `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
 
     Source: Ba et al. 2016.
     """
+
+    if len(gamma.shape) == 2:
+        rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
+        normal = layer_norm(x, tf.ones_like(gamma[0]), tf.zeros_like(gamma[0]))
+        outputs = normal * tf.cast(tf.reshape(gamma, rows), x.dtype)
+        return outputs + tf.cast(tf.reshape(beta, rows), x.dtype)
 
     @tf.custom_gradient
     def compute(x, gamma, beta):
@@ -164,6 +171,20 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     outputs = compute(x, gamma, beta)
     outputs.set_shape(x.shape)
     return outputs
+
+
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """`x + bias` over the last axis.
+
+    Args:
+        x: float32 or bfloat16 [R, O].
+        bias: like `x` [O]; or [B, O], where R is a multiple of B: of as many
+            of `x`, one after another, its own.
+    """
+    if len(bias.shape) == 1:
+        return tf.nn.bias_add(x, bias)
+    by_row = tf.reshape(x, [tf.shape(bias)[0], -1, bias.shape[-1]])
+    return tf.reshape(by_row + bias[:, tf.newaxis], tf.shape(x))
 
 
 def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:

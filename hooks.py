@@ -154,7 +154,8 @@ class Hooks:
 
         Args:
             name: the kernel's scope, as
-                `bert/encoder/layer_0/attention/self/query`.
+                `bert/encoder/layer_0/attention/self/query`; the variables that
+                are read here are called `<name>/...`.
             inputs: float32 [B, T, D or I].
             dense: applies kernel and bias to such inputs.
             context: of this forward pass.

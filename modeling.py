@@ -217,7 +217,7 @@ class Dense(tf.Module):
         # One matrix product over all tokens is faster than a batch of them.
         flat = tf.cast(inputs, context.dtype)
         flat = tf.reshape(flat, [-1, kernel.shape[0]])
-        flat = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
+        flat = functional.add_bias(tf.matmul(flat, kernel), bias)
         shape = tf.concat([tf.shape(inputs)[:-1], [kernel.shape[1]]], axis=0)
         outputs = tf.reshape(flat, shape)
         outputs.set_shape(inputs.shape[:-1] + [kernel.shape[1]])
@@ -240,8 +240,7 @@ class LayerNorm(tf.Module):
             self.hooks.parameter(f"{self.scope}/{name}", variable, context)
             for name, variable in (("beta", self.beta), ("gamma", self.gamma))
         )
-        outputs = functional.layer_norm(x, gamma, beta)
-        return tf.cast(outputs, context.dtype)
+        return tf.cast(functional.layer_norm(x, gamma, beta), context.dtype)
 
 
 class Embeddings(tf.Module):
@@ -482,20 +481,24 @@ class Bert(tf.Module):
         """
         hidden = self.embeddings(input_ids, segment_ids, context)
         hidden = self.hooks.embeddings(hidden, context)
+        outputs = self.run_layers(hidden, self.layers, context)
+        return BertOutput(hidden, outputs, tf.cast(outputs[-1], tf.float32))
+
+    def run_layers(
+        self, hidden: tf.Tensor, layers: List[Layer], context: Context
+    ) -> List[tf.Tensor]:
+        """The outputs of some of the layers, each float32 [B, T, D]."""
         outputs = [hidden]
         mask = tf.cast(context.input_mask, hidden.dtype)
-        attention_bias = ((1.0 - mask) * MASKED_SCORE)[
-            :, tf.newaxis, tf.newaxis
-        ]
-        for layer in self.layers:
-            arguments = (outputs[-1], attention_bias, context)
+        bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+        for layer in layers:
+            arguments = (outputs[-1], bias, context)
             kind = self.hooks.layer_kind(layer.layer, context.training)
             if context.share_layers and kind is not None:
                 outputs.append(self.run_layer(layer.layer, kind, *arguments))
             else:
                 outputs.append(layer(*arguments))
-        sequence_output = tf.cast(outputs[-1], tf.float32)
-        return BertOutput(outputs[0], outputs[1:], sequence_output)
+        return outputs[1:]
 
     def pooled_output(
         self, sequence_output: tf.Tensor, context: Context

@@ -60,7 +60,8 @@ class TaskModel(tf.Module):
         output = self.bert(
             features["input_ids"], features["segment_ids"], context
         )
-        return self.head(self.bert, output.sequence_output, context)
+        found = self.head(self.bert, output.sequence_output, context)
+        return found if context.training else self.head.select(found)
 
 
 # What variables are part of, in the order of tables.

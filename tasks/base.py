@@ -53,6 +53,10 @@ class Head(tf.Module, abc.ABC):
             Arrays [B, ...] by name.
         """
 
+    def select(self, predictions: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+        """What is kept of predictions where nothing is trained: here, all."""
+        return predictions
+
     @abc.abstractmethod
     def loss(
         self, predictions: Mapping[str, tf.Tensor], features: Mapping

@@ -72,21 +72,17 @@ class SpanHead(Head):
         self.bias = create("cls/squad/output_bias", (2,), modeling.zeros)
 
     def __call__(self, bert, sequence_output, context):
-        """Computes logits, of all tokens in training, else of the best n.
-
-        Returns:
-            In training `start_logits` and `end_logits`, float32 [B, T]. Else
-            the greatest of them, float32 [B, n]; their places `start_indexes`
-            and `end_indexes`, int32 [B, n]; and `null_logits`, float32
-            [B, 2], the start and end logit of the first token.
-        """
+        """float32 [B, T, D] -> `start_logits`, `end_logits`, float32 [B, T]."""
         read = self.hidden(sequence_output, context)
         logits = tf.einsum("btd,cd->cbt", read, self.weights)
         logits += self.bias[:, tf.newaxis, tf.newaxis]
         logits = tf.where(context.input_mask > 0, logits, NEVER)
-        if context.training:
-            return {"start_logits": logits[0], "end_logits": logits[1]}
-        return best_logits(logits, self.n_best_size)
+        return {"start_logits": logits[0], "end_logits": logits[1]}
+
+    def select(self, predictions):
+        """The best n, as `best_logits` gives them."""
+        logits = [predictions[f"{side}_logits"] for side in ("start", "end")]
+        return best_logits(tf.stack(logits), self.n_best_size)
 
     def loss(self, predictions, features):
         """Mean of both cross entropies in nats, float32 [B]."""
@@ -108,7 +104,9 @@ def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
         n: how many to keep; a window of fewer tokens is filled up.
 
     Returns:
-        As `SpanHead.__call__`.
+        The greatest, `start_logits` and `end_logits`, float32 [B, n]; their
+        places `start_indexes` and `end_indexes`, int32 [B, n]; `null_logits`,
+        float32 [B, 2], the start and end logit of the first token.
     """
     filled = tf.pad(logits, [[0, 0], [0, 0], [0, n]], constant_values=NEVER)
     values, indexes = tf.math.top_k(filled, n)

@@ -494,3 +494,19 @@ def test_neighbours_do_not_depend_on_each_other(rate):
     for one, other in pairs:
         correlation = np.corrcoef(one, other)[0, 1]
         assert abs(correlation) < 5 / math.sqrt(size)
+
+
+def test_rows_may_have_their_own_scales_and_biases():
+    rng = np.random.default_rng(0)
+    x, gamma, beta = (
+        rng.normal(size=shape).astype(np.float32)
+        for shape in ((3, 2, 4), (3, 4), (3, 4))
+    )
+    for row in range(3):
+        np.testing.assert_allclose(
+            functional.layer_norm(x, tf.constant(gamma), beta)[row],
+            functional.layer_norm(x[row], gamma[row], beta[row]),
+            atol=1e-6,
+        )
+    found = functional.add_bias(x.reshape(6, 4), tf.constant(beta))
+    np.testing.assert_array_equal(found, (x + beta[:, None]).reshape(6, 4))

@@ -1,0 +1,281 @@
+"""Rows of many tasks in one batch: each gets what its task alone computes."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import modeling
+import task_model
+from hooks import Context
+from methods.parsing import parse
+from serving import mixed_model
+from serving.mixed_model import HeadKind, Layout, MixedModel
+from tasks.squad import SpanHead
+from tasks.text_classification import ClassificationHead
+from tasks.text_regression import RegressionHead
+
+# Every method that leaves BERT's matrices alone; some in several forms.
+METHODS = (
+    "houlsby(size=4)",
+    "houlsby(size=6, layers='1', layer_norm=true)",
+    "pfeiffer(size=4)",
+    "bapna(size=4)",
+    "parallel(size=4, scale=2.0)",
+    "compacter",
+    "pals",
+    "lora(rank=2)",
+    "ia3",
+    "bitfit",
+    "layernorm",
+    "head",
+    "prefix(length=3, reparameterize=false)",
+    "prefix(length=5, reparameterize=false)",
+)
+HEADS = (
+    functools.partial(ClassificationHead, 3),
+    RegressionHead,
+    functools.partial(SpanHead, 4),
+)
+TOKENS = 9
+
+
+class Mixed:
+    """Tasks of some methods, their values, and what computes them mixed."""
+
+    def __init__(self, config, methods, each=2):
+        """Makes `each` tasks of each method, with heads in turn."""
+        self.rng = np.random.default_rng(0)
+        self.config = config
+        self.bert = {
+            name: tf.Variable(self.draw(shape))
+            for name, shape in modeling.list_variables(config).items()
+        }
+        methods = [parse(text) for text in methods]
+        tables = {
+            (method, number): task_model.list_parameters(config, method, build)
+            for method in methods
+            for number, build in enumerate(HEADS)
+        }
+        self.tasks = []
+        for number in range(each * len(methods)):
+            method, head = methods[number % len(methods)], number % len(HEADS)
+            values = {
+                p.name: self.draw(p.shape)
+                for p in tables[method, head].parameters
+                if p.trained or p.is_added
+            }
+            self.tasks.append((method, head, values))
+        self.layout = Layout(
+            config=config,
+            methods=tuple(methods),
+            method_names=tuple(
+                tuple(
+                    p.name
+                    for p in tables[method, 0].parameters
+                    if p.is_added and p.group != "head"
+                )
+                for method in methods
+            ),
+            heads=tuple(
+                HeadKind(
+                    build,
+                    tuple(
+                        p.name
+                        for p in tables[methods[0], number].parameters
+                        if p.group == "head"
+                    ),
+                )
+                for number, build in enumerate(HEADS)
+            ),
+            own=tuple(
+                sorted(
+                    {n for _, _, v in self.tasks for n in v if n in self.bert}
+                )
+            ),
+        )
+        self.function = self.make_function(methods)
+
+    def draw(self, shape):
+        return self.rng.normal(0.0, 0.3, shape).astype(np.float32)
+
+    def make_function(self, methods):
+        rows, places = {}, []
+        base = {name: self.bert[name].numpy() for name in self.layout.own}
+        for name, value in base.items():
+            rows[f"own/{name}"] = [value]
+
+        def put(scope, names, values):
+            for name in names:
+                rows.setdefault(f"{scope}/{name}", []).append(values[name])
+            return sum(place[0] == scope for place in noted)
+
+        noted = []
+        for number, (method, head, values) in enumerate(self.tasks, 1):
+            kind = methods.index(method)
+            names = self.layout.method_names[kind]
+            row = put(f"kind_{kind}", names, values)
+            head_names = self.layout.heads[head].names
+            head_row = put(f"head_{head}", head_names, values)
+            noted += [(f"kind_{kind}",), (f"head_{head}",)]
+            put("own", base, {**base, **values})
+            places.append([kind, row, head, head_row, number])
+        tables = {
+            name: tf.Variable(np.stack(values), shape=[None, *values[0].shape])
+            for name, values in rows.items()
+        }
+        model = MixedModel(
+            self.layout, self.bert, tables, tf.Variable(np.int32(places))
+        )
+        numbers = tf.TensorSpec([None, None], tf.int32)
+
+        @tf.function(
+            input_signature=[
+                dict.fromkeys(
+                    (
+                        "input_ids",
+                        "input_mask",
+                        "segment_ids",
+                        "task",
+                        "question",
+                    ),
+                    numbers,
+                )
+            ],
+            autograph=False,
+        )
+        def compute(features):
+            context = Context(features["input_mask"], share_layers=True)
+            return model(features, context)
+
+        return compute
+
+    def texts(self, count):
+        shape = (count, TOKENS)
+        lengths = self.rng.integers(3, TOKENS + 1, (count, 1))
+        return {
+            "input_ids": self.rng.integers(1, 20, shape).astype(np.int32),
+            "input_mask": np.int32(np.arange(TOKENS) < lengths),
+            "segment_ids": self.rng.integers(0, 2, shape).astype(np.int32),
+        }
+
+    def alone(self, task, features):
+        """What the model of a single task computes."""
+        method, head, values = self.tasks[task]
+
+        def create(name, shape, initializer):
+            own = values.get(name)
+            return self.bert[name] if own is None else tf.constant(own)
+
+        model = task_model.TaskModel(self.config, method, HEADS[head], create)
+        return model(features, Context(tf.constant(features["input_mask"])))
+
+    def check(self, asked):
+        """Compares every question's answer, of tasks int [N, K]."""
+        asked = np.asarray(asked, np.int32)
+        texts = self.texts(len(asked))
+        # Numbers that are not the places.
+        numbers = self.rng.permutation(asked.size).reshape(asked.shape)
+        found = self.function(
+            {**texts, "task": asked, "question": numbers.astype(np.int32)}
+        )
+        for place, task in np.ndenumerate(asked):
+            row = {k: v[place[0] : place[0] + 1] for k, v in texts.items()}
+            head = self.tasks[task][1]
+            own = list(found[f"head_{head}/question"].numpy())
+            where = own.index(numbers[place])
+            for name, expected in self.alone(task, row).items():
+                np.testing.assert_allclose(
+                    found[f"head_{head}/{name}"][where],
+                    expected[0],
+                    rtol=0,
+                    atol=1e-5,
+                    err_msg=f"{self.tasks[task][0]}: {name}",
+                )
+        rows = [v for k, v in found.items() if k.endswith("/question")]
+        assert sorted(np.concatenate(rows)) == list(range(asked.size))
+
+
+@pytest.fixture(scope="module")
+def everything(tiny_config):
+    """Two tasks of each method."""
+    return Mixed(tiny_config, METHODS)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_each_row_gets_what_its_task_alone_computes(everything):
+    tasks = np.arange(len(everything.tasks))
+    everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("task", [0, 7, 13])
+def test_kinds_without_rows_disturb_nothing(everything, task):
+    everything.check([[task], [task]])
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_several_tasks_of_a_text(everything):
+    count = len(everything.tasks)
+    everything.check(everything.rng.integers(0, count, (3, 4)))
+
+
+def test_a_few_kinds_mixed(tiny_config):
+    mixed = Mixed(tiny_config, ["houlsby(size=4)", "lora(rank=2)"], each=3)
+    mixed.check([[number] for number in (3, 0, 5, 1, 4, 2, 0)])
+
+
+def test_what_no_task_changes_is_computed_once_for_a_text(
+    tiny_config, monkeypatch
+):
+    method = "houlsby(size=4, layers='1', layer_norms=false)"
+    mixed = Mixed(tiny_config, [method], each=len(HEADS))
+    assert mixed.layout.untouched_layers == 1
+    found = []
+    run_layers = modeling.Bert.run_layers
+
+    def note(bert, hidden, layers, context):
+        found.append([layer.layer for layer in layers])
+        return run_layers(bert, hidden, layers, context)
+
+    monkeypatch.setattr(modeling.Bert, "run_layers", note)
+    mixed.check([[0, 1, 2], [1, 1, 0]])
+    # The mixed model's, then the models' of single tasks.
+    assert found == [[0], [1], *[[0, 1]] * 6]
+
+
+def test_untouched_layers(tiny_config):
+    config = tiny_config
+
+    def untouched(method, own=()):
+        names = [
+            p.name
+            for p in task_model.list_parameters(
+                config, parse(method), HEADS[0]
+            ).parameters
+            if p.is_added and p.group != "head"
+        ]
+        layout = Layout(config, (), (tuple(names),), (), tuple(own))
+        return layout.untouched_layers
+
+    assert untouched("lora") == 0
+    assert untouched("pfeiffer(layers='1')") == 1
+    assert untouched("head") == config.num_hidden_layers
+    assert untouched("head", ["bert/pooler/dense/bias"]) == 2
+    assert untouched("pals") is None
+    assert untouched("head", ["bert/embeddings/LayerNorm/beta"]) is None
+
+
+def test_places_are_columns():
+    columns = (
+        mixed_model.METHOD,
+        mixed_model.METHOD_ROW,
+        mixed_model.HEAD,
+        mixed_model.HEAD_ROW,
+        mixed_model.OWN_ROW,
+    )
+    assert columns == tuple(range(mixed_model.PLACES))
