@@ -15,6 +15,8 @@ from adapter_library import AdapterLibrary
 from errors import UserError
 from tasks.restored import restore_task
 
+pytestmark = pytest.mark.newer_stack
+
 GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
     / "exchange"

@@ -19,6 +19,9 @@ HEADS = {
     "squad": Head(QUESTIONS, SPANS, ()),
     "custom": Head(CLASSIFICATION, POOLED, (), ("a", "b")),
 }
+
+pytestmark = pytest.mark.newer_stack
+
 SCORES = {"accuracy": 0.75, "spearman": 0.5, "loss": 0.6}
 
 

@@ -13,6 +13,8 @@ from test_exchange import GOLDEN, config_of_bert, read
 import exchange
 from errors import UserError
 
+pytestmark = pytest.mark.newer_stack
+
 REFUSED = {
     "adapterhub_refused/compacter": "computes Compacter's products",
     "adapterhub_refused/dora": "use_dora is True",

@@ -24,6 +24,8 @@ from weights import adapter_artifact
 
 TASK = dataclasses.replace(custom_task(), labels=("bad", "good"))
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture
 def make(tmp_path, tiny_bert):
