@@ -9,14 +9,48 @@ which no model here uses, and without searching for garbage among what is being
 loaded, all of which stays. `tf.keras` is loaded when somebody asks for it.
 """
 
+import contextlib
 import gc
 import os
+import re
+import tempfile
+from typing import Iterator
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# 0 where somebody wants to see all that TensorFlow says.
+LEVEL = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # TensorFlow loads Keras at once, unless it is told to take one that is not
 # installed.
 KERAS_CHOICE = "TF_USE_LEGACY_KERAS"
+
+
+# What TensorFlow 2.21 prints while it is loaded, whatever the level, where the
+# processor has instructions for neural networks.
+NOTICES = re.compile(
+    rb"(?:I\d{4} \d\d:|WARNING: All log messages before absl::InitializeLog).*"
+)
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Keeps stderr back, then prints what are no mere notices."""
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        # There is none.
+        yield
+        return
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            for line in file:
+                if not NOTICES.match(line):
+                    os.write(2, line)
 
 
 def _load() -> None:
@@ -24,7 +58,8 @@ def _load() -> None:
     os.environ.setdefault(KERAS_CHOICE, "1")
     gc.disable()
     try:
-        import tensorflow  # noqa: F401
+        with contextlib.nullcontext() if LEVEL == "0" else _without_notices():
+            import tensorflow  # noqa: F401
     finally:
         if chosen is None:
             del os.environ[KERAS_CHOICE]

@@ -1,0 +1,67 @@
+"""TensorFlow is loaded without its notices, and with its warnings."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+NOTICES = (
+    "WARNING: All log messages before absl::InitializeLog() is called are\n"
+    "I0000 00:00:1795466418.030654    2960 port.cc:153] oneDNN custom\n"
+)
+REAL = "W0000 00:00:1795466418.030654    2960 gpu.cc:1] Cannot find drivers\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    """What a process prints that loads a TensorFlow that prints much."""
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\n"
+        f"os.write(2, {(NOTICES + REAL).encode()!r})\n"
+        "if 'BROKEN' in os.environ: raise ImportError('no such library')\n"
+    )
+
+    def run(**environment):
+        found = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import os, start_tensorflow\nos.write(2, b'after\\n')",
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+        )
+        return found.stderr
+
+    return run
+
+
+def test_notices_are_left_out(load):
+    assert load() == f"{REAL}after\n"
+
+
+def test_whoever_sets_the_level_sees_all(load):
+    found = load(TF_CPP_MIN_LOG_LEVEL="0")
+    assert found == f"{NOTICES}{REAL}after\n"
+
+
+def test_an_error_is_seen(load):
+    found = load(BROKEN="1")
+    assert found.startswith(REAL)
+    assert found.endswith("ImportError: no such library\n")
+
+
+def test_without_stderr(load, tmp_path):
+    command = f"{sys.executable} -c 'import start_tensorflow; print(1)' 2>&-"
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    environment = {**os.environ, "PYTHONPATH": path}
+    (tmp_path / "tensorflow.py").write_text("")
+    found = subprocess.check_output(command, shell=True, env=environment)
+    assert found == b"1\n"
