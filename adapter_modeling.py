@@ -182,6 +182,7 @@ class Houlsby(TuningMethod):
     name: ClassVar[str] = "houlsby"
     # google-research/adapter-bert, README; one of the paper's three.
     learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
     size: int = 64
     init_scale: float = 1e-2
     layers: str = added_later(ALL_LAYERS)

@@ -23,7 +23,8 @@ from runs import flags as run_flags
 from serving import row_stream
 from serving.frozen_bert import FrozenBert
 from serving.library import ALL, AdapterLibrary
-from serving.predictor import LoadedTask, Predictor, check_row, task_name
+from serving.loaded_task import LoadedTask, check_row, task_name
+from serving.predictor import Predictor
 from tasks.text_task import TEXT_COLUMNS
 
 FLAGS = flags.FLAGS
@@ -145,23 +146,21 @@ def answer_lines(
     Raises:
         UserError: a row is malformed.
     """
+    tasks = {name: predictor.task(name) for name in predictor.names}
     for chunk in chunks:
-        rows = [row for row, _ in chunk]
-        answers = []
-        for name in predictor.names:
-            loaded = predictor.task(name)
-            for row, where in chunk:
+        for row, where in chunk:
+            for loaded in tasks.values():
                 check_row(row, loaded, where)
-            answers.append(
-                [
-                    {"task": name, **answer}
-                    for answer in predictor.answer(loaded, rows)
-                ]
-            )
+        answers = predictor.answer_all(
+            list(tasks.values()), [row for row, _ in chunk]
+        )
         yield "".join(
-            json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n"
+            json.dumps(
+                {"task": name, **answer}, ensure_ascii=False, allow_nan=False
+            )
+            + "\n"
             for of_row in zip(*answers)
-            for answer in of_row
+            for name, answer in zip(tasks, of_row)
         )
 
 

@@ -95,6 +95,16 @@ class Job:
     adam_bias_correction: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What prediction alone needs of a job; attributes as there."""
+
+    lanes: int = 1
+    share_layers: bool = True
+    use_xla: bool = False
+    compute_dtype: str = "float32"
+
+
 def choose_engine(name: str) -> Tuple[type, str]:
     """The engine called `name`, and why, if `auto` chose it.
 

@@ -6,11 +6,11 @@ the whole batch; engines add these up over devices, and clip what results.
 """
 
 import math
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
 import tensorflow as tf
 
-from engines import Job
+from engines import Job, Prediction
 from errors import UserError
 from hooks import Context
 from task_model import TaskModel
@@ -130,7 +130,7 @@ def _divide_variables(
     )
 
 
-def _once(job: Job, compute: Callable) -> Callable:
+def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
     """The same function, built once for all lanes, and compiled if asked."""
     if job.use_xla:
         return tf.function(compute, autograph=False, jit_compile=True)
@@ -188,9 +188,11 @@ def _sum_over_parts(compute: Callable, sources, features, parts):
 
 
 def predict(
-    job: Job, model: TaskModel, features: Dict[str, tf.Tensor]
+    job: Union[Job, Prediction],
+    model: Callable[[Dict[str, tf.Tensor], Context], Dict[str, tf.Tensor]],
+    features: Dict[str, tf.Tensor],
 ) -> Dict[str, tf.Tensor]:
-    """The head's outputs for a batch, without dropout, in lanes."""
+    """What a model gives for a batch, without dropout, in lanes."""
 
     def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
         context = Context(

@@ -64,6 +64,7 @@ class Pfeiffer(TuningMethod):
     name: ClassVar[str] = "pfeiffer"
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
     learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
     size: int = 64
     nonlinearity: str = "relu"
     init_scale: float = 1e-2
@@ -119,6 +120,7 @@ class Bapna(TuningMethod):
     name: ClassVar[str] = "bapna"
     # As of houlsby; the paper tunes no BERT.
     learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
     size: int = 64
     init_scale: float = 1e-2
 
@@ -168,6 +170,7 @@ class Parallel(TuningMethod):
     name: ClassVar[str] = "parallel"
     # He et al. 2022, the published script for GLUE.
     learning_rate: ClassVar[float] = 1e-4
+    width: ClassVar[str] = "size"
     size: int = 64
     scale: float = 4.0
     nonlinearity: str = added_later("relu")

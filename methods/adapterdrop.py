@@ -78,6 +78,7 @@ class AdapterDrop(TuningMethod):
     name: ClassVar[str] = "adapterdrop"
     # That of the adapters that are left.
     learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
     first: int = 5
     over: str = "houlsby"
     size: int = 64

@@ -54,12 +54,15 @@ class TuningMethod:
         recipe: how its variables are updated.
         changes_few: whether training changes only few entries of BERT's own
             variables, so that the artifact holds only those.
+        width: the argument that may grow while zeros at the ends of all values
+            leave what is computed as it was; "" if there is none.
     """
 
     name: ClassVar[str] = ""
     learning_rate: ClassVar[float]
     recipe: ClassVar[Recipe] = Recipe()
     changes_few: ClassVar[bool] = False
+    width: ClassVar[str] = ""
 
     def check(self, config: modeling.BertConfig) -> None:
         """Compares the arguments with the model.
@@ -159,6 +162,13 @@ class TuningMethod:
             for name, value in values.items()
             if name.startswith("bert/")
         }
+
+    def widened(self) -> "TuningMethod":
+        """This method with `width` rounded up to a power of two."""
+        if not self.width:
+            return self
+        wide = 1 << (getattr(self, self.width) - 1).bit_length()
+        return dataclasses.replace(self, **{self.width: wide})
 
     def fits(self, trained: "TuningMethod") -> bool:
         """Whether what `trained` has trained can be used by this method."""

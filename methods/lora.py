@@ -75,6 +75,7 @@ class Lora(TuningMethod):
     name: ClassVar[str] = "lora"
     # Hu et al. 2022, Table 9.
     learning_rate: ClassVar[float] = 5e-4
+    width: ClassVar[str] = "rank"
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"
@@ -124,6 +125,12 @@ class Lora(TuningMethod):
                 create(f"{scope}/lora_b", (self.rank, outputs), modeling.zeros),
             )
         return LoraHooks(factors, self.alpha / self.rank, self.dropout)
+
+    def widened(self):
+        """The scale stays what it is."""
+        wide = super().widened()
+        alpha = self.alpha * (wide.rank / self.rank)
+        return dataclasses.replace(wide, alpha=alpha)
 
     def merge(self, config, read, values):
         """Adds the update to each kernel."""

@@ -7,18 +7,17 @@ one builds nothing, and threads do not disturb each other.
 
 import dataclasses
 import threading
-from typing import Any, Dict, Hashable, Mapping, Optional
+from typing import Any, Callable, Dict, Hashable, Mapping, Optional
 
 import tensorflow as tf
 
 import modeling
 import task_model
-from engines import Hardware, Job, devices
-from engines.training_step import predict
+from engines import Hardware, Prediction, devices, training_step
 from errors import UserError
 from methods.base import TuningMethod
 from modeling import BertConfig
-from task_model import ParameterTable, TaskModel
+from task_model import BuildHead, ParameterTable, TaskModel
 from tasks.base import Task
 from tokenization import FullTokenizer
 from weights import pretrained
@@ -34,10 +33,16 @@ class TaskKind:
     """What all adapters of one kind have in common.
 
     Attributes:
+        method: that they were trained by.
+        build_head: makes their head.
+        head_kind: `Task.head_kind`.
         table: their variables.
         function: what computes every one of them, a `tf.function`.
     """
 
+    method: TuningMethod
+    build_head: BuildHead
+    head_kind: Hashable
     table: ParameterTable
     function: Any
 
@@ -61,6 +66,7 @@ class FrozenBert:
         config: its sizes.
         weights: what it was read from.
         base: which BERT it is.
+        variables: its own, by name.
     """
 
     def __init__(
@@ -88,10 +94,11 @@ class FrozenBert:
         variables = modeling.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
         hardware = Hardware()
-        self._lanes = devices.use_lanes(hardware)
-        self._compute_dtype = compute_dtype
+        self._prediction = Prediction(
+            devices.use_lanes(hardware), compute_dtype=compute_dtype
+        )
         devices.choose_graph_optimizer(hardware, compute_dtype)
-        self._variables = {
+        self.variables = {
             name: tf.Variable(opened.weights.read(name), trainable=False)
             for name in variables
             if name in opened.weights.shapes
@@ -156,8 +163,14 @@ class FrozenBert:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
                 function = self._make_function(method, task, table)
-                self._kinds[key] = TaskKind(table, function)
+                self._kinds[key] = TaskKind(
+                    method, task.build_head, task.head_kind, table, function
+                )
             return self._kinds[key]
+
+    def predict(self, model: Callable, batch: Batch) -> Dict[str, tf.Tensor]:
+        """What a model gives for a batch of which each core takes a part."""
+        return training_step.predict(self._prediction, model, batch)
 
     def _make_function(
         self, method: TuningMethod, task: Task, table: ParameterTable
@@ -175,18 +188,6 @@ class FrozenBert:
             for p in table.parameters
             if p.trained or p.is_added
         }
-        job = Job(
-            build_model=lambda create: TaskModel(
-                self.config, method, task.build_head, create
-            ),
-            table=table,
-            initial_values={},
-            output_dir="",
-            seed=0,
-            length=None,
-            lanes=self._lanes,
-            compute_dtype=self._compute_dtype,
-        )
 
         @tf.function(
             input_signature=[values_signature, batch_signature], autograph=False
@@ -195,8 +196,9 @@ class FrozenBert:
             def create(name, shape, initializer):
                 del shape, initializer
                 own = values.get(name)
-                return self._variables[name] if own is None else own
+                return self.variables[name] if own is None else own
 
-            return predict(job, job.build_model(create), batch)
+            model = TaskModel(self.config, method, task.build_head, create)
+            return self.predict(model, batch)
 
         return compute

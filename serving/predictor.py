@@ -5,14 +5,16 @@ from serving.predictor import Predictor
 predictor = Predictor.load("bert_base", {"mrpc": "out/mrpc/adapter"})
 predictor("mrpc", ("He sat down.", "He took a seat."))
 # {"label": "1", "probability": 0.97, "scores": {"0": 0.03, "1": 0.97}}
+
+Rows of several tasks are computed in common batches, each through its own
+adapter.
 """
 
-import dataclasses
-import functools
 import itertools
 import threading
 from typing import (
     Any,
+    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -24,46 +26,22 @@ from typing import (
     Union,
 )
 
-import tensorflow as tf
-
-import input_pipeline
-from engines.prediction import Outputs, check_finite
 from errors import UserError
-from input_pipeline import Features
-from methods import parsing
-from serving.frozen_bert import FrozenBert, TaskKind
+from serving.asking import Answer, Group, compute, reads_alike
+from serving.frozen_bert import FrozenBert
+from serving.loaded_task import (
+    LoadedTask,
+    Row,
+    as_row,
+    check_row,
+    load_task,
+    task_name,
+)
+from serving.mixed_bert import MixedBert
 from serving.row_stream import CHUNK
-from tasks.base import Task
-from tasks.restored import restore_task
-from tokenization import FullTokenizer
-from weights import adapter_artifact, pretrained
-from weights.base import choose_initial_values
 
-# The texts of a row, one or a pair.
-Row = Tuple[str, ...]
-# A JSON object, as docs/prediction.md has it.
-Answer = Dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadedTask:
-    """A trained task in memory, to which nothing of BERT belongs.
-
-    Attributes:
-        task: what is asked and answered.
-        numbers_of_texts: of a row.
-        kind: what computes it.
-        values: float32 tensors by name, all that the kind's BERT lacks.
-        tokenizer: what it was trained with.
-        max_seq_length: longest input in tokens.
-    """
-
-    task: Task
-    numbers_of_texts: Tuple[int, ...]
-    kind: TaskKind
-    values: Mapping[str, tf.Tensor]
-    tokenizer: FullTokenizer
-    max_seq_length: int
+# An answer, or of several tasks each one's by its name.
+OneOrAll = Union[Answer, Dict[str, Answer]]
 
 
 class Predictor:
@@ -99,6 +77,7 @@ class Predictor:
         self._batch_size = batch_size
         self._max_seq_length = max_seq_length
         self._loaded: Dict[str, LoadedTask] = {}
+        self._tables = MixedBert(bert)
         self._lock = threading.Lock()
 
     @classmethod
@@ -166,7 +145,7 @@ class Predictor:
             UserError: the adapter is missing or damaged, or was trained upon
                 another BERT.
         """
-        loaded = self._read(folder)
+        loaded = load_task(self._bert, folder, self._max_seq_length)
         name = name or loaded.task.name
         with self._lock:
             # A new dictionary: others may be reading the old one.
@@ -185,48 +164,15 @@ class Predictor:
                 n: loaded for n, loaded in self._loaded.items() if n != name
             }
 
-    def _read(self, folder: str) -> LoadedTask:
-        bert = self._bert
-        artifact = adapter_artifact.read(folder, bert.weights)
-        config, source = artifact.config, artifact.weights.source
-        tokenizer = bert.tokenizer(
-            bool(config["tokenizer"].get("do_lower_case"))
-        )
-        pretrained.check_same_model(
-            config, source, bert.base, bert.config, tokenizer
-        )
-        task = restore_task(
-            config["task"], config.get("task_settings", {}), source
-        )
-        kind = bert.kind(parsing.parse(config["method"]), task)
-        first_values = choose_initial_values(
-            kind.table.parameters, bert.weights, artifact.weights, seed=0
-        )
-        values = {
-            p.name: tf.constant(first_values[p.name](), tf.float32)
-            for p in kind.table.parameters
-            if p.trained or p.is_added
-        }
-        trained_with = config.get("training", {}).get("max_seq_length")
-        either = "pairs" in config["task"] and config["task"]["pairs"] is None
-        return LoadedTask(
-            task=task,
-            numbers_of_texts=(1, 2) if either else task.numbers_of_texts,
-            kind=kind,
-            values=values,
-            tokenizer=tokenizer,
-            max_seq_length=self._max_seq_length
-            or trained_with
-            or bert.config.max_position_embeddings,
-        )
-
     def __call__(
-        self, name: str, texts: Union[str, Row, List, Iterable]
-    ) -> Union[Answer, List[Answer], Iterator[Answer]]:
+        self,
+        name: Union[str, List[str]],
+        texts: Union[str, Row, List, Iterable],
+    ) -> Union[OneOrAll, List[OneOrAll], Iterator[OneOrAll]]:
         """Answers texts.
 
         Args:
-            name: of the task.
+            name: of the task, or a list of names.
             texts: a text, or a pair of texts as a tuple; a list of such; or
                 any other iterable of such, of which `CHUNK` are read at a
                 time.
@@ -235,131 +181,114 @@ class Predictor:
             An answer, a list of answers, or an iterator of answers. Of a
             classification `label`, `probability` and `scores`; of a regression
             `value`; of a question `answer`, `start`, `end`, `score` and
-            `null_score`.
+            `null_score`. Of a list of names instead of each answer a
+            dictionary of them by name.
 
         Raises:
             UserError: no task has this name, or a row is not as it reads them.
         """
-        loaded = self.task(name)
+        if isinstance(name, list):
+            tasks = {n: self.task(n) for n in name}
+        else:
+            tasks = {"": self.task(name)}
+
+        def answer(rows: List) -> List[OneOrAll]:
+            found = self.answer_all(
+                list(tasks.values()), list(map(as_row, rows))
+            )
+            if not isinstance(name, list):
+                return found[0]
+            return [dict(zip(tasks, answers)) for answers in zip(*found)]
+
         if isinstance(texts, (str, tuple)):
-            return self.answer(loaded, [_as_row(texts)])[0]
+            return answer([texts])[0]
         if isinstance(texts, list):
-            return self.answer(loaded, list(map(_as_row, texts)))
-        return self._answer_each(loaded, iter(texts))
+            return answer(texts)
+        return _answer_each(answer, iter(texts))
 
-    def _answer_each(
-        self, loaded: LoadedTask, texts: Iterator
-    ) -> Iterator[Answer]:
-        while True:
-            rows = list(map(_as_row, itertools.islice(texts, CHUNK)))
-            if not rows:
-                return
-            yield from self.answer(loaded, rows)
+    def ask(
+        self, questions: Sequence[Tuple[str, Union[str, Row]]]
+    ) -> List[Answer]:
+        """Answers rows each of which is for a task of its own.
 
-    def answer(self, loaded: LoadedTask, rows: Sequence[Row]) -> List[Answer]:
-        """Answers rows by a task of `task`, in their order.
+        Args:
+            questions: a task's name and a text, or a pair of texts, of each.
+
+        Returns:
+            The answers, in the order of the questions.
 
         Raises:
-            UserError: a row is not as the task reads them; the message names
-                it by its number from 1.
+            UserError: as for a call.
         """
-        if not rows:
-            return []
-        for number, row in enumerate(rows, 1):
-            check_row(row, loaded, f"row {number}")
-        answers: List[Optional[Answer]] = [None] * len(rows)
-        # Only where a task takes both are there two groups.
-        for count in sorted(set(map(len, rows))):
-            places = [i for i, row in enumerate(rows) if len(row) == count]
-            found = self._answer_alike(loaded, [rows[i] for i in places])
-            for place, answer in zip(places, found):
-                answers[place] = answer
+        places: Dict[Tuple[str, int], List[int]] = {}
+        tasks: Dict[str, LoadedTask] = {}
+        rows = []
+        for number, (name, texts) in enumerate(questions):
+            if name not in tasks:
+                tasks[name] = self.task(name)
+            rows.append(as_row(texts))
+            check_row(rows[-1], tasks[name], f"question {number + 1}")
+            places.setdefault((name, len(rows[-1])), []).append(number)
+        groups = [
+            Group([tasks[name]], [rows[n] for n in numbers])
+            for (name, _), numbers in places.items()
+        ]
+        answers: List[Any] = [None] * len(rows)
+        for numbers, found in zip(places.values(), self._answer(groups)):
+            for number, answer in zip(numbers, found[0]):
+                answers[number] = answer
         return answers
 
-    def _answer_alike(
-        self, loaded: LoadedTask, rows: Sequence[Row]
-    ) -> List[Answer]:
-        """Answers rows that have equally many texts."""
-        task = loaded.task
-        made = task.make_rows(rows)
-        features = task.featurize(made, loaded.tokenizer, loaded.max_seq_length)
-        outputs: Outputs = {}
-        # There are no rows of features where no context has a token.
-        if len(features):
-            outputs = self._compute(loaded, features)
-            check_finite(outputs, task.name)
-        return task.answer(made, task.decode(made, features, outputs))
+    def answer_all(
+        self, tasks: Sequence[LoadedTask], rows: Sequence[Row]
+    ) -> List[List[Answer]]:
+        """Answers rows by each of some tasks of `task`.
 
-    def _compute(self, loaded: LoadedTask, features: Features) -> Outputs:
-        """The head's outputs [rows, ...] by name, in row order."""
-        batches = input_pipeline.sorted_batches(features, self._batch_size)
-        found = [
-            loaded.kind.compute(
-                loaded.values, input_pipeline.make_batch(features, rows, None)
-            )
-            for rows in batches
+        Returns:
+            Of each task the answers, in the order of the rows.
+
+        Raises:
+            UserError: a row is not as a task reads them; the message names
+                it by its number from 1.
+        """
+        for number, row in enumerate(rows, 1):
+            for loaded in tasks:
+                check_row(row, loaded, f"row {number}")
+        alike: Dict[Tuple, List[int]] = {}
+        for number, loaded in enumerate(tasks):
+            alike.setdefault(reads_alike(loaded), []).append(number)
+        # Only where a task takes both texts and pairs are there two counts.
+        places = [
+            (numbers, [i for i, row in enumerate(rows) if len(row) == count])
+            for numbers in alike.values()
+            for count in sorted(set(map(len, rows)))
         ]
-        return {
-            name: input_pipeline.restore_order(
-                batches, [outputs[name].numpy() for outputs in found]
-            )
-            for name in found[0]
-        }
+        groups = [
+            Group([tasks[n] for n in numbers], [rows[i] for i in of_rows])
+            for numbers, of_rows in places
+        ]
+        answers: List[List[Any]] = [[None] * len(rows) for _ in tasks]
+        for (numbers, of_rows), found in zip(places, self._answer(groups)):
+            for number, of_task in zip(numbers, found):
+                for place, answer in zip(of_rows, of_task):
+                    answers[number][place] = answer
+        return answers
+
+    def _answer(self, groups: Sequence[Group]) -> List[List[List[Answer]]]:
+        """Of each group and each of its tasks the answers to the rows."""
+        outputs = iter(compute(self._tables, groups, self._batch_size))
+        return [
+            [group.answers(loaded, next(outputs)) for loaded in group.tasks]
+            for group in groups
+        ]
 
 
-@functools.singledispatch
-def _as_row(texts: Any) -> Row:
-    """The texts of a row.
-
-    Raises:
-        UserError: it is neither a text nor a pair of texts.
-    """
-    raise UserError(
-        f"a row is a {type(texts).__name__}, expected a text or a tuple of two"
-    )
-
-
-@_as_row.register
-def _(texts: str) -> Row:
-    return (texts,)
-
-
-@_as_row.register
-def _(texts: tuple) -> Row:
-    return texts
-
-
-def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
-    """Compares a row with what a task reads.
-
-    Raises:
-        UserError: it has more or fewer texts, or one that is none.
-    """
-    expected = loaded.numbers_of_texts
-    if len(row) not in expected:
-        columns = " and ".join(loaded.task.columns)
-        raise UserError(
-            f"{where}: found {len(row)} texts, but the task "
-            f"{loaded.task.name} reads {' or '.join(map(str, expected))}: "
-            f"{columns}"
-        )
-    for text in row:
-        if not isinstance(text, str):
-            raise UserError(
-                f"{where}: found a {type(text).__name__}, expected a text"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: the text holds half a character ({error.reason})"
-            ) from error
-
-
-def task_name(folder: str) -> str:
-    """The name of the task that an adapter was trained on.
-
-    Raises:
-        UserError: there is no adapter.
-    """
-    return adapter_artifact.read_config(folder)["task"]["name"]
+def _answer_each(
+    answer: Callable[[List], List[OneOrAll]], texts: Iterator
+) -> Iterator[OneOrAll]:
+    """Answers some texts after the other."""
+    while True:
+        rows = list(itertools.islice(texts, CHUNK))
+        if not rows:
+            return
+        yield from answer(rows)

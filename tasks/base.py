@@ -154,6 +154,11 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return type(self)
 
+    @property
+    @abc.abstractmethod
+    def reading(self) -> Hashable:
+        """What makes features of texts: equal where equal texts make equal."""
+
     @abc.abstractmethod
     def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
         """Rows without labels, of texts that come from no file.

@@ -206,6 +206,11 @@ class Squad(Task[Sequence[Question]]):
         """How many logits it keeps, and its layers."""
         return type(self), self.n_best_size, self.head
 
+    @property
+    def reading(self):
+        """How windows are cut."""
+        return "windows", self.doc_stride, self.max_query_length
+
     def make_rows(self, texts):
         """Questions without answers."""
         return [

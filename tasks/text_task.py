@@ -151,6 +151,11 @@ class TextTask(Task[Rows]):
         """Labels or a number, and the head's layers."""
         return type(self), self.head
 
+    @property
+    def reading(self):
+        """All alike."""
+        return "texts"
+
     def make_rows(self, texts):
         """Rows of one text or of pairs."""
         text_a, *text_b = map(list, zip(*texts))

@@ -80,7 +80,7 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
     predictor = Predictor(bert)
     predictor.add(first, "task")
     before = probabilities(predictor("task", ROWS))
-    kind, variables = predictor.task("task").kind, dict(bert._variables)
+    kind, variables = predictor.task("task").kind, dict(bert.variables)
     predictor.add(second, "task")
     after = probabilities(predictor("task", ROWS))
     predictor.add(first, "other")
@@ -90,9 +90,9 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
     )
     assert predictor.task("other").kind is kind
     assert kind.function.experimental_get_tracing_count() == 1
-    assert all(bert._variables[name] is v for name, v in variables.items())
+    assert all(bert.variables[name] is v for name, v in variables.items())
     # What an adapter holds is its own: none of BERT's variables.
-    values = predictor.task("task").values
+    values = predictor.task("task").values.get()
     assert sum(v.shape.num_elements() for v in values.values()) < 3000
 
 
@@ -298,7 +298,7 @@ def test_infinite_outputs_are_refused(make, bert):
     folder, _ = make("a")
     predictor = Predictor(bert)
     predictor.add(folder)
-    values = predictor.task("custom").values
+    values = predictor.task("custom").values.get()
     values["output_bias"] = tf.constant([np.nan, 0.0], tf.float32)
     with pytest.raises(UserError, match="custom: the model's outputs for 1 of"):
         predictor("custom", "the cat")

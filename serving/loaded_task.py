@@ -1,0 +1,175 @@
+"""A trained task in memory, and the rows that it reads."""
+
+import dataclasses
+import functools
+import threading
+from typing import Any, Optional, Tuple
+
+import tensorflow as tf
+
+from errors import UserError
+from methods import parsing
+from serving.frozen_bert import FrozenBert, TaskKind, Values
+from serving.mixed_bert import MixedBert, Place, can_mix
+from tasks.base import Task
+from tasks.restored import restore_task
+from tokenization import FullTokenizer
+from weights import adapter_artifact, pretrained
+from weights.base import choose_initial_values
+
+# The texts of a row, one or a pair.
+Row = Tuple[str, ...]
+
+
+class TaskValues:
+    """The values of a task: its own, or those of a row of tables.
+
+    They are in memory once. Several threads may get and move them.
+    """
+
+    def __init__(self, values: Values):
+        """Takes float32 tensors by name."""
+        self._values: Optional[Values] = values
+        self._place: Optional[Place] = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Values:
+        """The values, float32 by name."""
+        values = self._values
+        return self._place.values() if values is None else values
+
+    def place(self, kind: TaskKind, tables: MixedBert) -> Place:
+        """Moves them into tables, unless they are there."""
+        with self._lock:
+            if self._place is None:
+                self._place = tables.put(kind, self._values)
+                self._values = None
+        return self._place
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedTask:
+    """A trained task in memory, to which nothing of BERT belongs.
+
+    Attributes:
+        task: what is asked and answered.
+        numbers_of_texts: of a row.
+        kind: what computes it.
+        values: all that the kind's BERT lacks.
+        tokenizer: what it was trained with.
+        max_seq_length: longest input in tokens.
+    """
+
+    task: Task
+    numbers_of_texts: Tuple[int, ...]
+    kind: TaskKind
+    values: TaskValues
+    tokenizer: FullTokenizer
+    max_seq_length: int
+
+    @property
+    def can_mix(self) -> bool:
+        """Whether its rows can be in a batch with those of other tasks."""
+        return can_mix(self.kind.table)
+
+
+def load_task(
+    bert: FrozenBert, folder: str, max_seq_length: Optional[int]
+) -> LoadedTask:
+    """Reads a trained adapter.
+
+    Args:
+        bert: that it was trained upon.
+        folder: of the adapter.
+        max_seq_length: longest input in tokens, or None for what the adapter
+            was trained with.
+
+    Raises:
+        UserError: it is missing or damaged, or was trained upon another BERT.
+    """
+    artifact = adapter_artifact.read(folder, bert.weights)
+    config, source = artifact.config, artifact.weights.source
+    tokenizer = bert.tokenizer(bool(config["tokenizer"].get("do_lower_case")))
+    pretrained.check_same_model(
+        config, source, bert.base, bert.config, tokenizer
+    )
+    task = restore_task(config["task"], config.get("task_settings", {}), source)
+    kind = bert.kind(parsing.parse(config["method"]), task)
+    first_values = choose_initial_values(
+        kind.table.parameters, bert.weights, artifact.weights, seed=0
+    )
+    values = {
+        p.name: tf.constant(first_values[p.name](), tf.float32)
+        for p in kind.table.parameters
+        if p.trained or p.is_added
+    }
+    trained_with = config.get("training", {}).get("max_seq_length")
+    either = "pairs" in config["task"] and config["task"]["pairs"] is None
+    return LoadedTask(
+        task=task,
+        numbers_of_texts=(1, 2) if either else task.numbers_of_texts,
+        kind=kind,
+        values=TaskValues(values),
+        tokenizer=tokenizer,
+        max_seq_length=max_seq_length
+        or trained_with
+        or bert.config.max_position_embeddings,
+    )
+
+
+def task_name(folder: str) -> str:
+    """The name of the task that an adapter was trained on.
+
+    Raises:
+        UserError: there is no adapter.
+    """
+    return adapter_artifact.read_config(folder)["task"]["name"]
+
+
+@functools.singledispatch
+def as_row(texts: Any) -> Row:
+    """The texts of a row.
+
+    Raises:
+        UserError: it is neither a text nor a pair of texts.
+    """
+    raise UserError(
+        f"a row is a {type(texts).__name__}, expected a text or a tuple of two"
+    )
+
+
+@as_row.register
+def _(texts: str) -> Row:
+    return (texts,)
+
+
+@as_row.register
+def _(texts: tuple) -> Row:
+    return texts
+
+
+def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
+    """Compares a row with what a task reads.
+
+    Raises:
+        UserError: it has more or fewer texts, or one that is none.
+    """
+    expected = loaded.numbers_of_texts
+    if len(row) not in expected:
+        columns = " and ".join(loaded.task.columns)
+        raise UserError(
+            f"{where}: found {len(row)} texts, but the task "
+            f"{loaded.task.name} reads {' or '.join(map(str, expected))}: "
+            f"{columns}"
+        )
+    for text in row:
+        if not isinstance(text, str):
+            raise UserError(
+                f"{where}: found a {type(text).__name__}, expected a text"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{where}: the text holds half a character ({error.reason})"
+            ) from error

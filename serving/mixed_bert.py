@@ -1,0 +1,213 @@
+"""One BERT that computes rows of many tasks in one batch.
+
+The values of all tasks lie in tables. So a task that comes builds nothing
+again, unless it is the first with its method or its head.
+"""
+
+import dataclasses
+import threading
+from typing import Any, Dict, Hashable, List, Mapping, Tuple
+
+import tensorflow as tf
+
+import task_model
+from serving import mixed_model
+from serving.frozen_bert import Batch, FrozenBert, TaskKind, Values
+from serving.mixed_hooks import scope_of
+from serving.mixed_model import HeadKind, Layout, MixedModel
+from serving.tables import Slot, Slots, Table
+from task_model import ParameterTable
+
+Shapes = Mapping[str, Tuple[int, ...]]
+
+
+def can_mix(table: ParameterTable) -> bool:
+    """Whether a task leaves BERT's matrices as they are."""
+    return all(
+        p.is_added or not p.trained or len(p.shape) == 1
+        for p in table.parameters
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What tasks with one method, or with one head, have in common.
+
+    Attributes:
+        scope: of their tables.
+        form: the method, as wide as the widest, or the head.
+        number: of the kind.
+        shapes: of a task's values, by name.
+        slots: rows of the tables.
+    """
+
+    scope: str
+    form: Any
+    number: int
+    shapes: Shapes
+    slots: Slots = dataclasses.field(default_factory=Slots)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """A task in the tables; it is gone when nobody holds this any more.
+
+    Attributes:
+        task: its number, by which rows name it.
+        head: number of its kind of heads.
+        rows: table, its row and the shape of the value, by the value's name.
+    """
+
+    task: Slot
+    head: int
+    rows: Mapping[str, Tuple[Table, Slot, Tuple[int, ...]]]
+
+    def values(self) -> Values:
+        """The task's values, as they were put into the tables."""
+        return {
+            name: table.read(slot.number, shape)
+            for name, (table, slot, shape) in self.rows.items()
+        }
+
+
+class MixedBert:
+    """Tables of tasks, and what computes rows of any of them.
+
+    Several threads may add tasks and compute.
+    """
+
+    def __init__(self, bert: FrozenBert):
+        """Takes the BERT, which is not copied."""
+        self._bert = bert
+        self._methods: Dict[Hashable, _Kind] = {}
+        self._heads: Dict[Hashable, _Kind] = {}
+        self._tables: Dict[str, Table] = {}
+        self._own: List[str] = []
+        # The first row holds BERT's own values.
+        self._own_slots = Slots(first=1)
+        self._tasks = Slots()
+        self._places = Table((mixed_model.PLACES,), tf.int32)
+        self._function: Any = None
+        self._lock = threading.Lock()
+
+    def put(self, kind: TaskKind, values: Values) -> Place:
+        """Puts a task's values into the tables.
+
+        Args:
+            kind: of the task, which `can_mix`.
+            values: float32, as `TaskKind.compute` takes them.
+        """
+        with self._lock:
+            method, head = self._method_of(kind), self._head_of(kind)
+            rows = {}
+            slots = [method.slots.take(), head.slots.take()]
+            for form, slot in zip((method, head), slots):
+                for name in form.shapes:
+                    table = self._tables[f"{form.scope}{name}"]
+                    table.write(slot.number, values[name])
+                    rows[name] = table, slot, tuple(values[name].shape)
+            own = sorted(set(values) & set(self._bert.variables))
+            slots.append(self._put_own({name: values[name] for name in own}))
+            for name in own:
+                table = self._tables[f"own/{name}"]
+                rows[name] = table, slots[-1], table.shape
+            task = self._tasks.take()
+            place = [method.number, slots[0].number, head.number]
+            place += [slot.number for slot in slots[1:]]
+            self._places.write(task.number, tf.constant(place))
+            return Place(task, head.number, rows)
+
+    def compute(self, batch: Batch) -> Dict[str, tf.Tensor]:
+        """What `MixedModel` gives.
+
+        Args:
+            batch: its features. Whoever calls holds the tasks' places.
+        """
+        with self._lock:
+            if self._function is None:
+                self._function = self._make_function()
+            function = self._function
+        return function.get_concrete_function()(batch)
+
+    def _method_of(self, kind: TaskKind) -> _Kind:
+        """The kind of a task's method, with its tables."""
+        method = kind.method.widened()
+        table = task_model.list_parameters(
+            self._bert.config, method, kind.build_head
+        )
+        shapes = {
+            p.name: p.shape
+            for p in table.parameters
+            if p.is_added and p.group != "head"
+        }
+        key = str(method), tuple(shapes.items())
+        if key not in self._methods:
+            number = len(self._methods)
+            found = _Kind(scope_of(number), method, number, shapes)
+            self._add_kind(self._methods, key, found)
+        return self._methods[key]
+
+    def _head_of(self, kind: TaskKind) -> _Kind:
+        """The kind of a task's head, with its tables."""
+        shapes = {
+            p.name: p.shape for p in kind.table.parameters if p.group == "head"
+        }
+        key = kind.head_kind, tuple(shapes.items())
+        if key not in self._heads:
+            number = len(self._heads)
+            head = HeadKind(kind.build_head, tuple(shapes))
+            found = _Kind(f"head_{number}/", head, number, shapes)
+            self._add_kind(self._heads, key, found)
+        return self._heads[key]
+
+    def _add_kind(
+        self, kinds: Dict[Hashable, _Kind], key: Hashable, found: _Kind
+    ) -> None:
+        for name, shape in found.shapes.items():
+            self._tables[f"{found.scope}{name}"] = Table(shape)
+        kinds[key] = found
+        self._function = None
+
+    def _put_own(self, values: Values) -> Slot:
+        """Puts a task's values of BERT's own variables into their tables."""
+        for name, value in values.items():
+            if name in self._own:
+                continue
+            # The tasks before left it as it is.
+            table = self._tables[f"own/{name}"] = Table(value.shape)
+            for row in range(self._own_slots.count):
+                table.write(row, self._bert.variables[name])
+            self._own.append(name)
+            self._function = None
+        if not values:
+            return Slot(0)
+        slot = self._own_slots.take()
+        for name in self._own:
+            value = values.get(name, self._bert.variables[name])
+            self._tables[f"own/{name}"].write(slot.number, value)
+        return slot
+
+    def _make_function(self) -> Any:
+        """What computes all kinds that there are; it is traced when called."""
+        methods, heads = self._methods.values(), self._heads.values()
+        layout = Layout(
+            config=self._bert.config,
+            methods=tuple(kind.form for kind in methods),
+            method_names=tuple(tuple(kind.shapes) for kind in methods),
+            heads=tuple(kind.form for kind in heads),
+            own=tuple(sorted(self._own)),
+        )
+        tables = {name: t.variable for name, t in self._tables.items()}
+        model = MixedModel(
+            layout, self._bert.variables, tables, self._places.variable
+        )
+        names = "input_ids", "input_mask", "segment_ids", "task", "question"
+        numbers = tf.TensorSpec([None, None], tf.int32)
+
+        @tf.function(
+            input_signature=[dict.fromkeys(names, numbers)], autograph=False
+        )
+        def compute(batch):
+            return self._bert.predict(model, batch)
+
+        return compute

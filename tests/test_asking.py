@@ -1,0 +1,224 @@
+"""Several tasks asked at once: equal to each asked alone."""
+
+import threading
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, TINY_CONTEXTS
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from errors import UserError
+from serving import asking
+from serving.frozen_bert import FrozenBert
+from serving.mixed_bert import MixedBert
+from serving.predictor import Predictor
+from tasks.restored import restore_task
+
+TEXTS = [text for text, _ in SENTENCES]
+PAIRS = list(zip(TEXTS, TEXTS[1:]))
+QUESTIONS = [(question, context) for context, _, question in TINY_CONTEXTS]
+LABELS = {"name": "custom", "labels": ["x", "y", "z"], "pairs": False}
+PAIR = {"name": "custom", "labels": ["no", "yes"], "pairs": True}
+SCORE = {"name": "custom", "regression": True, "pairs": False}
+SQUAD = {"name": "squad"}
+# Of four kinds of methods and heads, in several sizes.
+LIBRARY = {
+    "small": ("houlsby(size=3)", CLASSIFICATION, TEXTS),
+    "large": ("houlsby(size=4)", LABELS, TEXTS),
+    "pair": ("lora(rank=3)", PAIR, PAIRS),
+    "score": ("houlsby(size=4)", SCORE, TEXTS),
+    "whole": ("full", CLASSIFICATION, TEXTS),
+    "squad": ("lora(rank=4)", SQUAD, QUESTIONS),
+}
+
+
+@pytest.fixture
+def make(tiny_bert, tmp_path):
+    """Writes an adapter of a name, and tells its folder."""
+
+    def write(name, text, description, **more):
+        task = restore_task(description, {}, "test")
+        folder = tmp_path / name / "adapter"
+        make_artifact(folder, tiny_bert, text, task, description, **more)
+        return str(folder)
+
+    return write
+
+
+@pytest.fixture
+def load(make, tiny_bert):
+    """A predictor of some of the library's tasks."""
+
+    def open_predictor(*names, **options):
+        folders = {
+            name: make(name, *LIBRARY[name][:2], seed=seed)
+            for seed, name in enumerate(names or LIBRARY)
+        }
+        return Predictor.load(str(tiny_bert), folders, **options)
+
+    return open_predictor
+
+
+def assert_equal(found, expected):
+    """Words exactly, numbers nearly."""
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            assert_equal(found[key], value)
+        elif isinstance(value, float):
+            assert found[key] == pytest.approx(value, abs=1e-5)
+        else:
+            assert found[key] == value
+
+
+def test_a_random_mix_of_tasks(load):
+    predictor = load(batch_size=5)
+    questions = [
+        (name, texts)
+        for name, (_, _, rows) in LIBRARY.items()
+        for texts in rows
+    ]
+    expected = {
+        name: predictor(name, list(rows))
+        for name, (_, _, rows) in LIBRARY.items()
+    }
+    expected = [answer for answers in expected.values() for answer in answers]
+    order = np.random.default_rng(0).permutation(len(questions))
+    answers = predictor.ask([questions[n] for n in order])
+    for number, answer in zip(order, answers):
+        assert_equal(answer, expected[number])
+    # Values are in memory once, and what asks one task finds them.
+    again = predictor("small", TEXTS)
+    for answer, one in zip(again, expected):
+        assert_equal(answer, one)
+    assert predictor.ask([]) == []
+
+
+def test_several_tasks_of_every_text(load):
+    names = ["small", "whole", "score", "large"]
+    predictor = load(*names, batch_size=2)
+    expected = {name: predictor(name, TEXTS) for name in names}
+    answers = predictor(names, TEXTS)
+    assert len(answers) == len(TEXTS)
+    for number, by_name in enumerate(answers):
+        assert list(by_name) == names
+        for name, answer in by_name.items():
+            assert_equal(answer, expected[name][number])
+    one = predictor(names, TEXTS[0])
+    assert_equal(one["large"], expected["large"][0])
+    assert predictor(names, []) == []
+    assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
+
+
+def test_tasks_that_take_other_rows(load):
+    predictor = load("pair", "squad", "score")
+    expected = [predictor(name, PAIRS) for name in ("pair", "squad")]
+    answers = predictor(["pair", "squad"], PAIRS)
+    for answer, pair, squad in zip(answers, *expected):
+        assert_equal(answer, {"pair": pair, "squad": squad})
+    with pytest.raises(UserError, match="row 1: found 2 texts, but the task"):
+        predictor(["pair", "score"], PAIRS)
+    with pytest.raises(UserError, match="question 2: found 2 texts, but the"):
+        predictor.ask([("pair", PAIRS[0]), ("score", PAIRS[0])])
+    with pytest.raises(UserError, match="no adapter is called 'lost'"):
+        predictor.ask([("lost", "a cat")])
+    # Contexts without a token have no features at all.
+    empty = predictor.ask([("squad", ("a cat ?", "")), ("score", "a cat")])
+    assert empty[0]["answer"] == ""
+    assert empty[1].keys() == {"value"}
+
+
+def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
+    predictor = load("small", "large", "score")
+    groups = []
+    make = asking.Group.__post_init__
+    monkeypatch.setattr(
+        asking.Group,
+        "__post_init__",
+        lambda group: groups.append(group) or make(group),
+    )
+    predictor(["small", "large", "score"], TEXTS)
+    assert [len(group.tasks) for group in groups] == [3]
+
+
+def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
+    predictor = load("small", "score")
+    built = []
+    build = MixedBert._make_function
+    monkeypatch.setattr(
+        MixedBert,
+        "_make_function",
+        lambda tables: built.append(1) or build(tables),
+    )
+    questions = [("small", TEXTS[0]), ("score", TEXTS[1])]
+    predictor.ask(questions)
+    for number in range(12):
+        folder = make(f"new{number}", "houlsby(3)", CLASSIFICATION, seed=number)
+        predictor.add(folder, "new")
+        expected = predictor("new", TEXTS[2])
+        found = predictor.ask([*questions, ("new", TEXTS[2])])[-1]
+        assert_equal(found, expected)
+    assert len(built) == 1
+    # The rows of those that were replaced are used again.
+    assert predictor._tables._tasks.count <= 4
+    predictor.add(make("other", "bitfit", CLASSIFICATION), "other")
+    found = predictor.ask([*questions, ("other", TEXTS[2])])
+    assert_equal(found[-1], predictor("other", TEXTS[2]))
+    assert_equal(found[0], predictor("small", TEXTS[0]))
+    assert len(built) == 2
+
+
+def test_threads_ask_many_tasks_while_adapters_come_and_go(load, make):
+    predictor = load("small", "large")
+    folders = [
+        make(f"new{n}", "houlsby(4)", CLASSIFICATION, seed=n) for n in range(3)
+    ]
+    questions = [("small", TEXTS[0]), ("large", TEXTS[1]), ("small", TEXTS[2])]
+    expected = predictor.ask(questions)
+    wrong, done = [], threading.Event()
+
+    def ask():
+        for _ in range(20):
+            found = predictor.ask(questions)
+            try:
+                for answer, one in zip(found, expected):
+                    assert_equal(answer, one)
+            except AssertionError as error:
+                wrong.append(error)
+
+    def change():
+        number = 0
+        while not done.is_set():
+            predictor.add(folders[number % 3], "new")
+            predictor.ask([("new", TEXTS[0]), *questions[:1]])
+            number += 1
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    changing.join()
+    assert not wrong
+
+
+def test_what_changes_matrices_is_not_mixed(load):
+    predictor = load("small", "whole")
+    assert predictor.task("small").can_mix
+    assert not predictor.task("whole").can_mix
+
+
+def test_bfloat16(load, tiny_bert, make):
+    bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
+    predictor = Predictor(bert)
+    for seed, name in enumerate(("small", "score")):
+        text, description, _ = LIBRARY[name]
+        predictor.add(make(name, text, description, seed=seed), name)
+    found = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
+    expected = predictor("small", TEXTS[0])
+    assert found[0]["probability"] == pytest.approx(
+        expected["probability"], abs=2e-2
+    )
