@@ -84,7 +84,10 @@ class Bottleneck(tf.Module):
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D]."""
-        inner = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
+        inner = hidden
+        # Unless each row has its own matrices, all tokens share a product.
+        if len(self.matrices[0][0].shape) == 2:
+            inner = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
         if self.norm:
             inner = functional.layer_norm(
                 inner, *map(tf.convert_to_tensor, self.norm)
@@ -92,10 +95,12 @@ class Bottleneck(tf.Module):
         for number, (kernel, bias) in enumerate(self.matrices):
             if number:
                 inner = self.activation(inner)
-            inner = tf.nn.bias_add(
-                tf.matmul(inner, tf.cast(kernel, hidden.dtype)),
-                tf.cast(bias[0], hidden.dtype),
-            )
+            inner = tf.matmul(inner, tf.cast(kernel, hidden.dtype))
+            bias = tf.cast(bias, hidden.dtype)
+            if len(kernel.shape) == 2:
+                inner = tf.nn.bias_add(inner, bias[0])
+            else:
+                inner += bias
         outputs = tf.reshape(inner, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs
@@ -103,6 +108,8 @@ class Bottleneck(tf.Module):
 
 class AdapterHooks(Hooks):
     """Acts on the sublayers that have an adapter."""
+
+    takes_rows = True
 
     def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
         """Takes the adapters by layer and site."""

@@ -9,7 +9,7 @@ number of leading dimensions.
 """
 
 import math
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
@@ -136,9 +136,9 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
     if len(gamma.shape) == 2:
         rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
-        normal = layer_norm(x, tf.ones_like(gamma[0]), tf.zeros_like(gamma[0]))
-        outputs = normal * tf.cast(tf.reshape(gamma, rows), x.dtype)
-        return outputs + tf.cast(tf.reshape(beta, rows), x.dtype)
+        _, normal = _standardize(tf.cast(x, tf.float32))
+        outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
+        return tf.cast(outputs, x.dtype)
 
     @tf.custom_gradient
     def compute(x, gamma, beta):
@@ -147,10 +147,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         gamma = tf.identity(gamma)
         size = x.shape[-1]
         wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
-        centered = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        inverse = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)  # [R, 1]
-        normal = centered * inverse
+        inverse, normal = _standardize(wide)
         outputs = tf.cast(normal * gamma + beta, x.dtype)
 
         def gradient(upstream):
@@ -171,6 +168,14 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     outputs = compute(x, gamma, beta)
     outputs.set_shape(x.shape)
     return outputs
+
+
+def _standardize(x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
+    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+    return inverse, centered * inverse
 
 
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:

@@ -117,7 +117,14 @@ class Hooks:
 
     Here each is the identity. A method's hooks override what they need.
     `context` is the forward pass's `Context`.
+
+    Attributes:
+        takes_rows: whether they compute in prediction as well with values of
+            which each row has its own, [B, ...]. What does not is vectorized
+            over rows, which takes longer.
     """
+
+    takes_rows = False
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
         """What tells a layer's computation from that of other layers.

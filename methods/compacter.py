@@ -82,6 +82,12 @@ class KroneckerAdapter(tf.Module):
         return outputs
 
 
+class KroneckerHooks(AdapterHooks):
+    """Their matrices are made of factors, which are one task's."""
+
+    takes_rows = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Compacter(TuningMethod):
     """Houlsby's adapters with matrices of few parameters.
@@ -140,7 +146,7 @@ class Compacter(TuningMethod):
         shared = create(
             "compacter/shared", (self.n,) * 3, base.normal(SHARED_SCALE)
         )
-        return AdapterHooks(
+        return KroneckerHooks(
             {
                 (layer, site): KroneckerAdapter(
                     f"bert/encoder/layer_{layer}/{SCOPES[site]}",

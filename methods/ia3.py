@@ -17,6 +17,8 @@ KEY_VALUE = ("attention/self/key", "attention/self/value")
 class Ia3Hooks(Hooks):
     """Multiplies keys, values and what the last kernel reads."""
 
+    takes_rows = True
+
     def __init__(self, scales: Dict[str, tf.Variable]):
         """Takes the scales by the kernel's scope."""
         self.scales = scales
@@ -30,6 +32,8 @@ class Ia3Hooks(Hooks):
         if name not in self.scales:
             return dense(inputs)
         scale = tf.cast(self.scales[name], context.dtype)
+        if len(scale.shape) == 2:
+            scale = scale[:, tf.newaxis]
         if name.endswith(KEY_VALUE):
             return dense(inputs) * scale
         return dense(inputs * scale)

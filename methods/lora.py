@@ -25,6 +25,8 @@ TARGETS = {
 class LoraHooks(Hooks):
     """Adds `scale dropout(x) A B` to what some kernels make of x."""
 
+    takes_rows = True
+
     def __init__(
         self,
         factors: Dict[str, Tuple[tf.Variable, tf.Variable]],
@@ -46,7 +48,8 @@ class LoraHooks(Hooks):
         down, up = (tf.cast(f, context.dtype) for f in self.factors[name])
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.rate, f"{name}/lora", context)
-        x = tf.reshape(x, [-1, down.shape[0]])
+        if len(down.shape) == 2:
+            x = tf.reshape(x, [-1, down.shape[0]])
         update = tf.matmul(tf.matmul(x, down), up) * self.scale
         return outputs + tf.reshape(update, tf.shape(outputs))
 

@@ -33,6 +33,7 @@ class TaskKind:
     """What all adapters of one kind have in common.
 
     Attributes:
+        key: equal for equal kinds.
         method: that they were trained by.
         build_head: makes their head.
         head_kind: `Task.head_kind`.
@@ -40,6 +41,7 @@ class TaskKind:
         function: what computes every one of them, a `tf.function`.
     """
 
+    key: Hashable
     method: TuningMethod
     build_head: BuildHead
     head_kind: Hashable
@@ -164,7 +166,12 @@ class FrozenBert:
                         check_shape(self.weights, p.name, p.shape)
                 function = self._make_function(method, task, table)
                 self._kinds[key] = TaskKind(
-                    method, task.build_head, task.head_kind, table, function
+                    key,
+                    method,
+                    task.build_head,
+                    task.head_kind,
+                    table,
+                    function,
                 )
             return self._kinds[key]
 

@@ -81,6 +81,8 @@ class MixedBert:
         self._bert = bert
         self._methods: Dict[Hashable, _Kind] = {}
         self._heads: Dict[Hashable, _Kind] = {}
+        # The two of each kind of tasks.
+        self._kinds: Dict[Hashable, Tuple[_Kind, _Kind]] = {}
         self._tables: Dict[str, Table] = {}
         self._own: List[str] = []
         # The first row holds BERT's own values.
@@ -98,7 +100,10 @@ class MixedBert:
             values: float32, as `TaskKind.compute` takes them.
         """
         with self._lock:
-            method, head = self._method_of(kind), self._head_of(kind)
+            if kind.key not in self._kinds:
+                found = self._method_of(kind), self._head_of(kind)
+                self._kinds[kind.key] = found
+            method, head = self._kinds[kind.key]
             rows = {}
             slots = [method.slots.take(), head.slots.take()]
             for form, slot in zip((method, head), slots):

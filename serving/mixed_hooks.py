@@ -1,10 +1,11 @@
 """Rows of many tasks in one batch, each through its own adapter.
 
 A method's hooks compute one task's rows with one task's values. Here each row
-brings values of its own, and a method's hooks are vectorized over the rows
-(`tf.vectorized_map`): what a row multiplies by its own matrix becomes a product
-of batches, what it multiplies by BERT's stays one product for all rows. So any
-method can be mixed, and none knows of it.
+brings values of its own. Hooks that take such values (`Hooks.takes_rows`) are
+given them. Others are vectorized over the rows (`tf.vectorized_map`): what a
+row multiplies by its own matrix becomes a product of batches, what it
+multiplies by BERT's stays one product for all rows. So any method can be mixed,
+and none has to know of it.
 
 Rows of one kind, those of one method, lie next to each other.
 """
@@ -215,7 +216,10 @@ class MixedHooks(Hooks):
         own: Values,
         *tensors: tf.Tensor,
     ):
-        """A kind's hook, vectorized over its rows."""
+        """A kind's hook, each row by its own values."""
+        if kind.example.takes_rows:
+            with self.reading(own):
+                return act(kind.hooks(kind.values), context, *tensors)
         mark = f"of_{kind.scope}"
         handed_on = {
             name[len(mark) :]: value
