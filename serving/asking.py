@@ -83,6 +83,7 @@ def compute(
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
     if len(mixed) < 2:
         mixed = {}
+    tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
     found = _compute_mixed(
         tables,
         [(g.features, [t for t in g.tasks if id(t) in mixed]) for g in groups],

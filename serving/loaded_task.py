@@ -33,6 +33,11 @@ class TaskValues:
         self._place: Optional[Place] = None
         self._lock = threading.Lock()
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether they are in tables."""
+        return self._place is not None
+
     def get(self) -> Values:
         """The values, float32 by name."""
         values = self._values
@@ -99,7 +104,8 @@ def load_task(
         kind.table.parameters, bert.weights, artifact.weights, seed=0
     )
     values = {
-        p.name: tf.constant(first_values[p.name](), tf.float32)
+        # A constant alone would keep numpy's array in memory beside its own.
+        p.name: tf.identity(tf.constant(first_values[p.name](), tf.float32))
         for p in kind.table.parameters
         if p.trained or p.is_added
     }

@@ -4,9 +4,10 @@ The values of all tasks lie in tables. So a task that comes builds nothing
 again, unless it is the first with its method or its head.
 """
 
+import collections
 import dataclasses
 import threading
-from typing import Any, Dict, Hashable, List, Mapping, Tuple
+from typing import Any, Dict, Hashable, Iterable, List, Mapping, Tuple
 
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ def can_mix(table: ParameterTable) -> bool:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Kind:
     """What tasks with one method, or with one head, have in common.
 
@@ -100,10 +101,7 @@ class MixedBert:
             values: float32, as `TaskKind.compute` takes them.
         """
         with self._lock:
-            if kind.key not in self._kinds:
-                found = self._method_of(kind), self._head_of(kind)
-                self._kinds[kind.key] = found
-            method, head = self._kinds[kind.key]
+            method, head = self._forms(kind)
             rows = {}
             slots = [method.slots.take(), head.slots.take()]
             for form, slot in zip((method, head), slots):
@@ -122,6 +120,15 @@ class MixedBert:
             self._places.write(task.number, tf.constant(place))
             return Place(task, head.number, rows)
 
+    def reserve(self, kinds: Iterable[TaskKind]) -> None:
+        """Makes room for tasks of these kinds, so that tables grow once."""
+        with self._lock:
+            forms = [form for kind in kinds for form in self._forms(kind)]
+            for form, count in collections.Counter(forms).items():
+                for name in form.shapes:
+                    table = self._tables[f"{form.scope}{name}"]
+                    table.reserve(form.slots.count + count)
+
     def compute(self, batch: Batch) -> Dict[str, tf.Tensor]:
         """What `MixedModel` gives.
 
@@ -133,6 +140,13 @@ class MixedBert:
                 self._function = self._make_function()
             function = self._function
         return function.get_concrete_function()(batch)
+
+    def _forms(self, kind: TaskKind) -> Tuple[_Kind, _Kind]:
+        """The kind of a task's method and that of its head."""
+        if kind.key not in self._kinds:
+            found = self._method_of(kind), self._head_of(kind)
+            self._kinds[kind.key] = found
+        return self._kinds[kind.key]
 
     def _method_of(self, kind: TaskKind) -> _Kind:
         """The kind of a task's method, with its tables."""

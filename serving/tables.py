@@ -60,14 +60,19 @@ class Table:
             shape=[None, *self.shape],
         )
 
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many rows in all."""
+        if rows > self._rows:
+            added = rows - self._rows
+            more = tf.zeros([added, *self.shape], self.variable.dtype)
+            self.variable.assign(tf.concat([self.variable, more], axis=0))
+            self._rows = rows
+
     def write(self, row: int, value: tf.Tensor) -> None:
         """Writes a row, with zeros at the ends where it has fewer entries."""
         if row >= self._rows:
             added = max(int(self._rows * GROWTH), LEAST_GROWTH)
-            added = max(added, row + 1 - self._rows)
-            more = tf.zeros([added, *self.shape], self.variable.dtype)
-            self.variable.assign(tf.concat([self.variable, more], axis=0))
-            self._rows += added
+            self.reserve(max(self._rows + added, row + 1))
         missing = [
             [0, wide - size] for wide, size in zip(self.shape, value.shape)
         ]
