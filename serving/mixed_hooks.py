@@ -12,7 +12,16 @@ Rows of one kind, those of one method, lie next to each other.
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+)
 
 import tensorflow as tf
 
@@ -123,13 +132,25 @@ class MixedHooks(Hooks):
         )
 
     def project(self, name, inputs, dense, context):
-        """Each row by its own factors or scales."""
+        """Each row by its own factors or scales, all by BERT's kernel."""
+        parts = self._split(inputs, context)
+        outputs: List[tf.Tensor] = []
+
+        def dense_of_some(x: tf.Tensor) -> tf.Tensor:
+            """Of a kind's rows, unless they were changed, one for all kinds."""
+            places = [n for n, part in enumerate(parts) if part is x]
+            if not places:
+                return dense(x)
+            if not outputs:
+                with self.reading(self._own):
+                    outputs.extend(self._split(dense(inputs), context))
+            return outputs[places[0]]
+
+        def act(hooks, context, x):
+            return hooks.project(name, x, dense_of_some, context)
+
         return self._act(
-            "project",
-            lambda hooks, context, x: hooks.project(name, x, dense, context),
-            context,
-            inputs,
-            scope=f"{name}/",
+            "project", act, context, inputs, parts=[parts], scope=f"{name}/"
         )
 
     def key_value(self, layer, key, value, attention_bias, context):
@@ -163,6 +184,7 @@ class MixedHooks(Hooks):
         act: Callable,
         context: Context,
         *tensors: tf.Tensor,
+        parts: Optional[Sequence[List[tf.Tensor]]] = None,
         scope: str = "",
     ):
         """Applies the hooks of each kind to its rows.
@@ -172,20 +194,15 @@ class MixedHooks(Hooks):
             act: calls it, of a method's hooks, a context and rows.
             context: of all rows.
             *tensors: [B, ...], what the hook acts on.
+            parts: of each of them the kinds' rows, if they are there.
             scope: before the names of all that hooks read there.
         """
         if not any(kind.acts_at(place, scope) for kind in self._kinds):
             return act(Hooks(), context, *tensors)
-        counts = context.handed_on[COUNTS]
-
-        def split(tensor: tf.Tensor) -> List[tf.Tensor]:
-            if len(self._kinds) == 1:
-                return [tensor]
-            return tf.split(tensor, counts, num=len(self._kinds))
-
-        parts = list(zip(*map(split, tensors)))
-        masks = split(context.input_mask)
-        own = {name: split(value) for name, value in self._own.items()}
+        if parts is None:
+            parts = [self._split(tensor, context) for tensor in tensors]
+        masks = self._split(context.input_mask, context)
+        own = {n: self._split(v, context) for n, v in self._own.items()}
         results = []
         for number, kind in enumerate(self._kinds):
             mine = {name: value[number] for name, value in own.items()}
@@ -194,11 +211,17 @@ class MixedHooks(Hooks):
             )
             if kind.acts_at(place, scope):
                 result = self._act_by_rows(
-                    kind, act, context_of_kind, mine, *parts[number]
+                    kind,
+                    act,
+                    context_of_kind,
+                    mine,
+                    *(of_kinds[number] for of_kinds in parts),
                 )
             else:
                 with self.reading(mine):
-                    result = act(Hooks(), context_of_kind, *parts[number])
+                    result = act(
+                        Hooks(), context_of_kind, *(p[number] for p in parts)
+                    )
             results.append(result)
         if len(results) == 1:
             return results[0]
@@ -207,6 +230,13 @@ class MixedHooks(Hooks):
         joined = tf.concat(results, axis=0)
         joined.set_shape([None, *results[0].shape[1:]])
         return joined
+
+    def _split(self, tensor: tf.Tensor, context: Context) -> List[tf.Tensor]:
+        """The rows of each kind, of all rows [B, ...]."""
+        if len(self._kinds) == 1:
+            return [tensor]
+        counts = context.handed_on[COUNTS]
+        return tf.split(tensor, counts, num=len(self._kinds))
 
     def _act_by_rows(
         self,
