@@ -193,8 +193,15 @@ class FullTokenizer:
 
     def keeps_length(self, word: str) -> bool:
         """Whether normalizing a word leaves it as many characters."""
-        normalized = self._tokenizer.normalizer.normalize_str(self._clean(word))
-        return len("".join(normalized.split())) == len(word)
+        return len("".join(self.normalize(word).split())) == len(word)
+
+    def normalize(self, text: str) -> str:
+        """What a text becomes before it is split into words."""
+        return self._tokenizer.normalizer.normalize_str(self._clean(text))
+
+    def split(self, normalized: str) -> List[Tuple[str, Tuple[int, int]]]:
+        """The words of what `normalize` gave, and their places in it."""
+        return self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
 
     def convert_tokens_to_ids(self, tokens: Sequence[str]) -> List[int]:
         """Vocabulary indices of tokens.

@@ -61,7 +61,8 @@ class Tasks:
     def _rows(self) -> np.ndarray:
         shape = (self._options["batches"], self._options["batch_size"])
         shape += (self._options["tokens"],)
-        return self._rng.integers(1000, 20000, shape).astype(np.int32)
+        words = self._bert.config.vocab_size
+        return self._rng.integers(0, words, shape).astype(np.int32)
 
     def _choose(self) -> np.ndarray:
         """Tasks of all rows; different ones within a batch, if there are."""

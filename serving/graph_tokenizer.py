@@ -1,0 +1,364 @@
+"""BERT's WordPiece within a graph, by TensorFlow's core operations alone.
+
+Whoever loads a saved model gives it texts, and has neither this project nor the
+`tokenizers` library. What that library makes of each single character is
+written down in tables, so that both give the same ids. tensorflow-text is
+another tokenizer: it folds cases in another way.
+"""
+
+from typing import Dict, List, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from tokenization import MAX_CHARACTERS_PER_WORD, UNKNOWN, FullTokenizer
+
+CODES = 0x110000
+SURROGATES = range(0xD800, 0xE000)
+SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
+SPACE = ord(" ")
+# What stands for bytes that are no UTF-8; it is dropped.
+REPLACEMENT = 0xFFFD
+# Nodes of the tree of the vocabulary: of a word's first piece, of later ones.
+FIRST, LATER = 0, 1
+# A node and a character are one key: this many bits are the character's.
+CODE_BITS = 21
+
+
+class GraphTokens(NamedTuple):
+    """The tokens of all texts, one after the other.
+
+    Attributes:
+        text: int32 [tokens], which text each is of.
+        ids: int32 [tokens], vocabulary indices.
+        first: int32 [tokens], its first character in the text.
+        end: int32 [tokens], one past its last character.
+    """
+
+    text: tf.Tensor
+    ids: tf.Tensor
+    first: tf.Tensor
+    end: tf.Tensor
+
+
+class _Characters(NamedTuple):
+    """Normalized characters, one after the other.
+
+    Attributes:
+        code: int32 [C].
+        text: int32 [C], which text each is of.
+        source: int32 [C], the place in its text of what it was made of.
+        begins: bool [C], whether it is the first of a word.
+    """
+
+    code: tf.Tensor
+    text: tf.Tensor
+    source: tf.Tensor
+    begins: tf.Tensor
+
+
+class GraphTokenizer(tf.Module):
+    """Texts to tokens, as a `FullTokenizer` makes them.
+
+    They differ only where marks that are no accents follow each other in an
+    order that Unicode normalizes.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer):
+        """Writes down what a tokenizer does; takes some seconds."""
+        self._lower = tokenizer.do_lower_case
+        self._unknown = tokenizer.vocabulary[UNKNOWN]
+
+        def keep(value: np.ndarray) -> tf.Variable:
+            return tf.Variable(value, trainable=False)
+
+        values, starts = _normalized(tokenizer)
+        self._values, self._starts = keep(values), keep(starts)
+        self._isolated = keep(_isolated(tokenizer, values))
+        if self._lower:
+            self._cased, self._ignorable = map(keep, _sigma_tables())
+        keys, nodes, ids = _tree(tokenizer.vocabulary)
+        self._keys, self._nodes, self._ids = keep(keys), keep(nodes), keep(ids)
+
+    def __call__(self, texts: tf.Tensor) -> GraphTokens:
+        """Tokenizes strings [N], UTF-8.
+
+        What is no UTF-8 is left out.
+        """
+        characters = self._characters(texts)
+        word = tf.cumsum(tf.cast(characters.begins, tf.int32)) - 1  # [C]
+        firsts = _places(characters.begins)  # [words]
+        count = tf.size(word)
+        ends = tf.concat([firsts[1:], [count]], axis=0)[: tf.size(firsts)]
+        end = tf.gather(ends, word)  # [C]
+        lengths, ids = self._longest(characters, end)
+        is_piece, is_unknown = _chain(firsts, ends, word, end, lengths)
+        unknown = tf.gather(is_unknown, word)
+        chosen = _places(
+            tf.where(unknown, characters.begins, is_piece)
+        )  # [tokens]
+        unknown = tf.gather(unknown, chosen)
+        past = tf.where(
+            unknown,
+            tf.gather(end, chosen),
+            chosen + tf.gather(lengths, chosen),
+        )
+        return GraphTokens(
+            text=tf.gather(characters.text, chosen),
+            ids=tf.where(unknown, self._unknown, tf.gather(ids, chosen)),
+            first=tf.gather(characters.source, chosen),
+            end=tf.gather(characters.source, past - 1) + 1,
+        )
+
+    def _characters(self, texts: tf.Tensor) -> _Characters:
+        """Normalized characters of words, without spaces between them."""
+        decoded = tf.strings.unicode_decode(
+            texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
+        )
+        codes = decoded.values
+        text = tf.cast(decoded.value_rowids(), tf.int32)
+        row_starts = tf.cast(decoded.row_starts(), tf.int32)
+        source = tf.range(tf.size(codes)) - tf.gather(row_starts, text)
+        # Each character becomes none, one, or several.
+        first = tf.gather(self._starts, codes)
+        counts = tf.gather(self._starts, codes + 1) - first
+        before = tf.cumsum(counts, exclusive=True)
+        origin = tf.repeat(tf.range(tf.size(codes)), counts)
+        places = tf.range(tf.size(origin)) + tf.gather(first - before, origin)
+        code = tf.gather(self._values, places)
+        isolated = tf.gather(self._isolated, places)
+        if self._lower:
+            sigmas, small = self._sigmas(codes, text)
+            code = tf.tensor_scatter_nd_update(
+                code, tf.gather(before, sigmas)[:, tf.newaxis], small
+            )
+        text, source = tf.gather(text, origin), tf.gather(source, origin)
+
+        def shift(values: tf.Tensor, start) -> tf.Tensor:
+            return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]
+
+        is_space = tf.equal(code, SPACE)
+        begins = (
+            tf.not_equal(text, shift(text, -1))
+            | shift(is_space, True)
+            | isolated
+            | shift(isolated, False)
+        )
+        found = _Characters(code, text, source, begins)
+        return _Characters(*(tf.boolean_mask(x, ~is_space) for x in found))
+
+    def _sigmas(
+        self, codes: tf.Tensor, text: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Where capital sigmas are, and the small one of each place.
+
+        One is final where a cased character is before it and none behind,
+        whatever ignorable ones are between. Source: Unicode 15, table 3-17.
+        """
+        sigmas = _places(tf.equal(codes, SIGMA))
+        seen = _places(~tf.gather(self._ignorable, codes))
+        before = tf.searchsorted(seen, sigmas, side="left") - 1
+        behind = tf.searchsorted(seen, sigmas, side="right")
+
+        def is_cased(number: tf.Tensor) -> tf.Tensor:
+            is_there = (number >= 0) & (number < tf.size(seen))
+            number = tf.where(is_there, number, 0)
+            place = tf.gather(seen, number)
+            is_near = tf.equal(tf.gather(text, place), tf.gather(text, sigmas))
+            cased = tf.gather(self._cased, tf.gather(codes, place))
+            return is_there & is_near & cased
+
+        is_final = is_cased(before) & ~is_cased(behind)
+        return sigmas, tf.where(is_final, FINAL_SIGMA, SMALL_SIGMA)
+
+    def _longest(
+        self, characters: _Characters, end: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The longest entry from each character on.
+
+        Args:
+            characters: of all words.
+            end: int32 [C], one past the last character of each one's word.
+
+        Returns:
+            Its length int32 [C], 0 if there is none, and its id int32 [C].
+        """
+        count = tf.size(characters.code)
+        codes = tf.cast(characters.code, tf.int64)
+
+        def step(offset, active, node, lengths, ids):
+            inside = active + offset < tf.gather(end, active)
+            active, node = (tf.boolean_mask(x, inside) for x in (active, node))
+            code = tf.gather(codes, active + offset)
+            key = tf.bitwise.left_shift(node, tf.constant(CODE_BITS, tf.int64))
+            key += code
+            place = tf.searchsorted(self._keys, key)
+            place = tf.minimum(place, tf.size(self._keys) - 1)
+            is_known = tf.equal(tf.gather(self._keys, place), key)
+            active, place = (
+                tf.boolean_mask(x, is_known) for x in (active, place)
+            )
+            node = tf.gather(self._nodes, place)
+            entry = tf.gather(self._ids, node)
+            is_entry = entry >= 0
+            found = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
+            length = tf.fill([tf.shape(found)[0]], offset + 1)
+            return (
+                offset + 1,
+                active,
+                node,
+                tf.tensor_scatter_nd_update(lengths, found, length),
+                tf.tensor_scatter_nd_update(
+                    ids, found, tf.boolean_mask(entry, is_entry)
+                ),
+            )
+
+        some = tf.TensorShape([None])
+        *_, lengths, ids = tf.while_loop(
+            lambda offset, active, *_: tf.size(active) > 0,
+            step,
+            [
+                tf.constant(0),
+                tf.range(count),
+                tf.where(
+                    characters.begins,
+                    tf.constant(FIRST, tf.int64),
+                    tf.constant(LATER, tf.int64),
+                ),
+                tf.zeros([count], tf.int32),
+                tf.zeros([count], tf.int32),
+            ],
+            shape_invariants=[tf.TensorShape([]), *[some] * 4],
+        )
+        return lengths, ids
+
+
+def _chain(
+    firsts: tf.Tensor,
+    ends: tf.Tensor,
+    word: tf.Tensor,
+    end: tf.Tensor,
+    lengths: tf.Tensor,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Goes through all words, from piece to piece.
+
+    Args:
+        firsts: int32 [words], first characters.
+        ends: int32 [words], one past the last ones.
+        word: int32 [C], of each character.
+        end: int32 [C], the end of its word.
+        lengths: int32 [C], of the longest entry from there on.
+
+    Returns:
+        Whether a piece begins at a character, bool [C]; whether a word is
+        unknown, bool [words].
+    """
+
+    def step(current, is_piece, is_unknown):
+        is_piece = _mark(is_piece, current)
+        length = tf.gather(lengths, current)
+        stuck = tf.equal(length, 0)
+        lost = tf.boolean_mask(tf.gather(word, current), stuck)
+        further = current + length
+        goes_on = ~stuck & (further < tf.gather(end, current))
+        return (
+            tf.boolean_mask(further, goes_on),
+            is_piece,
+            _mark(is_unknown, lost),
+        )
+
+    some = tf.TensorShape([None])
+    _, is_piece, is_unknown = tf.while_loop(
+        lambda current, *_: tf.size(current) > 0,
+        step,
+        [
+            firsts,
+            tf.zeros_like(word, tf.bool),
+            ends - firsts > MAX_CHARACTERS_PER_WORD,
+        ],
+        shape_invariants=[some] * 3,
+    )
+    return is_piece, is_unknown
+
+
+def _mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """The same marks, and these."""
+    return tf.tensor_scatter_nd_update(
+        marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
+    )
+
+
+def _places(marks: tf.Tensor) -> tf.Tensor:
+    """Where bool [C] holds, int32 [places]."""
+    return tf.cast(tf.where(marks)[:, 0], tf.int32)
+
+
+def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
+    """What each character becomes.
+
+    Returns:
+        int32, the characters that all become, one after the other; int32
+        [CODES + 1], where those of each begin. What is set apart has spaces
+        around it.
+    """
+    values: List[int] = []
+    starts = np.zeros(CODES + 1, np.int32)
+    for code in range(CODES):
+        starts[code] = len(values)
+        if code not in SURROGATES:
+            values += map(ord, tokenizer.normalize(chr(code)))
+    starts[CODES] = len(values)
+    return np.array(values, np.int32), starts
+
+
+def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
+    """Which of the characters are words of their own, bool like `values`."""
+    codes = np.unique(values)
+    flags = np.zeros(CODES, bool)
+    text = "a".join(map(chr, codes))
+    for word, (first, end) in tokenizer.split(text):
+        # Every other character is one of those in question.
+        if end - first == 1 and first % 2 == 0:
+            flags[ord(word)] = True
+    return flags[values]
+
+
+def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
+    """Characters that are cased, and that do not count: bool [CODES] each."""
+    cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)
+    for code in range(CODES):
+        letter, small = chr(code), chr(SMALL_SIGMA)
+        if f"a\u03a3{letter}".lower()[1] == small:
+            cased[code] = True
+        elif f"a\u03a3{letter}a".lower()[1] == small:
+            ignorable[code] = True
+    return cased, ignorable
+
+
+def _tree(
+    vocabulary: Dict[str, int],
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The vocabulary as a tree of characters.
+
+    Returns:
+        int64 [edges], rising keys of node and character; int64 [edges], the
+        node where each leads; int32 [nodes], the id of the entry that ends in
+        a node, or -1.
+    """
+    edges: Dict[int, int] = {}
+    ids = [-1, -1]
+    for entry, number in vocabulary.items():
+        is_later = entry.startswith("##")
+        node = LATER if is_later else FIRST
+        rest = entry[2:] if is_later else entry
+        for letter in rest:
+            key = (node << CODE_BITS) + ord(letter)
+            if key not in edges:
+                edges[key] = len(ids)
+                ids.append(-1)
+            node = edges[key]
+        if rest:
+            ids[node] = number
+    keys = np.array(sorted(edges), np.int64)
+    nodes = np.array([edges[key] for key in keys.tolist()], np.int64)
+    return keys, nodes, np.array(ids, np.int32)

@@ -1,0 +1,160 @@
+"""Tokens within a graph: those of `tokenization.py`, whatever the text is."""
+
+import gzip
+import json
+import sys
+import unicodedata
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
+
+from serving.graph_tokenizer import GraphTokenizer
+from tokenization import FullTokenizer
+
+pytestmark = pytest.mark.newer_stack
+
+PROPERTY = hypothesis.settings(
+    derandomize=True, deadline=None, max_examples=300
+)
+
+
+class Both:
+    """A tokenizer, and the same in a graph."""
+
+    def __init__(self, path, do_lower_case):
+        self.tokenizer = FullTokenizer(path, do_lower_case)
+        self.graph = GraphTokenizer(self.tokenizer)
+        self.compute = tf.function(
+            self.graph,
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+
+    def of_graph(self, texts):
+        """(ids, offsets) of each text."""
+        found = self.compute(
+            tf.constant([t.encode() for t in texts], tf.string)
+        )
+        text, ids, first, end = (x.numpy() for x in found)
+        assert (np.diff(text) >= 0).all()
+        bounds = np.searchsorted(text, np.arange(len(texts) + 1))
+        pairs = np.stack([first, end], axis=1)
+        return [
+            (ids[a:b].tolist(), list(map(tuple, pairs[a:b].tolist())))
+            for a, b in zip(bounds, bounds[1:])
+        ]
+
+    def check(self, texts):
+        expected = self.tokenizer.encode(texts)
+        for text, found, one in zip(texts, self.of_graph(texts), expected):
+            assert found[0] == one.ids, ascii(text)
+            assert found[1] == one.offsets, ascii(text)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    words = [*WORDS, "\u03c2", "##\u03c3", "##\u03c2", "\u03b1", "##\u03b1"]
+    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), words)
+    return {"uncased": Both(path, True), "cased": Both(path, False)}
+
+
+@pytest.fixture(scope="module")
+def pretrained(pretrained_dir):
+    path = str(pretrained_dir / "vocab.txt")
+    return {"uncased": Both(path, True), "cased": Both(path, False)}
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(TEXTS)
+def test_any_text(small, case, text):
+    if any(unicodedata.category(c) == "Cs" for c in text):
+        # It cannot be written as UTF-8.
+        return
+    small[case].check([text])
+
+
+@CASES
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "a" * 200,
+        "a" * 201,
+        "The cats , sat!cat\u4eac\u4eaca",
+        "\u0391\u03a3",
+        "\u0391\u03a3.",
+        "\u0391\u03a3\u0391",
+        "\u03a3",
+        " \u03a3 \u0391",
+        "\u0391\u03a3\u0301\u0391",
+        "\u0391\u03a3\x00\u0391",
+        "\u0391\u03a3\u00ad\u0391 \u00ad\u03a3",
+        "\u0391 \u03a3\u03a3\u03a3",
+        "e\u0301e \u00e9\u0301",
+        "\ue000 \ufffd a\x00b",
+    ],
+)
+def test_rare_texts(small, case, text):
+    small[case].check([text])
+    small[case].check(["a cat", text, "", text])
+
+
+def test_no_texts(small):
+    assert small["uncased"].of_graph([]) == []
+
+
+def test_what_is_no_utf_8_is_left_out(small):
+    both = small["uncased"]
+    found = both.compute(tf.constant([b"a\xff\xfe cat\xc3", b"\xed\xa0\x80a"]))
+    vocabulary = both.tokenizer.vocabulary
+    assert found.text.numpy().tolist() == [0, 0, 1]
+    assert found.ids.numpy().tolist() == [
+        vocabulary["a"],
+        vocabulary["cat"],
+        vocabulary["a"],
+    ]
+
+
+def test_a_long_text(small):
+    text = "the cats sat " * 8000
+    small["uncased"].check([text])
+
+
+@pytest.mark.pretrained
+@CASES
+def test_recorded_texts(pretrained, golden_dir, case):
+    with gzip.open(golden_dir / "tokenization.json.gz", "rt") as file:
+        recorded = json.load(file)
+    texts = [record["text"] for record in recorded]
+    texts = [text for text in texts if text == ascii_safe(text)]
+    assert len(texts) > 100
+    found = pretrained[case].of_graph(texts)
+    by_text = {record["text"]: record for record in recorded}
+    for text, (ids, _) in zip(texts, found):
+        assert ids == by_text[text][f"{case}_ids"], ascii(text)
+
+
+def ascii_safe(text):
+    """The text without what cannot be written as UTF-8."""
+    return text.encode("utf-8", "ignore").decode()
+
+
+@pytest.mark.gate
+@pytest.mark.pretrained
+@CASES
+def test_every_character(pretrained, case):
+    codes = [
+        code
+        for code in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(code)) not in ("Cn", "Cs")
+    ]
+    # Private ones are all alike.
+    codes = [c for c in codes if c < 0xE100 or 0xF900 <= c < 0xF0000]
+    texts = [f"a{chr(code)}b {chr(code)}" for code in codes]
+    for first in range(0, len(texts), 20_000):
+        pretrained[case].check(texts[first : first + 20_000])
