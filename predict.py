@@ -74,6 +74,12 @@ def define_flags() -> None:
         ["float32", "bfloat16"],
         "Type of products and activations.",
     )
+    flags.DEFINE_enum(
+        "adapter_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type in which the adapters of several tasks are kept in memory.",
+    )
 
 
 def named_folders() -> Dict[str, str]:
@@ -189,6 +195,7 @@ def open_predictor() -> Predictor:
         ),
         FLAGS.predict_batch_size,
         FLAGS.max_seq_length,
+        FLAGS.adapter_dtype,
     )
     for name, folder in folders.items():
         predictor.add(folder, name)

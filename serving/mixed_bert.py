@@ -77,9 +77,16 @@ class MixedBert:
     Several threads may add tasks and compute.
     """
 
-    def __init__(self, bert: FrozenBert):
-        """Takes the BERT, which is not copied."""
+    def __init__(self, bert: FrozenBert, adapter_dtype: str = "float32"):
+        """Takes the BERT, which is not copied.
+
+        Args:
+            bert: that all tasks were trained upon.
+            adapter_dtype: in which what methods have added is kept; heads and
+                LayerNorms are float32.
+        """
         self._bert = bert
+        self._adapter_dtype = tf.as_dtype(adapter_dtype)
         self._methods: Dict[Hashable, _Kind] = {}
         self._heads: Dict[Hashable, _Kind] = {}
         # The two of each kind of tasks.
@@ -163,7 +170,7 @@ class MixedBert:
         if key not in self._methods:
             number = len(self._methods)
             found = _Kind(scope_of(number), method, number, shapes)
-            self._add_kind(self._methods, key, found)
+            self._add_kind(self._methods, key, found, self._adapter_dtype)
         return self._methods[key]
 
     def _head_of(self, kind: TaskKind) -> _Kind:
@@ -180,10 +187,14 @@ class MixedBert:
         return self._heads[key]
 
     def _add_kind(
-        self, kinds: Dict[Hashable, _Kind], key: Hashable, found: _Kind
+        self,
+        kinds: Dict[Hashable, _Kind],
+        key: Hashable,
+        found: _Kind,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         for name, shape in found.shapes.items():
-            self._tables[f"{found.scope}{name}"] = Table(shape)
+            self._tables[f"{found.scope}{name}"] = Table(shape, dtype)
         kinds[key] = found
         self._function = None
 

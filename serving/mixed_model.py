@@ -79,8 +79,8 @@ class MixedModel:
             layout: the kinds.
             bert: BERT's variables by name.
             tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
-                `head_<number>/<name>` and `own/<name>`; the first row of the
-                last is BERT's own.
+                float32 or bfloat16, and `head_<number>/<name>` and
+                `own/<name>`, float32; the first row of the last is BERT's own.
             places: int32 [tasks, PLACES], where the values of a task lie.
         """
         self._layout, self._bert = layout, bert
@@ -121,7 +121,8 @@ class MixedModel:
             del shape, initializer
             if name in self._tables:
                 scope = name.partition("/")[0] + "/"
-                return tf.gather(self._tables[name], slots[scope])
+                value = tf.gather(self._tables[name], slots[scope])
+                return tf.cast(value, tf.float32)
             return self._bert[name]
 
         context.handed_on[COUNTS] = counts

@@ -55,6 +55,7 @@ class Predictor:
         bert: FrozenBert,
         batch_size: int = 32,
         max_seq_length: Optional[int] = None,
+        adapter_dtype: str = "float32",
     ):
         """Takes a BERT.
 
@@ -63,6 +64,8 @@ class Predictor:
             batch_size: rows that are computed at once.
             max_seq_length: longest input in tokens; default: what each adapter
                 was trained with.
+            adapter_dtype: in which the adapters of several tasks are kept,
+                `float32` or `bfloat16`, which takes half of the memory.
 
         Raises:
             UserError: BERT has fewer positions.
@@ -77,7 +80,7 @@ class Predictor:
         self._batch_size = batch_size
         self._max_seq_length = max_seq_length
         self._loaded: Dict[str, LoadedTask] = {}
-        self._tables = MixedBert(bert)
+        self._tables = MixedBert(bert, adapter_dtype)
         self._lock = threading.Lock()
 
     @classmethod
@@ -187,10 +190,10 @@ class Predictor:
         Raises:
             UserError: no task has this name, or a row is not as it reads them.
         """
-        if isinstance(name, list):
-            tasks = {n: self.task(n) for n in name}
-        else:
-            tasks = {"": self.task(name)}
+        names = name if isinstance(name, list) else [name]
+        if not names:
+            raise UserError("no task is named")
+        tasks = {n: self.task(n) for n in names}
 
         def answer(rows: List) -> List[OneOrAll]:
             found = self.answer_all(

@@ -51,7 +51,7 @@ class Table:
     """A variable [rows, ...] that grows."""
 
     def __init__(self, shape: modeling.Shape, dtype: tf.DType = tf.float32):
-        """Takes the shape of a row."""
+        """Takes the shape of a row, and the type that values are kept in."""
         self.shape = tuple(shape)
         self._rows = 0
         self.variable = tf.Variable(
@@ -70,6 +70,7 @@ class Table:
 
     def write(self, row: int, value: tf.Tensor) -> None:
         """Writes a row, with zeros at the ends where it has fewer entries."""
+        value = tf.cast(value, self.variable.dtype)
         if row >= self._rows:
             added = max(int(self._rows * GROWTH), LEAST_GROWTH)
             self.reserve(max(self._rows + added, row + 1))
@@ -84,8 +85,8 @@ class Table:
         )
 
     def read(self, row: int, shape: modeling.Shape) -> tf.Tensor:
-        """The first entries of a row, as many as `shape` has."""
-        value = tf.gather(self.variable, row)
+        """The first entries of a row, as many as `shape` has, float32."""
+        value = tf.cast(tf.gather(self.variable, row), tf.float32)
         if tuple(shape) != self.shape:
             value = value[tuple(slice(size) for size in shape)]
         return value

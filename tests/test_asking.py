@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import SENTENCES, TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -122,6 +123,8 @@ def test_tasks_that_take_other_rows(load):
         predictor.ask([("pair", PAIRS[0]), ("score", PAIRS[0])])
     with pytest.raises(UserError, match="no adapter is called 'lost'"):
         predictor.ask([("lost", "a cat")])
+    with pytest.raises(UserError, match="no task is named"):
+        predictor([], "a cat")
     # Contexts without a token have no features at all.
     empty = predictor.ask([("squad", ("a cat ?", "")), ("score", "a cat")])
     assert empty[0]["answer"] == ""
@@ -209,6 +212,30 @@ def test_what_changes_matrices_is_not_mixed(load):
     predictor = load("small", "whole")
     assert predictor.task("small").can_mix
     assert not predictor.task("whole").can_mix
+
+
+def test_adapters_are_kept_in_bfloat16(load, tiny_bert, make):
+    exact = load("small", "large")
+    predictor = Predictor(
+        FrozenBert.open(str(tiny_bert)), adapter_dtype="bfloat16"
+    )
+    for seed, name in enumerate(("small", "large")):
+        text, description, _ = LIBRARY[name]
+        folder = make(f"{name}2", text, description, seed=seed)
+        predictor.add(folder, name)
+    questions = [("small", TEXTS[0]), ("large", TEXTS[1])]
+    for found, one in zip(predictor.ask(questions), exact.ask(questions)):
+        assert found != one
+        assert found["probability"] == pytest.approx(
+            one["probability"], abs=1e-2
+        )
+    tables = predictor._tables._tables.items()
+    adapters = {t.variable.dtype for name, t in tables if "adapters" in name}
+    others = {t.variable.dtype for name, t in tables if "adapters" not in name}
+    assert (adapters, others) == ({tf.bfloat16}, {tf.float32})
+    # What one task alone is computed with is the same.
+    values = predictor.task("small").values.get().values()
+    assert {value.dtype for value in values} == {tf.float32}
 
 
 def test_bfloat16(load, tiny_bert, make):

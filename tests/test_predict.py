@@ -102,6 +102,21 @@ def test_several_adapters_answer_each_row(ask, adapters, flags, tmp_path):
         assert mixed["scores"] == pytest.approx(expected["scores"], abs=1e-6)
 
 
+def test_adapters_in_half_of_the_memory(ask, adapters, flags, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for name, folder in zip(("one", "two"), adapters):
+        shelf.add(str(folder), name)
+    del flags["adapter"]
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        ask(**flags, library=shelf.path, task="all", adapter_dtype=dtype)
+        found.append(answers_in(flags["output"]))
+    for exact, rounded in zip(*found):
+        assert exact["task"] == rounded["task"]
+        assert exact["scores"] != rounded["scores"]
+        assert exact["scores"] == pytest.approx(rounded["scores"], abs=1e-2)
+
+
 def test_equal_files_get_equal_bytes(ask, flags):
     ask(**flags)
     first = flags["output"].read_bytes()
