@@ -228,3 +228,8 @@ def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no checkpoint in .* is whole"):
         sources.open_init_checkpoint(str(folder))
+
+
+def test_no_path_at_all():
+    with pytest.raises(UserError, match="--init_checkpoint is empty"):
+        sources.open_init_checkpoint("")

@@ -99,6 +99,8 @@ def open_pretrained(path: str) -> Tuple[str, Weights]:
     Raises:
         UserError: nothing of the kind is there, or it is damaged.
     """
+    if not path:
+        raise UserError("--init_checkpoint is empty; expected a path")
     if files.is_folder(path):
         path = _find_model(path)
     if path.endswith(".safetensors"):
