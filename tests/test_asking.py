@@ -1,12 +1,10 @@
 """Several tasks asked at once: equal to each asked alone."""
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import SENTENCES, TINY_CONTEXTS
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
 from errors import UserError
 from serving import asking
@@ -26,7 +24,7 @@ SQUAD = {"name": "squad"}
 LIBRARY = {
     "small": ("houlsby(size=3)", CLASSIFICATION, TEXTS),
     "large": ("houlsby(size=4)", LABELS, TEXTS),
-    "pair": ("lora(rank=3)", PAIR, PAIRS),
+    "pair": ("lora(rank=3, alpha=6.0)", PAIR, PAIRS),
     "score": ("houlsby(size=4)", SCORE, TEXTS),
     "whole": ("full", CLASSIFICATION, TEXTS),
     "squad": ("lora(rank=4)", SQUAD, QUESTIONS),
@@ -88,6 +86,15 @@ def test_a_random_mix_of_tasks(load):
     answers = predictor.ask([questions[n] for n in order])
     for number, answer in zip(order, answers):
         assert_equal(answer, expected[number])
+    # Sizes 3 and 4, and ranks of one scale, share tables, which are as long as
+    # they must be.
+    rows = {
+        name: int(tf.shape(table.variable)[0])
+        for name, table in predictor._tables._tables.items()
+        if name.startswith("kind_")
+    }
+    kinds = {(name.partition("/")[0], count) for name, count in rows.items()}
+    assert sorted(count for _, count in kinds) == [2, 3]
     # Values are in memory once, and what asks one task finds them.
     again = predictor("small", TEXTS)
     for answer, one in zip(again, expected):
@@ -178,7 +185,7 @@ def test_threads_ask_many_tasks_while_adapters_come_and_go(load, make):
     ]
     questions = [("small", TEXTS[0]), ("large", TEXTS[1]), ("small", TEXTS[2])]
     expected = predictor.ask(questions)
-    wrong, done = [], threading.Event()
+    wrong = []
 
     def ask():
         for _ in range(20):
@@ -189,22 +196,11 @@ def test_threads_ask_many_tasks_while_adapters_come_and_go(load, make):
             except AssertionError as error:
                 wrong.append(error)
 
-    def change():
-        number = 0
-        while not done.is_set():
-            predictor.add(folders[number % 3], "new")
-            predictor.ask([("new", TEXTS[0]), *questions[:1]])
-            number += 1
+    def change(number):
+        predictor.add(folders[number % 3], "new")
+        predictor.ask([("new", TEXTS[0]), *questions[:1]])
 
-    changing = threading.Thread(target=change)
-    changing.start()
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    changing.join()
+    run_while_changing(change, [ask] * 4)
     assert not wrong
 
 
@@ -233,7 +229,7 @@ def test_adapters_are_kept_in_bfloat16(load, tiny_bert, make):
     adapters = {t.variable.dtype for name, t in tables if "adapters" in name}
     others = {t.variable.dtype for name, t in tables if "adapters" not in name}
     assert (adapters, others) == ({tf.bfloat16}, {tf.float32})
-    # What one task alone is computed with is the same.
+    # One task alone is computed in float32, with the rounded values.
     values = predictor.task("small").values.get().values()
     assert {value.dtype for value in values} == {tf.float32}
 

@@ -10,7 +10,7 @@ import modeling
 import task_model
 from hooks import Context
 from methods.parsing import parse
-from serving import mixed_model
+from serving import mixed_hooks, mixed_model
 from serving.mixed_model import HeadKind, Layout, MixedModel
 from tasks.squad import SpanHead
 from tasks.text_classification import ClassificationHead
@@ -246,6 +246,49 @@ def test_what_no_task_changes_is_computed_once_for_a_text(
     mixed.check([[0, 1, 2], [1, 1, 0]])
     # The mixed model's, then the models' of single tasks.
     assert found == [[0], [1], *[[0, 1]] * 6]
+
+
+def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
+    def fail(*arguments):
+        raise AssertionError("vectorized")
+
+    methods = ["houlsby(size=4)", "lora(rank=2)", "ia3"]
+    monkeypatch.setattr(mixed_hooks, "map_rows", fail)
+    Mixed(tiny_config, methods, each=1).check([[0], [2], [1]])
+    with pytest.raises(AssertionError, match="vectorized"):
+        Mixed(tiny_config, ["pals"], each=1).check([[0]])
+
+
+def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
+    """But of rows that a method changes before it, each kind has its own."""
+    counts = [1, 2]
+
+    def create(name, shape, initializer):
+        rows = counts[int(name[len("kind_")])]
+        return tf.ones([rows, *shape])
+
+    hooks = mixed_hooks.MixedHooks(
+        [parse("lora(rank=2)"), parse("ia3")], [], tiny_config, create
+    )
+    inputs = tf.ones([3, 4, tiny_config.hidden_size])
+    context = Context(
+        tf.ones([3, 4], tf.int32), handed_on={mixed_hooks.COUNTS: counts}
+    )
+
+    def count_of(name, inputs):
+        seen = []
+        hooks.project(
+            f"bert/encoder/layer_0/{name}",
+            inputs,
+            lambda x: seen.append(len(x)) or x,
+            context,
+        )
+        return seen
+
+    assert count_of("attention/self/value", inputs) == [3]
+    inner = tf.ones([3, 4, tiny_config.intermediate_size])
+    # (IA)^3 rescales what the last kernel reads.
+    assert sorted(count_of("output/dense", inner)) == [2, 3]
 
 
 def test_untouched_layers(tiny_config):

@@ -1,13 +1,19 @@
 """Texts in, answers out: equal to each task alone, whatever else is loaded."""
 
-import threading
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import SENTENCES, TINY_CONTEXTS
 from test_methods_runs import TEXTS
-from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
+from tiny_artifacts import (
+    CLASSIFICATION,
+    LENGTH,
+    make_artifact,
+    outputs_of,
+    run_while_changing,
+)
 
 from errors import UserError
 from methods.parsing import parse
@@ -102,29 +108,19 @@ def test_threads_ask_while_adapters_come_and_go(make, bert):
     for name in "ab":
         predictor.add(folders[name], name)
     expected = {name: predictor(name, ROWS) for name in "ab"}
-    wrong, done = [], threading.Event()
+    wrong = []
 
     def ask(name):
         for _ in range(10):
             if predictor(name, ROWS) != expected[name]:
                 wrong.append(name)
 
-    def change():
-        while not done.is_set():
-            predictor.add(folders["c"], "c")
-            predictor.remove("c")
+    def change(number):
+        predictor.add(folders["c"], "c")
+        predictor.remove("c")
 
-    changing = threading.Thread(target=change)
-    changing.start()
-    threads = [
-        threading.Thread(target=ask, args=(name,)) for name in "abababab"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    changing.join()
+    works = [functools.partial(ask, name) for name in "abababab"]
+    run_while_changing(change, works)
     assert not wrong
 
 

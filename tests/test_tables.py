@@ -48,6 +48,15 @@ def test_rows_keep_their_values_while_a_table_grows(rows, data):
         assert whole.sum() == value.sum()
 
 
+def test_room_is_made_once():
+    table = Table((2,))
+    table.reserve(5)
+    table.reserve(3)
+    for row in range(5):
+        table.write(row, tf.ones([2]))
+    assert int(tf.shape(table.variable)[0]) == 5
+
+
 def test_a_table_holds_little_that_is_not_used():
     table = Table((2,))
     for row in range(100):

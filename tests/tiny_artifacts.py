@@ -1,6 +1,7 @@
 """Adapters of the tiny BERT with random values, made without training."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -95,3 +96,28 @@ def outputs_of(bert, method, values, task, features):
         found = model(batch, Context(batch["input_mask"]))
         rows.append({name: value.numpy()[0] for name, value in found.items()})
     return rows
+
+
+def run_while_changing(change, works):
+    """Runs each work in a thread, while another one changes things.
+
+    Args:
+        change: a function, called again and again with 0, 1, 2, ...
+        works: functions without arguments.
+    """
+    done = threading.Event()
+
+    def keep_changing():
+        number = 0
+        while not done.is_set():
+            change(number)
+            number += 1
+
+    changing = threading.Thread(target=keep_changing)
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in [changing, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    changing.join()
