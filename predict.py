@@ -22,8 +22,8 @@ from progress import Progress
 from runs import flags as run_flags
 from serving import row_stream
 from serving.frozen_bert import FrozenBert
-from serving.library import ALL, AdapterLibrary
-from serving.loaded_task import LoadedTask, check_row, task_name
+from serving.loaded_task import LoadedTask, check_row
+from serving.named import named_folders
 from serving.predictor import Predictor
 from tasks.text_task import TEXT_COLUMNS
 
@@ -32,22 +32,8 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags."""
-    string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string(
-        "init_checkpoint",
-        None,
-        "The pretrained BERT that the adapters were trained upon: as for "
-        "run_classifier.py.",
-    )
-    string("bert_config_file", None, "BERT's sizes; default: beside the model.")
-    string("vocab_file", None, "The vocabulary; default: beside the model.")
-    flags.DEFINE_multi_string(
-        "adapter",
-        [],
-        "Folder of a trained adapter, or NAME=FOLDER",
-    )
-    string("library", None, "Folder of an adapter library.")
-    flags.DEFINE_list("task", [], f"Names of adapters in --library, or {ALL}.")
+    run_flags.define_adapter_flags()
+    string = flags.DEFINE_string
     string(
         "input",
         None,
@@ -61,62 +47,6 @@ def define_flags() -> None:
         "Names of the texts' columns or JSON keys; default: as the adapter was "
         "trained.",
     )
-    integer(
-        "max_seq_length",
-        None,
-        "Longest input in tokens, more is cut off; default: as each adapter "
-        "was trained.",
-    )
-    integer("predict_batch_size", 32, "Rows computed at once.")
-    flags.DEFINE_enum(
-        "compute_dtype",
-        "float32",
-        ["float32", "bfloat16"],
-        "Type of products and activations.",
-    )
-    flags.DEFINE_enum(
-        "adapter_dtype",
-        "float32",
-        ["float32", "bfloat16"],
-        "Type in which the adapters of several tasks are kept in memory.",
-    )
-
-
-def named_folders() -> Dict[str, str]:
-    """The adapters' folders that the flags name, by their names.
-
-    Raises:
-        UserError: none is named, two have one name, or the library lacks one.
-    """
-    found: List[Tuple[str, str]] = []
-    for text in FLAGS.adapter:
-        name, separator, folder = text.partition("=")
-        # A folder may have an equals sign in its own name.
-        if not separator or files.exists(text):
-            name, folder = task_name(text), text
-        found.append((name, folder))
-    if bool(FLAGS.library) != bool(FLAGS.task):
-        raise UserError(
-            "--library and --task go together: --library=DIR --task=all, or "
-            "names with commas between them"
-        )
-    if FLAGS.library:
-        library = AdapterLibrary(FLAGS.library)
-        names = library.names() if FLAGS.task == [ALL] else FLAGS.task
-        found += [(name, library.folder(name)) for name in names]
-    if not found:
-        raise UserError(
-            "no adapter is named; pass --adapter=FOLDER, or --library=DIR and "
-            "--task"
-        )
-    names = [name for name, _ in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"two adapters are called {name!r}; name them: "
-                f"--adapter=first=FOLDER --adapter=second=FOLDER"
-            )
-    return dict(found)
 
 
 def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
@@ -176,16 +106,8 @@ def open_predictor() -> Predictor:
     Raises:
         UserError: something is missing, damaged, or does not fit.
     """
-    for name in ("predict_batch_size", "max_seq_length"):
-        value = FLAGS[name].value
-        if value is not None and value < (3 if name == "max_seq_length" else 1):
-            raise UserError(f"--{name} is {value}, which is too small")
-    if not FLAGS.init_checkpoint:
-        raise UserError(
-            "--init_checkpoint is missing: the pretrained BERT that the "
-            "adapters were trained upon"
-        )
-    folders = named_folders()
+    run_flags.check_adapter_flags()
+    folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
     predictor = Predictor(
         FrozenBert.open(
             FLAGS.init_checkpoint,

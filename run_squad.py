@@ -84,14 +84,7 @@ def task_from_flags() -> Squad:
         raise UserError(
             f"--n_best_size is {FLAGS.n_best_size}, expected at most {most}"
         )
-    # [CLS], two [SEP], and one token of the context.
-    least = FLAGS.max_query_length + 4
-    if FLAGS.max_seq_length < least:
-        raise UserError(
-            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least "
-            f"{least}, four more than --max_query_length"
-        )
-    return Squad(
+    task = Squad(
         "squad",
         train_file=FLAGS.train_file or "",
         predict_file=FLAGS.predict_file or "",
@@ -104,6 +97,12 @@ def task_from_flags() -> Squad:
         count_steps_in=FLAGS.count_steps_in,
         verbose_logging=FLAGS.verbose_logging,
     )
+    if FLAGS.max_seq_length < task.least_length:
+        raise UserError(
+            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least "
+            f"{task.least_length}, four more than --max_query_length"
+        )
+    return task
 
 
 def main() -> None:

@@ -175,6 +175,11 @@ class FrozenBert:
                 )
             return self._kinds[key]
 
+    @property
+    def compute_dtype(self) -> tf.DType:
+        """The type of products and activations."""
+        return tf.as_dtype(self._prediction.compute_dtype)
+
     def predict(self, model: Callable, batch: Batch) -> Dict[str, tf.Tensor]:
         """What a model gives for a batch of which each core takes a part."""
         return training_step.predict(self._prediction, model, batch)

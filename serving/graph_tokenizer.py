@@ -19,6 +19,9 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 SPACE = ord(" ")
 # What stands for bytes that are no UTF-8; it is dropped.
 REPLACEMENT = 0xFFFD
+# A letter that nothing else becomes, and that stays as it is.
+BETWEEN = ord("\u16b1")
+CHUNK = 2**14
 # Nodes of the tree of the vocabulary: of a word's first piece, of later ones.
 FIRST, LATER = 0, 1
 # A node and a character are one key: this many bits are the character's.
@@ -62,12 +65,15 @@ class GraphTokenizer(tf.Module):
 
     They differ only where marks that are no accents follow each other in an
     order that Unicode normalizes.
+
+    Attributes:
+        unknown_id: of what no entry is found for.
     """
 
     def __init__(self, tokenizer: FullTokenizer):
         """Writes down what a tokenizer does; takes some seconds."""
         self._lower = tokenizer.do_lower_case
-        self._unknown = tokenizer.vocabulary[UNKNOWN]
+        self.unknown_id = tokenizer.vocabulary[UNKNOWN]
 
         def keep(value: np.ndarray) -> tf.Variable:
             return tf.Variable(value, trainable=False)
@@ -75,6 +81,8 @@ class GraphTokenizer(tf.Module):
         values, starts = _normalized(tokenizer)
         self._values, self._starts = keep(values), keep(starts)
         self._isolated = keep(_isolated(tokenizer, values))
+        until = np.concatenate([[0], np.cumsum(values != SPACE)])
+        self._lengths = keep(np.diff(until[starts]).astype(np.uint8))
         if self._lower:
             self._cased, self._ignorable = map(keep, _sigma_tables())
         keys, nodes, ids = _tree(tokenizer.vocabulary)
@@ -105,10 +113,21 @@ class GraphTokenizer(tf.Module):
         )
         return GraphTokens(
             text=tf.gather(characters.text, chosen),
-            ids=tf.where(unknown, self._unknown, tf.gather(ids, chosen)),
+            ids=tf.where(unknown, self.unknown_id, tf.gather(ids, chosen)),
             first=tf.gather(characters.source, chosen),
             end=tf.gather(characters.source, past - 1) + 1,
         )
+
+    def count_normalized(self, codes: tf.Tensor) -> tf.Tensor:
+        """How many characters that are no spaces each of them becomes.
+
+        Args:
+            codes: int32 [C], characters.
+
+        Returns:
+            int32 [C].
+        """
+        return tf.cast(tf.gather(self._lengths, codes), tf.int32)
 
     def _characters(self, texts: tf.Tensor) -> _Characters:
         """Normalized characters of words, without spaces between them."""
@@ -303,10 +322,16 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
     """
     values: List[int] = []
     starts = np.zeros(CODES + 1, np.int32)
-    for code in range(CODES):
-        starts[code] = len(values)
-        if code not in SURROGATES:
-            values += map(ord, tokenizer.normalize(chr(code)))
+    # Many at once, with a letter between them that nothing else becomes.
+    for first in range(0, CODES, CHUNK):
+        codes = range(first, first + CHUNK)
+        letters = ["" if c in SURROGATES else chr(c) for c in codes]
+        if chr(BETWEEN) in letters:
+            letters[BETWEEN - first] = ""
+        found = tokenizer.normalize(chr(BETWEEN).join(letters))
+        for code, text in zip(codes, found.split(chr(BETWEEN))):
+            starts[code] = len(values)
+            values += map(ord, chr(code) if code == BETWEEN else text)
     starts[CODES] = len(values)
     return np.array(values, np.int32), starts
 

@@ -111,15 +111,22 @@ def load_task(
     }
     trained_with = config.get("training", {}).get("max_seq_length")
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
+    length = (
+        max_seq_length or trained_with or bert.config.max_position_embeddings
+    )
+    if length < task.least_length:
+        raise UserError(
+            f"{source}: inputs are cut to {length} tokens, but the task "
+            f"{task.name} needs room for {task.least_length}; pass a greater "
+            "--max_seq_length"
+        )
     return LoadedTask(
         task=task,
         numbers_of_texts=(1, 2) if either else task.numbers_of_texts,
         kind=kind,
         values=TaskValues(values),
         tokenizer=tokenizer,
-        max_seq_length=max_seq_length
-        or trained_with
-        or bert.config.max_position_embeddings,
+        max_seq_length=length,
     )
 
 

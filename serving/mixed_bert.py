@@ -217,8 +217,8 @@ class MixedBert:
             self._tables[f"own/{name}"].write(slot.number, value)
         return slot
 
-    def _make_function(self) -> Any:
-        """What computes all kinds that there are; it is traced when called."""
+    def model(self) -> MixedModel:
+        """What computes all kinds that there are, of the tables' variables."""
         methods, heads = self._methods.values(), self._heads.values()
         layout = Layout(
             config=self._bert.config,
@@ -228,9 +228,13 @@ class MixedBert:
             own=tuple(sorted(self._own)),
         )
         tables = {name: t.variable for name, t in self._tables.items()}
-        model = MixedModel(
+        return MixedModel(
             layout, self._bert.variables, tables, self._places.variable
         )
+
+    def _make_function(self) -> Any:
+        """The same as a function, which is traced when called."""
+        model = self.model()
         names = "input_ids", "input_mask", "segment_ids", "task", "question"
         numbers = tf.TensorSpec([None, None], tf.int32)
 

@@ -1,7 +1,7 @@
 """One model for rows of many tasks: BERT once, all else as each row's task."""
 
 import dataclasses
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
@@ -85,6 +85,11 @@ class MixedModel:
         """
         self._layout, self._bert = layout, bert
         self._tables, self._places = tables, places
+
+    @property
+    def variables(self) -> List[tf.Variable]:
+        """All that it computes with."""
+        return [*self._bert.values(), *self._tables.values(), self._places]
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context

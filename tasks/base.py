@@ -138,6 +138,12 @@ class Task(abc.ABC, Generic[RowsType]):
         return (len(self.columns),)
 
     @property
+    def least_length(self) -> int:
+        """Tokens that an input must have room for."""
+        # [CLS], a token, [SEP].
+        return 3
+
+    @property
     def settings(self) -> Dict[str, Any]:
         """How rows are read and answered, as JSON values: `restore_task`.
 

@@ -197,6 +197,11 @@ class Squad(Task[Sequence[Question]]):
         return [q for q in questions if q.id not in lost]
 
     @property
+    def least_length(self):
+        """The longest question, `[CLS]`, two `[SEP]`, a token of a context."""
+        return self.max_query_length + 4
+
+    @property
     def settings(self):
         """How windows are cut and answers chosen."""
         return {name: getattr(self, name) for name in SETTINGS}

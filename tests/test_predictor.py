@@ -226,7 +226,7 @@ def test_settings_of_an_artifact_are_used(make, bert):
     folder, _ = make(
         "q",
         description=description,
-        task_settings={"max_answer_length": 1},
+        task_settings={"max_answer_length": 1, "max_query_length": 8},
     )
     predictor = Predictor(bert)
     predictor.add(folder, "q")
@@ -237,6 +237,18 @@ def test_settings_of_an_artifact_are_used(make, bert):
     )
     with pytest.raises(UserError, match="doc_stride is 'far', expected"):
         predictor.add(folder)
+
+
+def test_questions_leave_room_for_their_contexts(make, bert):
+    folder, _ = make("q", description={"name": "squad"})
+    long = "a cat sat on the mat and ran " * 20
+    predictor = Predictor(bert, max_seq_length=LENGTH // 2 + 4)
+    predictor.add(folder, "q")
+    assert predictor("q", (long, long))["answer"] in long
+    predictor = Predictor(bert, max_seq_length=LENGTH // 2 + 3)
+    message = "cut to 15 tokens, but the task squad needs room for 16; pass"
+    with pytest.raises(UserError, match=message):
+        predictor.add(folder, "q")
 
 
 @pytest.mark.parametrize(

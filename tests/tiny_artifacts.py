@@ -53,6 +53,9 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
     stored = values
     if method.changes_few:
         stored = adapter_artifact.changes(values, weights.read)
+    if task.name == "squad":
+        # Questions leave room for contexts.
+        more.setdefault("task_settings", {"max_query_length": LENGTH // 2})
     folder.mkdir(parents=True)
     adapter_artifact.write(
         str(folder),

@@ -1,0 +1,67 @@
+r"""Writes trained adapters and their BERT as one model with text in.
+
+    python export_model.py --init_checkpoint=$BERT --library=DIR \
+        --output_dir=exported
+
+The folder `exported/1` is a SavedModel that TensorFlow, TensorFlow Serving and
+all that stand on them load without this project; docs/export.md tells more.
+"""
+
+from typing import Dict
+
+import start_tensorflow  # noqa: F401
+
+from absl import flags, logging
+
+from errors import UserError
+from progress import Progress
+from runs import flags as run_flags
+from serving import saved_model
+from serving.frozen_bert import FrozenBert
+from serving.library import ALL
+from serving.loaded_task import LoadedTask, load_task
+from serving.named import named_folders
+from serving.text_model import TextModel
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    run_flags.define_adapter_flags()
+    flags.DEFINE_string(
+        "output_dir", None, "Folder of the model's versions: 1, 2, ..."
+    )
+
+
+def main() -> None:
+    """Exports what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    run_flags.check_adapter_flags()
+    if not FLAGS.output_dir:
+        raise UserError("--output_dir is missing: a folder for the model")
+    saved_model.next_version(FLAGS.output_dir)
+    tasks = FLAGS.task or [ALL] * bool(FLAGS.library)
+    folders = named_folders(FLAGS.adapter, FLAGS.library, tasks)
+    bert = FrozenBert.open(
+        FLAGS.init_checkpoint,
+        FLAGS.bert_config_file or "",
+        FLAGS.vocab_file or "",
+        FLAGS.compute_dtype,
+    )
+    loaded: Dict[str, LoadedTask] = {}
+    progress = Progress("load", len(folders), "adapters")
+    for name, folder in folders.items():
+        loaded[name] = load_task(bert, folder, FLAGS.max_seq_length)
+        progress.update(1)
+    progress.close()
+    model = TextModel(
+        bert, loaded, FLAGS.predict_batch_size, FLAGS.adapter_dtype
+    )
+    version = saved_model.export(model, bert, loaded, FLAGS.output_dir)
+    logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

@@ -1,0 +1,239 @@
+"""From the heads' outputs to answers, within a graph.
+
+Every row has every field, whatever its task gives; where a field has no
+meaning it holds "", 0, or of a place -1.
+"""
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from errors import UserError
+from serving.graph_spans import SpanRules, cut_out
+from serving.graph_tokenizer import GraphTokenizer
+from serving.loaded_task import LoadedTask
+from serving.text_windows import Rows, Windows
+from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+from tasks.squad import Squad
+from tasks.text_classification import TextClassification
+from tasks.text_regression import TextRegression
+
+# What `Task` class gives what.
+KINDS = {
+    TextClassification: CLASSIFICATION,
+    TextRegression: REGRESSION,
+    Squad: QUESTIONS,
+}
+Fields = Dict[str, tf.Tensor]
+# Of a window and of one more, each kind of head's, by name.
+Outputs = Mapping[str, tf.Tensor]
+
+
+class Question(NamedTuple):
+    """What is asked, and how it was read.
+
+    Attributes:
+        rows: of texts.
+        windows: of these.
+        first_window: int32 [N], each row's first one.
+        head: int32 [N], the number of its kind of heads.
+        contexts: string [N], the second texts.
+    """
+
+    rows: Rows
+    windows: Windows
+    first_window: tf.Tensor
+    head: tf.Tensor
+    contexts: tf.Tensor
+
+
+def kind_of(loaded: LoadedTask) -> str:
+    """What a task gives: one of the values of `KINDS`.
+
+    Raises:
+        UserError: nothing that can be exported.
+    """
+    for kind, name in KINDS.items():
+        if isinstance(loaded.task, kind):
+            return name
+    raise UserError(
+        f"the task {loaded.task.name} is of a kind that cannot be exported"
+    )
+
+
+class GraphAnswers(tf.Module):
+    """What all tasks answer."""
+
+    def __init__(self, tasks: Sequence[LoadedTask], heads: Sequence[int]):
+        """Takes tasks.
+
+        Args:
+            tasks: all, in the order of their numbers.
+            heads: of each the number of its kind of heads.
+
+        Raises:
+            UserError: as `kind_of`.
+        """
+        kinds = list(map(kind_of, tasks))
+        self._kind = _keep(np.array(kinds))
+        self._heads = {
+            kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
+            for kind in KINDS.values()
+        }
+        labels: List[str] = []
+        first = np.zeros(len(tasks), np.int32)
+        scale = np.tile(np.array([-np.inf, np.inf]), (len(tasks), 1))
+        widest = 0
+        for number, loaded in enumerate(tasks):
+            task = loaded.task
+            if isinstance(task, TextClassification):
+                first[number] = len(labels)
+                labels += task.labels
+                widest = max(widest, len(task.labels))
+            elif isinstance(task, TextRegression) and task.scale:
+                scale[number] = task.scale
+        self._widest = widest
+        # Whatever is padding reads an empty one.
+        self._labels = _keep(np.array(labels + [""] * (widest + 1)))
+        self._first_label, self._scale = _keep(first), _keep(scale)
+        counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
+        self._label_count = _keep(np.array(counts, np.int32))
+        questions = [
+            (number, loaded.task)
+            for number, loaded in enumerate(tasks)
+            if isinstance(loaded.task, Squad)
+        ]
+        self._rules = SpanRules(questions, len(tasks))
+
+    def __call__(
+        self, asked: Question, outputs: Outputs, tokenizer: GraphTokenizer
+    ) -> Fields:
+        """Answers all rows.
+
+        Args:
+            asked: the rows.
+            outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
+            tokenizer: that has made the rows' tokens.
+
+        Returns:
+            Of N rows and at most L labels: `kind`, string [N]; `label`,
+            string [N], its `probability`, float32 [N], `labels`, string [N,
+            L], their `scores`, float32 [N, L]; `value`, float32 [N];
+            `answer`, string [N], `start` and `end`, int32 [N], `score` and
+            `null_score`, float32 [N].
+        """
+        task = asked.rows.task
+        return {
+            "kind": tf.gather(self._kind, task),
+            **self._classes(asked, outputs),
+            **self._values(asked, outputs),
+            **self._spans(asked, outputs, tokenizer),
+        }
+
+    def _of_head(self, asked: Question, outputs: Outputs, head: int, name: str):
+        """An output of each row's first window, and which rows it is of."""
+        values = tf.gather(outputs[f"head_{head}/{name}"], asked.first_window)
+        return values, tf.equal(asked.head, head)
+
+    def _classes(self, asked: Question, outputs: Outputs) -> Fields:
+        count = asked.rows.count
+        logits = tf.fill([count, self._widest], np.float64(-np.inf))
+        for head in self._heads[CLASSIFICATION]:
+            found, is_mine = self._of_head(asked, outputs, head, "logits")
+            missing = self._widest - found.shape[1]
+            found = tf.pad(
+                tf.cast(found, tf.float64),
+                [[0, 0], [0, missing]],
+                constant_values=-np.inf,
+            )
+            logits = tf.where(is_mine[:, tf.newaxis], found, logits)
+        if not self._widest:
+            nothing = tf.fill([count, 0], "")
+            return {
+                "label": tf.fill([count], ""),
+                "probability": tf.zeros([count]),
+                "labels": nothing,
+                "scores": tf.zeros([count, 0]),
+            }
+        task = asked.rows.task
+        places = tf.range(self._widest)
+        is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
+        top = tf.reduce_max(logits, axis=1, keepdims=True)
+        is_top = tf.equal(logits, top) & is_label
+        logits = tf.where(is_label, logits - top, -np.inf)
+        odds = tf.exp(logits)
+        scores = tf.math.divide_no_nan(
+            odds, tf.reduce_sum(odds, axis=1, keepdims=True)
+        )
+        first = tf.gather(self._first_label, task)[:, tf.newaxis]
+        nothing = tf.size(self._labels) - 1
+        labels = tf.gather(
+            self._labels, tf.where(is_label, first + places, nothing)
+        )
+        # The first of equal ones.
+        best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
+        return {
+            "label": tf.gather(labels, best, batch_dims=1)[:, 0],
+            "probability": tf.cast(tf.reduce_max(scores, axis=1), tf.float32),
+            "labels": labels,
+            "scores": tf.cast(scores, tf.float32),
+        }
+
+    def _values(self, asked: Question, outputs: Outputs) -> Fields:
+        value = tf.zeros([asked.rows.count], tf.float64)
+        low, high = tf.unstack(tf.gather(self._scale, asked.rows.task), axis=1)
+        for head in self._heads[REGRESSION]:
+            found, is_mine = self._of_head(asked, outputs, head, "scores")
+            found = tf.clip_by_value(tf.cast(found, tf.float64), low, high)
+            value = tf.where(is_mine, found, value)
+        return {"value": tf.cast(value, tf.float32)}
+
+    def _spans(
+        self, asked: Question, outputs: Outputs, tokenizer: GraphTokenizer
+    ) -> Fields:
+        rows = asked.rows
+        count = [rows.count]
+        fields: Dict[str, Any] = {
+            "answer": tf.fill(count, ""),
+            "start": tf.fill(count, -1),
+            "end": tf.fill(count, -1),
+            "score": tf.zeros(count),
+            "null_score": tf.zeros(count),
+        }
+        for head in self._heads[QUESTIONS]:
+            scope = f"head_{head}/"
+            spans = self._rules.choose(
+                rows,
+                asked.windows,
+                {
+                    name[len(scope) :]: value
+                    for name, value in outputs.items()
+                    if name.startswith(scope)
+                },
+            )
+            is_mine = tf.equal(asked.head, head)
+            spans = spans._replace(
+                is_there=spans.is_there & is_mine,
+                is_given=spans.is_given & is_mine,
+            )
+            contexts = tf.where(is_mine, asked.contexts, "")
+            answer, start, end = cut_out(rows, spans, contexts, tokenizer)
+            score = tf.where(spans.is_there, spans.score, 0.0)
+            found = {
+                "answer": answer,
+                "start": start,
+                "end": end,
+                "score": tf.cast(score, tf.float32),
+                "null_score": tf.cast(spans.null_score, tf.float32),
+            }
+            fields = {
+                name: tf.where(is_mine, found[name], value)
+                for name, value in fields.items()
+            }
+        return fields
+
+
+def _keep(values: np.ndarray) -> tf.Variable:
+    """A variable; of strings, UTF-8."""
+    return tf.Variable(values, trainable=False)

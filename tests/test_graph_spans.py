@@ -1,0 +1,213 @@
+"""Answers chosen in a graph are those that the task chooses."""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TINY_WORDS
+
+from serving import graph_spans, text_windows
+from serving.graph_tokenizer import GraphTokenizer
+from serving.loaded_task import LoadedTask
+from serving.text_windows import Rows
+from tasks.restored import restore_task
+from tokenization import FullTokenizer
+
+pytestmark = pytest.mark.newer_stack
+
+LENGTH, N = 12, 3
+RULES = (
+    {},
+    {"max_answer_length": 2, "doc_stride": 1},
+    {"version_2_with_negative": True, "null_score_diff_threshold": 1.0},
+    {"version_2_with_negative": True, "doc_stride": 2},
+    {"version_2_with_negative": True, "null_score_diff_threshold": 50.0},
+)
+WORDS = [
+    *TINY_WORDS[5:],
+    "cat,",
+    "\u00e9cat\u0301",
+    "unknown",
+    "\u0130n",
+    "cat\u200b.",
+    "\u200b",
+    "in\u00a0out",
+    "\U0001f600",
+    "mat\x01s",
+]
+GAPS = (" ", "  ", "\t", "\n", "\u202f", " \u00a0")
+CONTEXTS = st.lists(
+    st.tuples(st.sampled_from(GAPS), st.sampled_from(WORDS)), max_size=25
+).map(lambda parts: "".join(gap + word for gap, word in parts)[1:])
+
+
+def squads(n_best):
+    """Tasks with every rule, whose heads are of one kind."""
+    task = restore_task({"name": "squad"}, {}, "test")
+    return [
+        dataclasses.replace(
+            task,
+            **{"doc_stride": 4, **rules},
+            max_query_length=2,
+            n_best_size=n_best,
+        )
+        for rules in RULES
+    ]
+
+
+class Chooser:
+    """What chooses answers of windows, by a graph and by the tasks."""
+
+    def __init__(self, tokenizer, n_best):
+        self.tokenizer = tokenizer
+        self.tasks = squads(n_best)
+        self.n_best = n_best
+        self.graph = GraphTokenizer(tokenizer)
+        rules = graph_spans.SpanRules(
+            list(enumerate(self.tasks)), len(self.tasks)
+        )
+        table = tf.constant(
+            text_windows.readings(
+                [
+                    LoadedTask(task, (2,), None, None, None, LENGTH)
+                    for task in self.tasks
+                ]
+            )
+        )
+        texts = tf.TensorSpec([None], tf.string)
+        numbers = tf.TensorSpec([None, None], tf.int32)
+        logits = tf.TensorSpec([None, None], tf.float32)
+
+        @tf.function(
+            input_signature=[
+                texts,
+                texts,
+                tf.TensorSpec([None], tf.int32),
+                {
+                    "start_indexes": numbers,
+                    "end_indexes": numbers,
+                    "start_logits": logits,
+                    "end_logits": logits,
+                    "null_logits": logits,
+                },
+            ],
+            autograph=False,
+        )
+        def choose(questions, contexts, task, outputs):
+            tokens = self.graph(tf.concat([questions, contexts], axis=0))
+            rows = Rows(
+                task,
+                tf.gather(table, task),
+                tokens,
+                tf.searchsorted(tokens.text, tf.range(2 * tf.size(task) + 1)),
+                tf.ones_like(task, tf.bool),
+            )
+            spans = rules.choose(rows, text_windows.cut(rows), outputs)
+            cut = graph_spans.cut_out(rows, spans, contexts, self.graph)
+            return spans, cut
+
+        self.choose = choose
+
+    def check(self, asked, seed=0, given=None):
+        """Compares answers to (task, context) pairs.
+
+        Args:
+            asked: the pairs.
+            seed: of the head's outputs.
+            given: one row's outputs instead of random ones.
+        """
+        rng = np.random.default_rng(seed)
+        expected, parts = [], []
+        for number, context in asked:
+            task = self.tasks[number]
+            rows = task.make_rows([("the cat is", context)])
+            windows = task.featurize(rows, self.tokenizer, LENGTH)
+            outputs = given or self.random_outputs(rng, windows.lengths)
+            (answer,) = task.answer(rows, task.decode(rows, windows, outputs))
+            expected.append(answer)
+            parts.append(outputs)
+        # One window more than there are.
+        parts.append(self.random_outputs(rng, np.array([LENGTH])))
+        outputs = {
+            name: np.concatenate([part[name] for part in parts])
+            for name in parts[0]
+        }
+        spans, (words, starts, ends) = self.choose(
+            tf.constant(["the cat is"] * len(asked)),
+            tf.constant([context for _, context in asked]),
+            tf.constant([number for number, _ in asked]),
+            outputs,
+        )
+        for row, answer in enumerate(expected):
+            start, end = int(starts[row]), int(ends[row])
+            found = {
+                "answer": words[row].numpy().decode(),
+                "start": None if start < 0 else start,
+                "end": None if end < 0 else end,
+                "score": float(spans.score[row])
+                if spans.is_there[row]
+                else None,
+                "null_score": float(spans.null_score[row]),
+            }
+            if answer["null_score"] is None:
+                assert found.pop("null_score") == 0.0
+                answer = {k: v for k, v in answer.items() if k != "null_score"}
+            assert found == answer, asked[row]
+
+    def random_outputs(self, rng, lengths):
+        """A head's outputs for windows of these lengths, with ties."""
+        shape = (len(lengths), LENGTH)
+        logits = rng.integers(-4, 5, (2, *shape)).astype(np.float32)
+        logits += rng.choice([0.0, 0.1, 0.3], (2, *shape)).astype(np.float32)
+        logits[:, np.arange(LENGTH) >= lengths[:, np.newaxis]] = -1e30
+        order = np.argsort(-logits, axis=-1, kind="stable")[..., : self.n_best]
+        best = np.take_along_axis(logits, order, axis=-1)
+        return {
+            "start_indexes": order[0].astype(np.int32),
+            "end_indexes": order[1].astype(np.int32),
+            "start_logits": best[0],
+            "end_logits": best[1],
+            "null_logits": logits[:, :, 0].T.copy(),
+        }
+
+
+@pytest.fixture(scope="module")
+def choosers(tiny_bert):
+    tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"))
+    return {n: Chooser(tokenizer, n) for n in (1, N, LENGTH)}
+
+
+@pytest.mark.parametrize("n_best", [1, N, LENGTH])
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.integers(0, len(RULES) - 1), CONTEXTS),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 10**6),
+)
+def test_answers_are_those_of_the_task(choosers, n_best, asked, seed):
+    choosers[n_best].check(asked, seed)
+
+
+@pytest.mark.parametrize("null", [1.0, 1.5, 2.0])
+def test_a_list_of_one_that_no_answer_takes(choosers, null):
+    """The best answer's sum of logits is 3, the threshold 50."""
+    chooser = choosers[1]
+    task = len(RULES) - 1
+    outputs = {
+        "start_indexes": np.int32([[4]]),
+        "end_indexes": np.int32([[5]]),
+        "start_logits": np.float32([[1.0]]),
+        "end_logits": np.float32([[2.0]]),
+        "null_logits": np.float32([[null, null]]),
+    }
+    chooser.check([(task, "the cat sat")], given=outputs)
+
+
+def test_no_context_has_a_token(choosers):
+    choosers[N].check([(0, ""), (2, " \t")], 0)

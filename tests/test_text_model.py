@@ -1,0 +1,283 @@
+"""Text in, answers out, in one graph: equal to the predictor's."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_asking import LIBRARY, QUESTIONS, TEXTS, assert_equal
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from errors import UserError
+from serving.frozen_bert import FrozenBert
+from serving.loaded_task import TaskValues, load_task
+from serving.predictor import Predictor
+from serving.text_model import TextModel
+from tasks.restored import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+NEGATIVE = {
+    "version_2_with_negative": True,
+    "doc_stride": 3,
+    "max_query_length": 9,
+}
+WINDOWS = {"doc_stride": 2, "max_query_length": 5, "n_best_size": 4}
+MRPC = {"name": "mrpc", "labels": ["0", "1"], "pairs": True}
+STSB = {"name": "sts-b", "regression": True, "pairs": True}
+# Beside those of the mixed batches: other windows, "no answer".
+TASKS = {
+    **{name: LIBRARY[name][:2] for name in LIBRARY if name != "whole"},
+    "prefix": ("prefix(length=3)", MRPC),
+    "stsb": ("bitfit", STSB),
+    "either": ("ia3", {**LIBRARY["pair"][1], "pairs": None}),
+    "negative": ("lora(rank=3)", {"name": "squad"}, NEGATIVE),
+    "windows": ("houlsby(size=3)", {"name": "squad"}, WINDOWS),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_bert, tmp_path_factory):
+    """The adapters' folders, by name."""
+    found = {}
+    place = tmp_path_factory.mktemp("adapters")
+    for seed, (name, (method, description, *more)) in enumerate(TASKS.items()):
+        # An adapter's settings, where they are not as they always are.
+        settings = {"task_settings": more[0]} if more else {}
+        task = restore_task(description, *more or [{}], "test")
+        folder = place / name / "adapter"
+        make_artifact(
+            folder,
+            tiny_bert,
+            method,
+            task,
+            description,
+            seed,
+            **settings,
+        )
+        found[name] = str(folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def predictor(tiny_bert, folders):
+    return Predictor.load(str(tiny_bert), folders)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert, folders):
+    bert = FrozenBert.open(str(tiny_bert))
+    tasks = {
+        name: load_task(bert, folder, None) for name, folder in folders.items()
+    }
+    return TextModel(bert, tasks, batch_size=5)
+
+
+def ask(model, questions):
+    """The model's answers, each as the predictor gives it."""
+    texts = [(*texts, "")[:2] for _, texts in questions]
+    columns = [
+        [text for text, _ in texts],
+        [text_b for _, text_b in texts],
+        [name for name, _ in questions],
+    ]
+    found = model.serve(*(tf.constant(x, tf.string) for x in columns))
+    found = {name: values.numpy() for name, values in found.items()}
+    return [
+        as_answer({name: values[row] for name, values in found.items()})
+        for row in range(len(questions))
+    ]
+
+
+def as_answer(fields):
+    def text(value):
+        return value.decode()
+
+    kind = text(fields["kind"])
+    if kind == "classification":
+        scores = {
+            text(label): float(score)
+            for label, score in zip(fields["labels"], fields["scores"])
+            if label
+        }
+        return {
+            "label": text(fields["label"]),
+            "probability": float(fields["probability"]),
+            "scores": scores,
+        }
+    if kind == "regression":
+        return {"value": float(fields["value"])}
+    assert kind == "questions"
+    return {
+        "answer": text(fields["answer"]),
+        "start": int(fields["start"]),
+        "end": int(fields["end"]),
+        "score": float(fields["score"]),
+        "null_score": float(fields["null_score"]),
+    }
+
+
+def as_numbers(answer):
+    """An answer of the predictor, with numbers for what is not there."""
+    missing = {"start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
+    return {
+        name: missing[name] if value is None else value
+        for name, value in answer.items()
+    }
+
+
+def check(model, predictor, questions):
+    expected = predictor.ask(questions)
+    for question, found, answer in zip(
+        questions, ask(model, questions), expected
+    ):
+        try:
+            assert_equal(found, as_numbers(answer))
+        except AssertionError as error:
+            raise AssertionError(f"{question}: {found}, {answer}") from error
+
+
+def rows_of(predictor, name):
+    counts = predictor.task(name).numbers_of_texts
+    pairs = list(zip(TEXTS, TEXTS[1:]))
+    if "question" in predictor.task(name).task.columns:
+        pairs = QUESTIONS
+    return pairs * (2 in counts) + [(text,) for text in TEXTS] * (1 in counts)
+
+
+def test_a_random_mix_of_tasks(model, predictor):
+    questions = [
+        (name, row) for name in TASKS for row in rows_of(predictor, name)
+    ]
+    order = np.random.default_rng(0).permutation(len(questions))
+    check(model, predictor, [questions[n] for n in order])
+
+
+EDGES = (
+    "",
+    " \t\n",
+    "\x00",
+    "\u00e9\u0301 \U0001f600 cat\u200b\u202fmat",
+    "[SEP] cat",
+    "the cat sat on the mat . " * 4000,
+)
+
+
+@pytest.mark.parametrize("text", EDGES, ids=lambda text: ascii(text[:9]))
+def test_texts_of_any_kind(model, predictor, text):
+    questions = []
+    for name in TASKS:
+        if 1 in predictor.task(name).numbers_of_texts:
+            questions.append((name, (text,)))
+        if 2 in predictor.task(name).numbers_of_texts:
+            questions += [(name, ("a cat", text)), (name, (text, "a cat sat"))]
+    if not text:
+        # For a task that reads texts and pairs no second text is one text.
+        questions.remove(("either", ("a cat", "")))
+    check(model, predictor, questions)
+
+
+def test_what_is_no_utf_8_is_left_out(model):
+    def answers(question, context):
+        found = model.serve(
+            tf.constant([question, question]),
+            tf.constant([context, context]),
+            tf.constant(["squad", "pair"]),
+        )
+        return {name: values.numpy().tolist() for name, values in found.items()}
+
+    torn = answers(b"is the \xff cat in ?", b"\xc3 the cat\xfe sat \xe2\x82")
+    assert torn == answers("is the  cat in ?", " the cat sat ")
+
+
+def test_no_rows(model):
+    nothing = tf.constant([], tf.string)
+    found = model.serve(nothing, nothing, nothing)
+    assert {len(values) for values in found.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        (
+            (["a", "b"], ["", ""], ["small", "nobody"]),
+            "row 2: unknown task nobody; there are: small, large, pair",
+        ),
+        (
+            (["a", "b", "c"], ["", "", "d"], ["small", "score", "small"]),
+            "row 3: the task small reads one text, but text_b is not empty",
+        ),
+        ((["a", "b"], [""], ["small", "small"]), "must have equally many rows"),
+        ((["a"], [""], ["small", "small"]), "must have equally many rows"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(model, columns, message):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        model.serve(*map(tf.constant, columns))
+    assert message in caught.value.message
+
+
+@pytest.fixture
+def load(tiny_bert, folders):
+    """Loads some of the adapters upon a BERT."""
+    bert = FrozenBert.open(str(tiny_bert))
+
+    def make(*names):
+        return bert, {
+            name: load_task(bert, folders[name], None) for name in names
+        }
+
+    return make
+
+
+def test_an_output_that_is_no_number_is_refused(load):
+    bert, tasks = load("small", "stsb")
+    values = dict(tasks["stsb"].values.get())
+    values["output_bias"] += np.inf
+    tasks["stsb"] = dataclasses.replace(
+        tasks["stsb"], values=TaskValues(values)
+    )
+    model = TextModel(bert, tasks, batch_size=4)
+    model.serve(*map(tf.constant, [["a"], [""], ["small"]]))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        model.serve(
+            *map(tf.constant, [["a", "b"], ["", "c"], ["small", "stsb"]])
+        )
+    message = "row 2: an output of the task stsb is no number"
+    assert message in caught.value.message
+
+
+def test_a_task_alone_without_labels(load, predictor):
+    model = TextModel(*load("stsb"), batch_size=4)
+    check(model, predictor, [("stsb", ("a cat", "the dog sat"))])
+    found = model.serve(*map(tf.constant, [["a"], ["b"], ["stsb"]]))
+    assert found["scores"].shape == found["labels"].shape == (1, 0)
+    assert found["label"].numpy().tolist() == [b""]
+
+
+def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
+    bert, tasks = load("small", "large")
+    cased = types.SimpleNamespace(do_lower_case=False)
+    cased = dataclasses.replace(tasks["large"], tokenizer=cased)
+    with pytest.raises(UserError, match="small reads lower-cased text, cased"):
+        TextModel(bert, {"cased": cased, "small": tasks["small"]}, 4)
+    folder = tmp_path / "adapter"
+    task = restore_task(CLASSIFICATION, {}, "test")
+    make_artifact(folder, tiny_bert, "full", task)
+    tasks["whole"] = load_task(bert, str(folder), None)
+    with pytest.raises(UserError, match=r"by full, which .* \(1 of 3 such"):
+        TextModel(bert, tasks, 4)
+
+
+def test_adapters_in_half_of_the_memory(load):
+    loaded = load("large", "small", "windows")
+    exact = TextModel(*loaded, batch_size=4)
+    half = TextModel(*loaded, batch_size=4, adapter_dtype="bfloat16")
+    assert half.size < exact.size
+    questions = [("large", (TEXTS[0],)), ("small", (TEXTS[1],))]
+    for one, other in zip(ask(exact, questions), ask(half, questions)):
+        assert one["label"] == other["label"] and one != other
+        assert one["probability"] == pytest.approx(
+            other["probability"], abs=0.01
+        )
