@@ -29,6 +29,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags."""
     run_flags.define_adapter_flags()
+    flags.adopt_module_key_flags(run_flags)
     flags.DEFINE_string(
         "output_dir", None, "Folder of the model's versions: 1, 2, ..."
     )
@@ -55,9 +56,11 @@ def main() -> None:
         loaded[name] = load_task(bert, folder, FLAGS.max_seq_length)
         progress.update(1)
     progress.close()
+    logging.info("making the model of %d tasks", len(loaded))
     model = TextModel(
         bert, loaded, FLAGS.predict_batch_size, FLAGS.adapter_dtype
     )
+    logging.info("writing it, %.0f MB", model.size / 1e6)
     version = saved_model.export(model, bert, loaded, FLAGS.output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
 

@@ -33,6 +33,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags."""
     run_flags.define_adapter_flags()
+    flags.adopt_module_key_flags(run_flags)
     string = flags.DEFINE_string
     string(
         "input",

@@ -14,9 +14,11 @@ import command_line
 from methods.registry import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Those that train have most flags in common.
-TRAINING = ("run_classifier.py", "run_squad.py")
-OTHERS = ("predict.py",)
+# Two programs each that have most flags in common.
+PAIRS = (
+    ("run_classifier.py", "run_squad.py"),
+    ("predict.py", "export_model.py"),
+)
 
 # Name -> (default, meaning)
 Flags = Dict[str, Tuple[str, str]]
@@ -73,21 +75,18 @@ def method_table() -> str:
 
 def main() -> None:
     """Prints the page."""
-    one, two = map(flags_of, TRAINING)
-    shared = {name: flag for name, flag in one.items() if flag == two.get(name)}
-    own = [
-        {name: flag for name, flag in flags.items() if name not in shared}
-        for flags in (one, two)
-    ]
     print("# Flags\n")
     print(
         "Made by `python -m scripts.list_flags`; `--help` has the flags too.\n"
     )
-    both = " and ".join(f"`{program}`" for program in TRAINING)
-    print(f"## Of {both}\n\n{flag_table(shared)}")
-    own += map(flags_of, OTHERS)
-    for program, flags in zip((*TRAINING, *OTHERS), own):
-        print(f"## Of `{program}`\n\n{flag_table(flags)}")
+    for programs in PAIRS:
+        one, two = map(flags_of, programs)
+        shared = {k: flag for k, flag in one.items() if flag == two.get(k)}
+        both = " and ".join(f"`{program}`" for program in programs)
+        print(f"## Of {both}\n\n{flag_table(shared)}")
+        for program, found in zip(programs, (one, two)):
+            own = {k: flag for k, flag in found.items() if k not in shared}
+            print(f"## Of `{program}`\n\n{flag_table(own)}")
     print("## Arguments of `--tuning_method`\n")
     print("As in `--tuning_method='lora(rank=16, alpha=16.0)'`.\n")
     print(method_table(), end="")

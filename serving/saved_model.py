@@ -15,6 +15,7 @@ import unicodedata
 from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
 import tensorflow as tf
+import tokenizers
 from absl import logging
 
 import files
@@ -68,6 +69,7 @@ def export(
             "versions": {
                 "python": sys.version.split()[0],
                 "tensorflow": tf.__version__,
+                "tokenizers": tokenizers.__version__,
                 "unicode": unicodedata.unidata_version,
             },
         }

@@ -142,6 +142,13 @@ MAY_IMPORT = {
         "start_tensorflow",
         "tasks",
     },
+    "export_model": {
+        "errors",
+        "progress",
+        "runs",
+        "serving",
+        "start_tensorflow",
+    },
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
 }
@@ -232,6 +239,7 @@ def test_flags_are_read_in_entry_points_only():
         path.name for _, path in sources() if "FLAGS" in attributes(path)
     }
     assert readers == {
+        "export_model.py",
         "flags.py",
         "predict.py",
         "run_classifier.py",

@@ -91,8 +91,10 @@ def ask(model, questions):
 
 
 def as_answer(fields):
+    """An answer as the predictor gives it, of fields of a row."""
+
     def text(value):
-        return value.decode()
+        return value.decode() if isinstance(value, bytes) else value
 
     kind = text(fields["kind"])
     if kind == "classification":

@@ -1,0 +1,88 @@
+"""`export_model.py` as a user runs it."""
+
+import json
+
+import pytest
+import tensorflow as tf
+from conftest import entry_point, own_lines, run_process
+from test_asking import LIBRARY
+from tiny_artifacts import make_artifact
+
+import export_model
+from errors import UserError
+from serving.library import AdapterLibrary
+from tasks.restored import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+NAMES = ("small", "pair", "whole")
+
+
+@pytest.fixture
+def export():
+    """Runs `export_model.py` with flags, within this process."""
+    with entry_point(export_model) as run:
+        yield run
+
+
+@pytest.fixture
+def flags(tiny_bert, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for name in NAMES:
+        method, description, _ = LIBRARY[name]
+        task = restore_task(description, {}, "test")
+        make_artifact(tmp_path / name, tiny_bert, method, task, description)
+        shelf.add(str(tmp_path / name), name)
+    return {
+        "init_checkpoint": tiny_bert,
+        "library": tmp_path / "shelf",
+        "output_dir": tmp_path / "exported",
+    }
+
+
+def test_an_export(flags, export, tmp_path):
+    command = [f"--{name}={value}" for name, value in flags.items()]
+    done = run_process(*command, program="export_model.py", check=False)
+    assert done.returncode == 1
+    (error,) = [x for x in own_lines(done.stderr) if "error" in x.lower()]
+    assert "whole was trained by full, which changes BERT's" in error
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "exported").exists()
+
+    command.append("--task=small,pair")
+    done = run_process(*command, program="export_model.py")
+    folder = tmp_path / "exported" / "1"
+    lines = own_lines(done.stderr)
+    assert f"wrote {folder}: small, pair" in lines[-1]
+    # TensorFlow's own list of hundreds of names is not shown.
+    assert len(lines) < 8 and max(map(len, lines)) < 300
+    loaded = tf.saved_model.load(str(folder))
+    found = loaded.serve(
+        tf.constant(["a cat", "a dog"]),
+        tf.constant(["", "the dog"]),
+        tf.constant(["small", "pair"]),
+    )
+    assert found["label"][0] in (b"bad", b"good")
+    assert found["label"][1] in (b"no", b"yes")
+
+    export(**flags, task="pair", max_seq_length=9, predict_batch_size=2)
+    told = tmp_path / "exported" / "2" / "assets.extra" / "tasks.json"
+    (task,) = json.loads(told.read_text())["tasks"]
+    assert (task["name"], task["max_seq_length"]) == ("pair", 9)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"output_dir": ""}, "--output_dir is missing"),
+        ({"init_checkpoint": ""}, "--init_checkpoint is missing"),
+        ({"library": ""}, "no adapter is named; pass --adapter=FOLDER"),
+        ({"task": "nobody"}, "nobody"),
+        ({"predict_batch_size": 0}, "predict_batch_size is 0, which is too"),
+        ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
+        ({"output_dir": "gs://bucket/exported"}, "is no local folder"),
+    ],
+)
+def test_what_cannot_be_exported(flags, export, changed, message):
+    with pytest.raises(UserError, match=message):
+        export(**{**flags, **changed})
