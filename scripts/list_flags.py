@@ -19,6 +19,7 @@ PAIRS = (
     ("run_classifier.py", "run_squad.py"),
     ("predict.py", "export_model.py"),
 )
+OTHERS = ("serve.py",)
 
 # Name -> (default, meaning)
 Flags = Dict[str, Tuple[str, str]]
@@ -87,6 +88,8 @@ def main() -> None:
         for program, found in zip(programs, (one, two)):
             own = {k: flag for k, flag in found.items() if k not in shared}
             print(f"## Of `{program}`\n\n{flag_table(own)}")
+    for program in OTHERS:
+        print(f"## Of `{program}`\n\n{flag_table(flags_of(program))}")
     print("## Arguments of `--tuning_method`\n")
     print("As in `--tuning_method='lora(rank=16, alpha=16.0)'`.\n")
     print(method_table(), end="")

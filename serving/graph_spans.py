@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from serving.graph_tokenizer import GraphTokenizer
-from serving.text_windows import Rows, Windows
+from serving.text_windows import LARGEST, Rows, Windows
 from tasks.squad import Squad
 from tasks.squad_data import SPACES
 
@@ -27,7 +27,8 @@ class Spans(NamedTuple):
         score: float64 [N], the sum of its start and end logit.
         null_score: float64 [N], that of "no answer", or 0 where it does not
             count.
-        is_given: bool [N], whether it is likelier than "no answer".
+        is_given: bool [N], whether it is what is answered: "no answer" may
+            be likelier, by the task's threshold.
     """
 
     is_there: tf.Tensor
@@ -52,7 +53,7 @@ class SpanRules(tf.Module):
         negative = np.zeros(count, bool)
         threshold = np.zeros(count, np.float64)
         for number, task in tasks:
-            longest[number] = task.max_answer_length
+            longest[number] = min(task.max_answer_length, LARGEST)
             n_best[number] = task.n_best_size
             negative[number] = task.version_2_with_negative
             threshold[number] = task.null_score_diff_threshold

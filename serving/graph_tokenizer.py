@@ -286,14 +286,16 @@ def _chain(
             _mark(is_unknown, lost),
         )
 
+    is_too_long = ends - firsts > MAX_CHARACTERS_PER_WORD
     some = tf.TensorShape([None])
     _, is_piece, is_unknown = tf.while_loop(
         lambda current, *_: tf.size(current) > 0,
         step,
         [
-            firsts,
+            # One that is too long would take as many steps as it has pieces.
+            tf.boolean_mask(firsts, ~is_too_long),
             tf.zeros_like(word, tf.bool),
-            ends - firsts > MAX_CHARACTERS_PER_WORD,
+            is_too_long,
         ],
         shape_invariants=[some] * 3,
     )
@@ -329,7 +331,10 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
         if chr(BETWEEN) in letters:
             letters[BETWEEN - first] = ""
         found = tokenizer.normalize(chr(BETWEEN).join(letters))
-        for code, text in zip(codes, found.split(chr(BETWEEN))):
+        texts = found.split(chr(BETWEEN))
+        if len(texts) != CHUNK:
+            raise ValueError(f"{len(texts)} texts of {CHUNK} characters")
+        for code, text in zip(codes, texts):
             starts[code] = len(values)
             values += map(ord, chr(code) if code == BETWEEN else text)
     starts[CODES] = len(values)

@@ -90,7 +90,8 @@ def load_task(
             was trained with.
 
     Raises:
-        UserError: it is missing or damaged, or was trained upon another BERT.
+        UserError: it is missing or damaged, or was trained upon another BERT;
+            BERT has fewer positions, or the task needs room for more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -111,9 +112,13 @@ def load_task(
     }
     trained_with = config.get("training", {}).get("max_seq_length")
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
-    length = (
-        max_seq_length or trained_with or bert.config.max_position_embeddings
-    )
+    positions = bert.config.max_position_embeddings
+    length = max_seq_length or trained_with or positions
+    if length > positions:
+        raise UserError(
+            f"--max_seq_length is {length}, but the model has only {positions} "
+            "positions"
+        )
     if length < task.least_length:
         raise UserError(
             f"{source}: inputs are cut to {length} tokens, but the task "

@@ -36,6 +36,8 @@ def named_folders(
     if library:
         shelf = AdapterLibrary(library)
         names = shelf.names() if tasks == [ALL] else tasks
+        if not names:
+            raise UserError(f"the library {library} holds no adapters")
         found += [(name, shelf.folder(name)) for name in names]
     if not found:
         raise UserError(

@@ -66,16 +66,7 @@ class Predictor:
                 was trained with.
             adapter_dtype: in which the adapters of several tasks are kept,
                 `float32` or `bfloat16`, which takes half of the memory.
-
-        Raises:
-            UserError: BERT has fewer positions.
         """
-        positions = bert.config.max_position_embeddings
-        if max_seq_length and max_seq_length > positions:
-            raise UserError(
-                f"--max_seq_length is {max_seq_length}, but the model has only "
-                f"{positions} positions"
-            )
         self._bert = bert
         self._batch_size = batch_size
         self._max_seq_length = max_seq_length
@@ -145,8 +136,7 @@ class Predictor:
             The name.
 
         Raises:
-            UserError: the adapter is missing or damaged, or was trained upon
-                another BERT.
+            UserError: as `load_task`.
         """
         loaded = load_task(self._bert, folder, self._max_seq_length)
         name = name or loaded.task.name

@@ -28,6 +28,8 @@ from tasks.text_classification import TextClassification
 
 EXTRA = "assets.extra"
 SIGNATURE = "serving_default"
+# Bytes of the graph, and more.
+GRAPH_SIZE = 2**24
 # Rows of the greatest request that warms a server up.
 WARM_UP_ROWS = 32
 # Numbers of fields of TensorFlow Serving's messages: `PredictionLog`,
@@ -59,7 +61,7 @@ def export(
     """
     version = os.path.join(folder, str(next_version(folder)))
     with files.new_folder(version) as place:
-        files.check_disk_space(place, model.size)
+        files.check_disk_space(place, model.size + GRAPH_SIZE)
         _save(model, place)
         extra = os.path.join(place, EXTRA)
         os.makedirs(extra)
@@ -131,7 +133,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
 
     Returns:
         `name`; `kind`, what it gives; `columns`, what its texts are called;
-        `texts`, how many it reads; `labels`, where it has any; `method`.
+        `texts`, how many it reads; `labels`, where it has any; `method`;
+        `max_seq_length`, at which texts are cut.
     """
     task = loaded.task
     found = {

@@ -24,7 +24,7 @@ INPUTS = ("text", "text_b", "task")
 FEATURES = ("input_ids", "input_mask", "segment_ids", "task", "question")
 # Batches that may be computed at the same time.
 PARALLEL = 2
-# What an error tells at most: names of tasks, and bytes of a name.
+# What an error tells at most: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
 
 
@@ -97,7 +97,9 @@ class TextModel(tf.Module):
     def size(self) -> int:
         """Bytes of its variables, but for texts."""
         return sum(
-            v.dtype.size * int(tf.size(v)) for v in self._model_variables
+            v.dtype.size * int(tf.size(v))
+            for v in self.variables
+            if v.dtype != tf.string
         )
 
     def _serve(
@@ -117,7 +119,7 @@ class TextModel(tf.Module):
         Raises:
             InvalidArgumentError: there are not equally many of them, no task
                 is called so, a task that reads one text was given two, or an
-                answer is no number.
+                output is no number.
         """
         sizes = [tf.size(x) for x in (text, text_b, task)]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
@@ -271,12 +273,13 @@ def _check(
     """
     first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
     word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)
+    word = tf.strings.unicode_transcode(word, "UTF-8", "UTF-8")
     message = tf.strings.join(
         [
             "row ",
             tf.strings.as_string(first + 1),
             f": {before}",
-            tf.strings.substr(word, 0, LONGEST_NAME),
+            tf.strings.substr(word, 0, LONGEST_NAME, unit="UTF8_CHAR"),
             after,
         ]
     )

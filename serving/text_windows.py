@@ -18,6 +18,9 @@ from tasks.text_task import TextTask
 # Columns of the table of readings.
 LENGTH, IS_QUESTION, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE = range(6)
 
+# What a settings file may exceed and a graph's int32 not.
+LARGEST = 2**31 - 1
+
 
 class Rows(NamedTuple):
     """Rows of texts that were tokenized.
@@ -95,7 +98,8 @@ def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
         row[MOST_TEXTS] = max(loaded.numbers_of_texts)
         if isinstance(task, Squad):
             row[IS_QUESTION] = 1
-            row[QUERY], row[STRIDE] = task.max_query_length, task.doc_stride
+            row[QUERY] = min(task.max_query_length, LARGEST)
+            row[STRIDE] = min(task.doc_stride, LARGEST)
         elif not isinstance(task, TextTask):
             raise UserError(
                 f"the task {task.name} is of a kind that cannot be exported"

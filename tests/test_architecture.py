@@ -149,6 +149,7 @@ MAY_IMPORT = {
         "serving",
         "start_tensorflow",
     },
+    "serve": {"errors", "runs", "serving", "start_tensorflow"},
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
 }
@@ -244,6 +245,7 @@ def test_flags_are_read_in_entry_points_only():
         "predict.py",
         "run_classifier.py",
         "run_squad.py",
+        "serve.py",
     }
 
 

@@ -80,6 +80,10 @@ def test_an_export(flags, export, tmp_path):
         ({"task": "nobody"}, "nobody"),
         ({"predict_batch_size": 0}, "predict_batch_size is 0, which is too"),
         ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
+        (
+            {"task": "small", "max_seq_length": 99},
+            "but the model has only 32 positions",
+        ),
         ({"output_dir": "gs://bucket/exported"}, "is no local folder"),
     ],
 )

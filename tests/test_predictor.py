@@ -299,7 +299,7 @@ def test_the_length_is_the_adapters_own_unless_another_is_given(make, bert):
     other.add(folder)
     assert other("custom", long) == other("custom", "cat " * 8)
     with pytest.raises(UserError, match="max_seq_length is 33, but the model"):
-        Predictor(bert, max_seq_length=33)
+        Predictor(bert, max_seq_length=33).add(folder)
 
 
 def test_infinite_outputs_are_refused(make, bert):

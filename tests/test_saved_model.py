@@ -6,43 +6,29 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT
-from test_asking import LIBRARY, assert_equal
+from exported_models import NAMES, make_adapters, make_parts, mixed_questions
+from tensorflow.core.protobuf import saved_model_pb2
+from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
-from tiny_artifacts import make_artifact
 
 from errors import UserError
 from serving import saved_model
-from serving.frozen_bert import FrozenBert
-from serving.loaded_task import load_task
 from serving.predictor import Predictor
-from serving.text_model import TextModel
-from tasks.restored import restore_task
 
-NAMES = ("small", "pair", "score", "squad")
+FLOAT = tf.float32.as_datatype_enum
 
 
 @pytest.fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
-    place = tmp_path_factory.mktemp("adapters")
-    for seed, name in enumerate(NAMES):
-        method, description, _ = LIBRARY[name]
-        task = restore_task(description, {}, "test")
-        make_artifact(place / name, tiny_bert, method, task, description, seed)
-    return {name: str(place / name) for name in NAMES}
+    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")
 def parts(tiny_bert, folders):
-    """A model, its BERT and its tasks."""
-    bert = FrozenBert.open(str(tiny_bert))
-    tasks = {
-        name: load_task(bert, folder, None) for name, folder in folders.items()
-    }
-    return TextModel(bert, tasks, batch_size=8), bert, tasks
+    return make_parts(tiny_bert, folders)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +40,7 @@ def exported(parts, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def questions():
-    """Rows of all tasks, in random order."""
-    rows = [
-        (name, row if isinstance(row, tuple) else (row,))
-        for name in NAMES
-        for row in LIBRARY[name][2]
-    ]
-    return [rows[n] for n in np.random.default_rng(0).permutation(len(rows))]
+    return mixed_questions()
 
 
 def load_and_ask(python, folder, questions, place):
@@ -118,12 +98,24 @@ def test_it_loads_with_the_other_tensorflow(
 
 
 def test_weights_are_variables(exported, parts):
-    assert (exported / "saved_model.pb").stat().st_size < 3_000_000
     saved = tf.train.list_variables(str(exported / "variables" / "variables"))
-    count = sum(int(np.prod(shape)) for _, shape in saved)
-    assert count > sum(
-        v.shape.num_elements() for v in parts[1].variables.values()
+    shapes = sorted(
+        tuple(shape) for name, shape in saved if "_model_variables/" in name
     )
+    model, bert, _ = parts
+    expected = sorted(tuple(tf.shape(v)) for v in model._model_variables)
+    assert shapes == expected and len(shapes) > len(bert.variables)
+    graph = saved_model_pb2.SavedModel()
+    graph.ParseFromString((exported / "saved_model.pb").read_bytes())
+    graph = graph.meta_graphs[0].graph_def
+    constants = [
+        node.attr["value"].tensor.ByteSize()
+        for nodes in (graph.node, *(f.node_def for f in graph.library.function))
+        for node in nodes
+        if node.op == "Const" and node.attr["dtype"].type == FLOAT
+    ]
+    # Less than a LayerNorm has.
+    assert constants and max(constants) < 4 * bert.config.hidden_size
 
 
 def test_what_it_says_of_its_tasks(exported, parts):
@@ -178,7 +170,7 @@ def test_many_tasks_warm_up_with_some_of_them(parts, monkeypatch):
     assert found == [names[:1], names[:2]]
 
 
-def test_versions(parts, tmp_path, monkeypatch):
+def test_versions(tmp_path):
     folder = tmp_path / "exported"
     assert saved_model.next_version(str(folder)) == 1
     for name in ("1", "9", ".10.tmp-of-a-killed-export"):

@@ -163,6 +163,7 @@ EDGES = (
     "\u00e9\u0301 \U0001f600 cat\u200b\u202fmat",
     "[SEP] cat",
     "the cat sat on the mat . " * 4000,
+    "i" * 100_000,
 )
 
 
@@ -206,6 +207,8 @@ def test_no_rows(model):
             (["a", "b"], ["", ""], ["small", "nobody"]),
             "row 2: unknown task nobody; there are: small, large, pair",
         ),
+        ((["a"], [""], [b"no\xff"]), "row 1: unknown task no\ufffd; there"),
+        ((["a"], [""], ["\u00e9" * 90]), "task " + "\u00e9" * 80 + "; there"),
         (
             (["a", "b", "c"], ["", "", "d"], ["small", "score", "small"]),
             "row 3: the task small reads one text, but text_b is not empty",
@@ -250,10 +253,24 @@ def test_an_output_that_is_no_number_is_refused(load):
     assert message in caught.value.message
 
 
-def test_a_task_alone_without_labels(load, predictor):
-    model = TextModel(*load("stsb"), batch_size=4)
-    check(model, predictor, [("stsb", ("a cat", "the dog sat"))])
-    found = model.serve(*map(tf.constant, [["a"], ["b"], ["stsb"]]))
+def test_a_task_alone_without_labels(load):
+    bert, tasks = load("stsb")
+    columns = list(map(tf.constant, [["a"], ["b"], ["stsb"]]))
+
+    def value(bias):
+        """The score from 0 to 5, of which one is added."""
+        values = dict(tasks["stsb"].values.get())
+        values["output_bias"] += bias
+        one = dataclasses.replace(tasks["stsb"], values=TaskValues(values))
+        model = TextModel(bert, {"stsb": one}, batch_size=4)
+        return float(model.serve(*columns)["value"][0])
+
+    within = value(2.0)
+    assert 1.0 < within < 4.0
+    assert value(2.5) == pytest.approx(within + 0.5, abs=1e-5)
+    assert (value(-9.0), value(9.0)) == (0.0, 5.0)
+    model = TextModel(bert, tasks, batch_size=4)
+    found = model.serve(*columns)
     assert found["scores"].shape == found["labels"].shape == (1, 0)
     assert found["label"].numpy().tolist() == [b""]
 
@@ -270,6 +287,21 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     tasks["whole"] = load_task(bert, str(folder), None)
     with pytest.raises(UserError, match=r"by full, which .* \(1 of 3 such"):
         TextModel(bert, tasks, 4)
+
+
+def test_in_bfloat16(tiny_bert, folders):
+    bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
+    names = "large", "small"
+    tasks = {name: load_task(bert, folders[name], None) for name in names}
+    model = TextModel(bert, tasks, batch_size=4)
+    predictor = Predictor(bert)
+    exact = Predictor.load(str(tiny_bert), folders)
+    for name in names:
+        predictor.add(folders[name], name)
+    questions = [("large", (TEXTS[0],)), ("small", (TEXTS[1],))]
+    check(model, predictor, questions)
+    for one, other in zip(ask(model, questions), exact.ask(questions)):
+        assert abs(one["probability"] - other["probability"]) > 1e-5
 
 
 def test_adapters_in_half_of_the_memory(load):

@@ -1,0 +1,126 @@
+r"""Answers texts over the network by a model of `export_model.py`.
+
+    python serve.py --model=exported --port=8501
+    curl localhost:8501/v1/models/adapter_bert:predict -d \
+        '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
+
+It speaks TensorFlow Serving's REST; docs/serving.md tells more.
+"""
+
+import socket
+
+import start_tensorflow  # noqa: F401
+
+import uvicorn
+from absl import flags, logging
+
+from errors import UserError
+from runs import flags as run_flags
+from serving.exported import ExportedModel
+from serving.rest import Limits, RestServer
+
+FLAGS = flags.FLAGS
+POSITIVE = (
+    "max_body_mb",
+    "max_held_mb",
+    "max_rows",
+    "max_waiting_rows",
+    "max_batch_rows",
+    "timeout_s",
+)
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    string("model", None, "The --output_dir of export_model.py.")
+    string("name", "adapter_bert", "By which clients know the model.")
+    string(
+        "host",
+        "127.0.0.1",
+        "Address to listen at; by default this machine alone can ask.",
+    )
+    integer("port", 8501, "Port to listen at; 0 for any that is free.")
+    integer("max_body_mb", 4, "Greatest request, in MB.")
+    integer("max_held_mb", 256, "Of all requests at a time, in MB.")
+    integer("max_rows", 1024, "Rows of a request.")
+    integer("max_waiting_rows", 8192, "Rows that may wait to be computed.")
+    integer("max_batch_rows", 128, "Rows of several requests computed at once.")
+    integer("timeout_s", 60, "Seconds until a request is given up.")
+
+
+def limits_from_flags() -> Limits:
+    """What the flags allow; checks the port too.
+
+    Raises:
+        UserError: one is too small or too large.
+    """
+    if not 0 <= FLAGS.port < 2**16:
+        raise UserError(f"--port is {FLAGS.port}, expected 0 to 65535")
+    for name in POSITIVE:
+        if FLAGS[name].value < 1:
+            raise UserError(f"--{name} is {FLAGS[name].value}, expected more")
+    return Limits(
+        max_body_bytes=FLAGS.max_body_mb * 10**6,
+        max_held_bytes=FLAGS.max_held_mb * 10**6,
+        max_rows=FLAGS.max_rows,
+        max_waiting_rows=max(FLAGS.max_waiting_rows, FLAGS.max_rows),
+        max_batch_rows=FLAGS.max_batch_rows,
+        timeout=FLAGS.timeout_s,
+    )
+
+
+def listen() -> socket.socket:
+    """A socket at the flags' address.
+
+    Raises:
+        UserError: it is taken, or is none of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
+        )[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
+            "choose another --host or --port"
+        ) from error
+    return found
+
+
+def main() -> None:
+    """Serves until it is told to stop."""
+    logging.set_verbosity(logging.INFO)
+    if not FLAGS.model:
+        raise UserError("--model is missing: the folder of an exported model")
+    limits = limits_from_flags()
+    listening = listen()
+    model = ExportedModel(FLAGS.model)
+    model.warm_up()
+    server = RestServer(model, FLAGS.name, limits)
+    logging.info(
+        "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
+        FLAGS.model,
+        model.version,
+        len(model.tasks),
+        FLAGS.host,
+        listening.getsockname()[1],
+        FLAGS.name,
+    )
+    uvicorn.Server(
+        uvicorn.Config(
+            server.app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=FLAGS.timeout_s,
+        )
+    ).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

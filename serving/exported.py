@@ -1,0 +1,141 @@
+"""A model that `export_model.py` has written, loaded to be asked.
+
+Nothing of BERT or of this project's methods is needed: TensorFlow alone.
+"""
+
+import os
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+import files
+from errors import UserError
+
+SIGNATURE = "serving_default"
+# Names of tasks that an error tells.
+SHOWN = 20
+
+
+class Row(NamedTuple):
+    """What is asked; UTF-8, other bytes are left out."""
+
+    text: bytes
+    text_b: bytes
+    task: bytes
+
+
+class ExportedModel:
+    """The newest version of an exported model.
+
+    Attributes:
+        version: its number.
+        tasks: what `tasks.json` says of each task, by name.
+    """
+
+    def __init__(self, folder: str):
+        """Loads the newest version in a folder.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        self.version = _newest(folder)
+        place = os.path.join(folder, self.version)
+        path = os.path.join(place, "assets.extra", "tasks.json")
+        told = files.read_object(path, "the exported model", {"tasks": list})
+        self.tasks: Dict[str, Mapping[str, Any]] = {
+            task["name"]: task for task in told["tasks"]
+        }
+        try:
+            self._loaded = tf.saved_model.load(place)
+            self._answer = self._loaded.signatures[SIGNATURE]
+        except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"{place} is no exported model, or is damaged ({first}); "
+                "export it again"
+            ) from error
+        self._place = place
+
+    def problem(self, row: Row) -> Optional[str]:
+        """What is wrong with a row, as the model itself would say it."""
+        task = self.tasks.get(row.task.decode("utf-8", "replace"))
+        if task is None:
+            known = ", ".join(list(self.tasks)[:SHOWN])
+            if len(self.tasks) > SHOWN:
+                known += f" and {len(self.tasks) - SHOWN} more"
+            shown = row.task.decode("utf-8", "replace")[:80]
+            return f"unknown task {shown}; there are: {known}"
+        if row.text_b and max(task["texts"]) < 2:
+            return (
+                f"the task {task['name']} reads one text, but text_b is not "
+                "empty"
+            )
+        return None
+
+    def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+        """Answers rows, each as a JSON object.
+
+        Args:
+            rows: without a `problem`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an answer is no number.
+        """
+        columns = {
+            name: tf.constant([getattr(row, name) for row in rows], tf.string)
+            for name in Row._fields
+        }
+        found = {
+            name: _plain(values.numpy().tolist())
+            for name, values in self._answer(**columns).items()
+        }
+        names = sorted(found)
+        return [
+            dict(zip(names, of_row))
+            for of_row in zip(*(found[name] for name in names))
+        ]
+
+    def warm_up(self) -> None:
+        """Answers a row of each task, so that the first client waits less."""
+        self.answers(
+            [
+                Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
+                for name, task in self.tasks.items()
+            ]
+        )
+
+    def signature(self) -> Dict[str, Any]:
+        """The inputs and outputs, as JSON of TensorFlow's `SignatureDef`."""
+        saved = saved_model_pb2.SavedModel()
+        path = os.path.join(self._place, "saved_model.pb")
+        saved.ParseFromString(files.read_bytes(path, "the exported model"))
+        found = saved.meta_graphs[0].signature_def[SIGNATURE]
+        return json_format.MessageToDict(
+            found, preserving_proto_field_name=True
+        )
+
+
+def _newest(folder: str) -> str:
+    """The greatest number that is the name of a folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    versions = [n for n in names if re.fullmatch("[1-9][0-9]*", n)]
+    if not versions:
+        raise UserError(
+            f"{folder} holds no version of an exported model; pass the "
+            "--output_dir of export_model.py"
+        )
+    return max(versions, key=int)
+
+
+def _plain(value: Any) -> Any:
+    """The same with text for bytes."""
+    if isinstance(value, list):
+        return [_plain(x) for x in value]
+    return value.decode() if isinstance(value, bytes) else value

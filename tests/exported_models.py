@@ -1,0 +1,40 @@
+"""A small exported model: its adapters, its parts, what it may be asked."""
+
+import numpy as np
+from test_asking import LIBRARY
+from tiny_artifacts import make_artifact
+
+from serving.frozen_bert import FrozenBert
+from serving.loaded_task import load_task
+from serving.text_model import TextModel
+from tasks.restored import restore_task
+
+NAMES = ("small", "pair", "score", "squad")
+
+
+def make_adapters(bert, place):
+    """Writes adapters of several methods and heads; their folders by name."""
+    for seed, name in enumerate(NAMES):
+        method, description, _ = LIBRARY[name]
+        task = restore_task(description, {}, "test")
+        make_artifact(place / name, bert, method, task, description, seed)
+    return {name: str(place / name) for name in NAMES}
+
+
+def make_parts(bert, folders):
+    """A model, its BERT and its tasks, as `saved_model.export` takes them."""
+    bert = FrozenBert.open(str(bert))
+    tasks = {
+        name: load_task(bert, folder, None) for name, folder in folders.items()
+    }
+    return TextModel(bert, tasks, batch_size=8), bert, tasks
+
+
+def mixed_questions():
+    """(task, texts) of rows of all tasks, in random order."""
+    rows = [
+        (name, row if isinstance(row, tuple) else (row,))
+        for name in NAMES
+        for row in LIBRARY[name][2]
+    ]
+    return [rows[n] for n in np.random.default_rng(0).permutation(len(rows))]

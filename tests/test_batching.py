@@ -1,0 +1,121 @@
+"""Requests are computed together, in order, and none disturbs another."""
+
+import asyncio
+import threading
+
+import pytest
+
+from serving.batching import Batcher, Overloaded
+
+pytestmark = pytest.mark.newer_stack
+
+
+class Computer:
+    """Doubles numbers, as slowly as the test wants; fails at negative ones."""
+
+    def __init__(self):
+        self.batches = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def __call__(self, rows):
+        self.batches.append(list(rows))
+        assert self.may_go.wait(10)
+        if min(rows) < 0:
+            raise ValueError(f"negative: {min(rows)}")
+        return [2 * row for row in rows]
+
+
+def run(test, max_batch=4, max_waiting=100):
+    """Runs a test with a computer and a batcher in a loop of its own."""
+
+    async def main():
+        computer = Computer()
+        batcher = Batcher(computer, max_batch, max_waiting)
+        await test(computer, batcher)
+        await asyncio.wait_for(batcher.close(), 10)
+        assert batcher.waiting == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def hold(computer, batcher):
+    """A request that is being computed until the computer may go on."""
+    computer.may_go.clear()
+    first = asyncio.ensure_future(batcher.ask([0]))
+    while not computer.batches:
+        await asyncio.sleep(0.001)
+    return first
+
+
+def test_requests_that_wait_are_computed_together():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        rest = [asyncio.ensure_future(batcher.ask([n, n])) for n in (1, 2, 3)]
+        rest.append(asyncio.ensure_future(batcher.ask([4] * 9)))
+        await asyncio.sleep(0)
+        assert batcher.waiting == 1 + 6 + 9
+        computer.may_go.set()
+        assert await first == [0]
+        assert await asyncio.gather(*rest) == [[2, 2], [4, 4], [6, 6], [8] * 9]
+        assert computer.batches == [[0], [1, 1, 2, 2], [3, 3], [4] * 9]
+        assert await batcher.ask([]) == []
+
+    run(test)
+
+
+def test_more_than_may_wait_is_refused():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        second = asyncio.ensure_future(batcher.ask([1, 1]))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="3 rows are waiting, of at most"):
+            await batcher.ask([2])
+        computer.may_go.set()
+        assert (await first, await second) == ([0], [2, 2])
+        assert await batcher.ask([2]) == [4]
+
+    run(test, max_waiting=3)
+
+
+def test_a_request_that_fails_disturbs_no_other():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        rest = [asyncio.ensure_future(batcher.ask([n])) for n in (1, -2, 3)]
+        await asyncio.sleep(0)
+        computer.may_go.set()
+        await first
+        found = await asyncio.gather(*rest, return_exceptions=True)
+        assert (found[0], found[2]) == ([2], [6])
+        assert str(found[1]) == "negative: -2"
+
+    run(test)
+
+
+def test_what_nobody_waits_for_is_not_computed():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        gone = asyncio.ensure_future(batcher.ask([7]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        kept = asyncio.ensure_future(batcher.ask([8]))
+        # Its turn has come, its client goes.
+        first.cancel()
+        await asyncio.sleep(0)
+        computer.may_go.set()
+        assert await kept == [16]
+        assert computer.batches == [[0], [8]]
+
+    run(test)
+
+
+def test_what_was_accepted_is_computed_before_the_end():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        second = asyncio.ensure_future(batcher.ask([1]))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, computer.may_go.set)
+        await batcher.close()
+        assert (await first, await second) == ([0], [2])
+
+    run(test)

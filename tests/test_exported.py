@@ -1,0 +1,96 @@
+"""An exported model that is loaded to be asked."""
+
+import json
+import shutil
+
+import pytest
+import tensorflow as tf
+from exported_models import NAMES, make_adapters, make_parts, mixed_questions
+from test_asking import assert_equal
+from test_text_model import as_answer, as_numbers
+
+from errors import UserError
+from serving import saved_model
+from serving.exported import ExportedModel, Row
+from serving.predictor import Predictor
+
+pytestmark = pytest.mark.newer_stack
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_bert, tmp_path_factory):
+    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_bert, folders, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    saved_model.export(*make_parts(tiny_bert, folders), str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(exported):
+    return ExportedModel(str(exported))
+
+
+def as_row(name, texts):
+    return Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
+
+
+def test_answers_are_those_of_the_predictor(model, tiny_bert, folders):
+    questions = mixed_questions()
+    rows = [as_row(*question) for question in questions]
+    expected = Predictor.load(str(tiny_bert), folders).ask(questions)
+    assert [model.problem(row) for row in rows] == [None] * len(rows)
+    found = model.answers(rows)
+    for one, answer in zip(found, expected):
+        assert_equal(as_answer(one), as_numbers(answer))
+    # A server writes them as JSON.
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert len(found) == len(expected)
+
+
+def test_problems_are_those_that_the_model_would_have(model):
+    assert list(model.tasks) == list(NAMES)
+    model.warm_up()
+    for row in (
+        Row(b"a", b"", b"no\xff"),
+        Row(b"a", b"", "\u00e9".encode() * 90),
+        Row(b"a", b"b", b"small"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            model.answers([row])
+        assert f"row 1: {model.problem(row)}" in caught.value.message
+
+
+def test_the_newest_version_is_taken(exported, tmp_path):
+    for version in ("2", "10"):
+        shutil.copytree(exported / "1", tmp_path / version)
+    (tmp_path / ".11.tmp-of-a-killed-export").mkdir()
+    model = ExportedModel(str(tmp_path))
+    assert model.version == "10"
+    signature = model.signature()
+    assert set(signature["inputs"]) == {"text", "text_b", "task"}
+    assert signature["outputs"]["label"]["dtype"] == "DT_STRING"
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        ("1/saved_model.pb", "1 is no exported model, or is damaged"),
+        ("1/variables/variables.index", "1 is no exported model, or is dam"),
+        ("1/assets.extra/tasks.json", "tasks.json"),
+        ("1", "holds no version of an exported model"),
+    ],
+)
+def test_what_is_no_exported_model(exported, tmp_path, spoil, message):
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    path = folder / spoil
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.write_bytes(b"\x00\xff")
+    with pytest.raises(UserError, match=message):
+        ExportedModel(str(folder))

@@ -1,0 +1,346 @@
+"""TensorFlow Serving's REST: what is answered, what is refused, and how."""
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import tensorflow as tf
+import uvicorn
+
+from serving.exported import ExportedModel
+from serving.rest import Limits, Refused, RestServer, read_rows
+
+pytestmark = pytest.mark.newer_stack
+
+PREDICT = "/v1/models/tiny:predict"
+LIMITS = Limits(
+    max_body_bytes=2000,
+    max_held_bytes=5000,
+    max_rows=5,
+    max_waiting_rows=6,
+    max_batch_rows=4,
+    timeout=5.0,
+)
+
+
+class Echo(ExportedModel):
+    """Tells what it was asked, when it may; `broken` is an answer of none."""
+
+    def __init__(self):
+        self.version = "3"
+        self.tasks = {
+            name: {"name": name, "texts": [texts]}
+            for name, texts in (("one", 1), ("two", 2), ("broken", 1))
+        }
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.asked = []
+
+    def answers(self, rows):
+        self.asked += rows
+        assert self.may_go.wait(10)
+        if any(row.task == b"broken" for row in rows):
+            raise tf.errors.InvalidArgumentError(None, None, "no number\nat")
+        return [
+            {"echo": row.text.decode(), "n": len(row.text_b)} for row in rows
+        ]
+
+    def signature(self):
+        return {"method_name": "tensorflow/serving/predict"}
+
+
+class Server:
+    """A server in a thread."""
+
+    def __init__(self, limits=LIMITS):
+        self.model = Echo()
+        self.socket = socket.socket()
+        self.socket.bind(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        app = RestServer(self.model, "tiny", limits).app
+        self.server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        self.thread = threading.Thread(
+            target=self.server.run, args=([self.socket],)
+        )
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+
+    def close(self):
+        self.server.should_exit = True
+        self.thread.join()
+        self.socket.close()
+
+    def send(self, body, method="POST", path=PREDICT):
+        """A connection on which a request was sent."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        text = body if isinstance(body, (str, bytes)) else json.dumps(body)
+        connection.request(method, path, text)
+        return connection
+
+    def ask(self, *arguments, **options):
+        """The code and the content of an answer."""
+        with contextlib.closing(self.send(*arguments, **options)) as connection:
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, json.loads(content)
+
+    def rows(self, *tasks):
+        return {"instances": [{"task": t, "text": "x"} for t in tasks]}
+
+    def wait_for(self, count):
+        """Until so many rows were given to the model."""
+        until = time.monotonic() + 10
+        while len(self.model.asked) < count:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slow():
+    """A server whose model waits."""
+    made = Server()
+    made.model.may_go.clear()
+    yield made
+    made.model.may_go.set()
+    made.close()
+
+
+def test_rows_and_columns(server):
+    instances = [
+        {"task": "two", "text": "\u00e9", "text_b": "abc"},
+        {"task": "one", "text": {"b64": base64.b64encode(b"cat").decode()}},
+    ]
+    expected = [{"echo": "\u00e9", "n": 3}, {"echo": "cat", "n": 0}]
+    asked = {"instances": instances, "signature_name": "serving_default"}
+    assert server.ask(asked) == (200, {"predictions": expected})
+    path = "/v1/models/tiny/versions/3:predict"
+    found = server.ask({"instances": instances}, path=path)
+    assert found == (200, {"predictions": expected})
+    columns = {"task": ["two", "one"], "text": ["\u00e9", "cat"]}
+    found = server.ask({"inputs": {**columns, "text_b": ["abc", ""]}})
+    assert found == (200, {"outputs": {"echo": ["\u00e9", "cat"], "n": [3, 0]}})
+    assert server.ask({"instances": []}) == (200, {"predictions": []})
+
+
+def test_what_is_served(server):
+    code, found = server.ask("", "GET", "/v1/models/tiny")
+    (status,) = found["model_version_status"]
+    assert (code, status["version"], status["state"]) == (200, "3", "AVAILABLE")
+    assert server.ask("", "GET", "/v1/models/tiny/versions/3") == (code, found)
+    code, found = server.ask("", "GET", "/v1/models/tiny/metadata")
+    assert (code, found["model_spec"]["version"]) == (200, "3")
+    signatures = found["metadata"]["signature_def"]["signature_def"]
+    assert signatures["serving_default"] == server.model.signature()
+
+
+@pytest.mark.parametrize(
+    "path, method, code",
+    [
+        ("/v1/models/other:predict", "POST", 404),
+        ("/v1/models/tiny/versions/4:predict", "POST", 404),
+        ("/v1/models/tiny/versions/4", "GET", 404),
+        ("/v1/models/other/metadata", "GET", 404),
+        ("/v1/nothing", "GET", 404),
+        ("/", "POST", 404),
+        (PREDICT, "GET", 404),
+        ("/metrics", "POST", 405),
+    ],
+)
+def test_what_is_not_there(server, path, method, code):
+    found, body = server.ask(server.rows("one"), method, path)
+    assert found == code and list(body) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("", "the body is no JSON"),
+        ("{", "the body is no JSON"),
+        (b"\xff\xfe\x00", "the body is no JSON"),
+        ("[" * 1900, "the body is no JSON"),
+        ("[]", "the body is no JSON object"),
+        ({}, 'expected either "instances" or "inputs"'),
+        ({"instances": [], "inputs": {}}, "expected either"),
+        ({"instances": [], "other": 1}, "the body has an unknown 'other'"),
+        ({"instances": {}}, '"instances" is no list'),
+        ({"instances": [1]}, "row 1 is no object"),
+        ({"inputs": []}, '"inputs" is no object of lists'),
+        ({"inputs": {"task": "one"}}, '"inputs" is no object of lists'),
+        ({"inputs": {}}, "not equally long"),
+        ({"inputs": {"task": ["one"], "text": []}}, "not equally long"),
+        ({"instances": [], "signature_name": "eval"}, "unknown signature_name"),
+        ({"instances": [{"task": "one"}]}, "row 1: text is missing"),
+        ({"instances": [{"text": "a"}]}, "row 1: task is missing"),
+        ({"instances": [{"task": "one", "text": 1}]}, "row 1: text is no text"),
+        (
+            {"instances": [{"task": "one", "text": {"b64": "?"}}]},
+            "row 1: text is no base64",
+        ),
+        (
+            {"instances": [{"task": "one", "text": {"b64": 1}}]},
+            "row 1: text is no base64",
+        ),
+        (
+            {"instances": [{"task": "one", "text": "\ud800"}]},
+            "row 1: text holds half a character",
+        ),
+        (
+            {"instances": [{"task": "one", "text": "a", "txt": "b"}]},
+            "row 1 has an unknown 'txt'; expected text, text_b, task",
+        ),
+        (
+            {"instances": [{"task": "nobody", "text": "a"}]},
+            "row 1: unknown task nobody; there are: one, two, broken",
+        ),
+        (
+            {"instances": [{"task": "one", "text": "a", "text_b": "b"}]},
+            "row 1: the task one reads one text, but text_b is not empty",
+        ),
+        (
+            {"instances": [{"task": "one", "text": "a"}] * 6},
+            "6 rows, of at most 5",
+        ),
+        ({"instances": [{"task": "broken", "text": "a"}]}, "no number"),
+    ],
+)
+def test_what_is_asked_wrongly(server, body, message):
+    code, found = server.ask(body)
+    assert code == 400 and list(found) == ["error"]
+    assert message in found["error"] and "\n" not in found["error"]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["instances", "inputs", "text", "task", "b64"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["instances", "inputs", "text", "text_b", "task", "b64"]
+            )
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.given(JSON.map(json.dumps).map(str.encode) | st.binary())
+def test_any_body_is_read_or_refused(body):
+    try:
+        rows, _ = read_rows(body, 5)
+    except Refused as refused:
+        assert refused.status == 400 and refused.message
+    else:
+        assert all(isinstance(value, bytes) for row in rows for value in row)
+
+
+def test_too_long_a_body_is_refused(server):
+    code, found = server.ask("x" * 2001)
+    assert (code, found) == (413, {"error": "more than 2000 bytes"})
+
+
+def test_too_many_bodies_are_refused(slow):
+    big = {"instances": [{"task": "one", "text": "x" * 1800}]}
+    held = [slow.send(big) for _ in range(2)]
+    slow.wait_for(1)
+    while slow.ask("", "GET", "/v1/models/tiny")[0] != 200:
+        pass
+    code, found = slow.ask(big)
+    assert (code, found["error"]) == (429, "too many requests are being read")
+    slow.model.may_go.set()
+    assert [c.getresponse().status for c in held] == [200, 200]
+    assert slow.ask(big)[0] == 200
+
+
+def test_too_many_rows_are_refused_until_there_is_room(slow):
+    first = slow.send(slow.rows("one"))
+    slow.wait_for(1)
+    second = slow.send(slow.rows(*["one"] * 5))
+    until = time.monotonic() + 10
+    while b"waiting_rows 6.0" not in metrics(slow):
+        assert time.monotonic() < until
+    with contextlib.closing(slow.send(slow.rows("one"))) as refused:
+        response = refused.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (429, "1")
+        assert b"6 rows are waiting" in response.read()
+    slow.model.may_go.set()
+    assert first.getresponse().status == second.getresponse().status == 200
+    assert slow.ask(slow.rows("one"))[0] == 200
+
+
+def metrics(server):
+    with contextlib.closing(server.send("", "GET", "/metrics")) as connection:
+        return connection.getresponse().read()
+
+
+def test_metrics(server):
+    server.ask(server.rows("two", "two"))
+    server.ask(server.rows("nobody"))
+    found = metrics(server).decode()
+    assert 'adapter_bert_rows_total{task="two"}' in found
+    assert 'adapter_bert_requests_total{code="400"}' in found
+    assert "nobody" not in found
+    for name in ("request_seconds_count", "batch_rows_bucket", "waiting_rows"):
+        assert f"adapter_bert_{name}" in found
+
+
+def test_clients_that_go_away_are_not_computed(slow):
+    first = slow.send(slow.rows("one"))
+    slow.wait_for(1)
+    gone = [slow.send(slow.rows("two")) for _ in range(3)]
+    until = time.monotonic() + 10
+    while b"waiting_rows 4.0" not in metrics(slow):
+        assert time.monotonic() < until
+    for connection in gone:
+        connection.close()
+    while b'code="499"} 3.0' not in metrics(slow):
+        assert time.monotonic() < until
+    slow.model.may_go.set()
+    assert first.getresponse().status == 200
+    assert [row.task for row in slow.model.asked] == [b"one"]
+
+
+def test_what_was_accepted_is_answered_before_the_end(slow):
+    held = [slow.send(slow.rows("one")) for _ in range(3)]
+    slow.wait_for(1)
+    until = time.monotonic() + 10
+    while b"waiting_rows 3.0" not in metrics(slow):
+        assert time.monotonic() < until
+    slow.server.should_exit = True
+    time.sleep(0.3)
+    with pytest.raises(OSError):
+        slow.ask(slow.rows("one"))
+    slow.model.may_go.set()
+    assert [c.getresponse().status for c in held] == [200] * 3
+
+
+def test_no_answer_in_time():
+    server = Server(Limits(2000, 5000, 5, 6, 4, timeout=0.2))
+    server.model.may_go.clear()
+    code, found = server.ask(server.rows("one"))
+    assert (code, found["error"]) == (504, "no answer within 0.2 seconds")
+    server.model.may_go.set()
+    assert server.ask(server.rows("one"))[0] == 200
+    server.close()

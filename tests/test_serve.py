@@ -1,0 +1,153 @@
+"""`serve.py` as its operator runs it, and as many clients ask it at once."""
+
+import concurrent.futures
+import http.client
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, entry_point, own_lines, run_process
+from exported_models import make_adapters, make_parts, mixed_questions
+from test_asking import assert_equal
+from test_text_model import as_answer, as_numbers
+
+import serve
+from errors import UserError
+from serving import saved_model
+from serving.predictor import Predictor
+
+pytestmark = pytest.mark.newer_stack
+
+CLIENTS, REQUESTS = 16, 12
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_bert, tmp_path_factory):
+    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_bert, folders, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    saved_model.export(*make_parts(tiny_bert, folders), str(folder))
+    return folder
+
+
+@pytest.fixture
+def running(exported):
+    """A server's process and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "serve.py", f"--model={exported}", "--port=0"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines = iter(process.stderr.readline, "")
+    address = re.compile(r"http://127\.0\.0\.1:(\d+)/v1/models/adapter_bert")
+    (port,) = next(
+        found.groups() for found in map(address.search, lines) if found
+    )
+    yield process, int(port)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def ask(port, instances):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = json.dumps({"instances": instances})
+    connection.request("POST", "/v1/models/adapter_bert:predict", body)
+    response = connection.getresponse()
+    found = json.loads(response.read())
+    connection.close()
+    return response.status, found
+
+
+def leave(port, body):
+    """Sends a part of a request, or all of it, and goes away."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        head = "POST /v1/models/adapter_bert:predict HTTP/1.1\r\nHost: a\r\n"
+        head += f"Content-Length: {len(body) + 9}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        # The connection is reset, not closed in order.
+        linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def test_many_clients_of_which_some_go_away(running, tiny_bert, folders):
+    process, port = running
+    questions = mixed_questions()
+    expected = Predictor.load(str(tiny_bert), folders).ask(questions)
+    instances = [
+        dict(zip(("text", "text_b"), texts), task=name)
+        for name, texts in questions
+    ]
+
+    def client(seed):
+        chance = random.Random(seed)
+        for _ in range(REQUESTS):
+            places = range(len(questions))
+            chosen = chance.choices(places, k=chance.randint(1, 9))
+            asked = [instances[n] for n in chosen]
+            kind = chance.random()
+            if kind < 0.2:
+                leave(port, json.dumps({"instances": asked}).encode())
+            elif kind < 0.3:
+                assert ask(port, [{"task": "nobody", "text": "a"}])[0] == 400
+            else:
+                status, found = ask(port, asked)
+                assert status == 200
+                assert len(found["predictions"]) == len(asked)
+                for one, n in zip(found["predictions"], chosen):
+                    assert_equal(as_answer(one), as_numbers(expected[n]))
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        assert all(pool.map(client, range(CLIENTS)))
+
+    # It is told to stop, and stops.
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) in (0, -signal.SIGTERM)
+    assert "Traceback" not in process.stderr.read()
+
+
+@pytest.fixture
+def run():
+    with entry_point(serve) as run:
+        yield run
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({"model": ""}, "--model is missing"),
+        ({"max_rows": 0}, "--max_rows is 0, expected more"),
+        ({"host": "nowhere.invalid"}, "cannot listen at nowhere.invalid"),
+        ({"port": 70000}, "--port is 70000, expected 0 to 65535"),
+        ({"model": "tests"}, "tests holds no version of an exported model"),
+    ],
+)
+def test_what_cannot_be_served(run, flags, message):
+    with pytest.raises(UserError, match=message):
+        run(**{"model": "tests", "port": 0, **flags})
+
+
+def test_a_port_that_is_taken(exported):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run_process(
+            f"--model={exported}",
+            f"--port={port}",
+            program="serve.py",
+            check=False,
+        )
+    assert done.returncode == 1
+    (line,) = own_lines(done.stderr)
+    assert f"cannot listen at 127.0.0.1, port {port}" in line
