@@ -7,6 +7,7 @@ r"""Answers texts over the network by a model of `export_model.py`.
 It speaks TensorFlow Serving's REST; docs/serving.md tells more.
 """
 
+import re
 import socket
 
 import start_tensorflow  # noqa: F401
@@ -50,13 +51,17 @@ def define_flags() -> None:
 
 
 def limits_from_flags() -> Limits:
-    """What the flags allow; checks the port too.
+    """What the flags allow; checks name and port too.
 
     Raises:
         UserError: one is too small or too large.
     """
     if not 0 <= FLAGS.port < 2**16:
         raise UserError(f"--port is {FLAGS.port}, expected 0 to 65535")
+    if not re.fullmatch(r"[\w.-]+", FLAGS.name, re.ASCII):
+        raise UserError(
+            f"--name is {FLAGS.name!r}, expected letters, digits, _ . -"
+        )
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected more")

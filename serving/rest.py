@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from serving.batching import Batcher, Overloaded
 from serving.exported import SIGNATURE, ExportedModel, Row
+from serving.page import page_routes
 
 # Rows of a batch, as bounds of a histogram.
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -103,7 +104,8 @@ class RestServer:
         self._batcher: Any = None
         one = "/v1/models/{name}"
         version = "/v1/models/{name}/versions/{version}"
-        routes = [Route("/metrics", self._tell_metrics)]
+        routes = page_routes(model, name, limits.max_rows)
+        routes.append(Route("/metrics", self._tell_metrics))
         for path in (version, one):
             routes += [
                 Route(f"{path}:predict", self._predict, methods=["POST"]),

@@ -59,8 +59,8 @@ class Echo(ExportedModel):
 class Server:
     """A server in a thread."""
 
-    def __init__(self, limits=LIMITS):
-        self.model = Echo()
+    def __init__(self, limits=LIMITS, model=None):
+        self.model = model or Echo()
         self.socket = socket.socket()
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
@@ -156,7 +156,7 @@ def test_what_is_served(server):
         ("/v1/models/tiny/versions/4", "GET", 404),
         ("/v1/models/other/metadata", "GET", 404),
         ("/v1/nothing", "GET", 404),
-        ("/", "POST", 404),
+        ("/", "POST", 405),
         (PREDICT, "GET", 404),
         ("/metrics", "POST", 405),
     ],

@@ -126,6 +126,7 @@ def run():
     "flags, message",
     [
         ({"model": ""}, "--model is missing"),
+        ({"name": "a/b"}, "--name is 'a/b', expected letters"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"host": "nowhere.invalid"}, "cannot listen at nowhere.invalid"),
         ({"port": 70000}, "--port is 70000, expected 0 to 65535"),
