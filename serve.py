@@ -21,6 +21,8 @@ from serving.exported import ExportedModel
 from serving.rest import Limits, RestServer
 
 FLAGS = flags.FLAGS
+# Connections that wait to be accepted.
+BACKLOG = 2048
 POSITIVE = (
     "max_body_mb",
     "max_held_mb",
@@ -42,7 +44,7 @@ def define_flags() -> None:
         "Address to listen at; by default this machine alone can ask.",
     )
     integer("port", 8501, "Port to listen at; 0 for any that is free.")
-    integer("max_body_mb", 4, "Greatest request, in MB.")
+    integer("max_body_mb", 1, "Greatest request, in MB.")
     integer("max_held_mb", 256, "Of all requests at a time, in MB.")
     integer("max_rows", 1024, "Rows of a request.")
     integer("max_waiting_rows", 8192, "Rows that may wait to be computed.")
@@ -106,6 +108,8 @@ def main() -> None:
     model = ExportedModel(FLAGS.model)
     model.warm_up()
     server = RestServer(model, FLAGS.name, limits)
+    # From now on clients wait; before, they are refused.
+    listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
         FLAGS.model,
@@ -121,6 +125,7 @@ def main() -> None:
             log_config=None,
             access_log=False,
             lifespan="on",
+            backlog=BACKLOG,
             timeout_graceful_shutdown=FLAGS.timeout_s,
         )
     ).run(sockets=[listening])

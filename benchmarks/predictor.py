@@ -56,6 +56,7 @@ def write_artifacts(
     table = task_model.list_parameters(
         bert.config, parse(method), task.build_head
     )
+    length = min(128, bert.config.max_position_embeddings)
     found = []
     for number in range(count):
         rng = np.random.default_rng(number)
@@ -75,7 +76,7 @@ def write_artifacts(
                 "base": bert.base.describe(),
                 "tokenizer": bert.tokenizer().describe(),
                 "bert_config": dataclasses.asdict(bert.config),
-                "training": {"max_seq_length": 128},
+                "training": {"max_seq_length": length},
             },
             values,
         )

@@ -109,12 +109,11 @@ class Browser:
                 time.sleep(0.1)
         self.session = f"/{found['sessionId']}"
 
-    def __call__(self, path, body):
+    def __call__(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         with contextlib.closing(connection):
-            connection.request(
-                "POST", f"/session{self.session}{path}", json.dumps(body)
-            )
+            path = f"/session{self.session}{path}"
+            connection.request(method, path, json.dumps(body))
             found = json.loads(connection.getresponse().read())["value"]
         assert not (isinstance(found, dict) and "error" in found), found
         return found
@@ -153,6 +152,8 @@ class Browser:
         )
 
     def close(self):
+        # It would leave Chromium behind.
+        self("", None, "DELETE")
         self.driver.terminate()
         self.driver.wait()
 
