@@ -113,7 +113,8 @@ class Browser:
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         with contextlib.closing(connection):
             path = f"/session{self.session}{path}"
-            connection.request(method, path, json.dumps(body))
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text)
             found = json.loads(connection.getresponse().read())["value"]
         assert not (isinstance(found, dict) and "error" in found), found
         return found
