@@ -1,6 +1,7 @@
 """A model that `export_model.py` has written, loaded to be asked.
 
-Nothing of BERT or of this project's methods is needed: TensorFlow alone.
+Nothing of BERT or of this project's methods is needed: TensorFlow alone. What
+such a model is called and how it is laid out is said here.
 """
 
 import os
@@ -15,16 +16,31 @@ import files
 from errors import UserError
 
 SIGNATURE = "serving_default"
-# Names of tasks that an error tells.
-SHOWN = 20
+# Where TensorFlow leaves room for what is not its own.
+EXTRA, TASKS = "assets.extra", "tasks.json"
+# What an error tells at most: names of tasks, and characters of a name.
+SHOWN, LONGEST_NAME = 20, 80
 
 
 class Row(NamedTuple):
-    """What is asked; UTF-8, other bytes are left out."""
+    """What is asked, the model's inputs; UTF-8, other bytes are left out."""
 
     text: bytes
     text_b: bytes
     task: bytes
+
+
+def is_version(name: str) -> bool:
+    """Whether a file's name is that of a model's version."""
+    return bool(re.fullmatch("[1-9][0-9]*", name))
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The names of tasks, as an error tells them."""
+    shown = ", ".join(names[:SHOWN])
+    if len(names) > SHOWN:
+        shown += f" and {len(names) - SHOWN} more"
+    return shown
 
 
 class ExportedModel:
@@ -43,7 +59,7 @@ class ExportedModel:
         """
         self.version = _newest(folder)
         place = os.path.join(folder, self.version)
-        path = os.path.join(place, "assets.extra", "tasks.json")
+        path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, "the exported model", {"tasks": list})
         self.tasks: Dict[str, Mapping[str, Any]] = {
             task["name"]: task for task in told["tasks"]
@@ -63,11 +79,9 @@ class ExportedModel:
         """What is wrong with a row, as the model itself would say it."""
         task = self.tasks.get(row.task.decode("utf-8", "replace"))
         if task is None:
-            known = ", ".join(list(self.tasks)[:SHOWN])
-            if len(self.tasks) > SHOWN:
-                known += f" and {len(self.tasks) - SHOWN} more"
-            shown = row.task.decode("utf-8", "replace")[:80]
-            return f"unknown task {shown}; there are: {known}"
+            name = row.task.decode("utf-8", "replace")[:LONGEST_NAME]
+            known = shown_names(list(self.tasks))
+            return f"unknown task {name}; there are: {known}"
         if row.text_b and max(task["texts"]) < 2:
             return (
                 f"the task {task['name']} reads one text, but text_b is not "
@@ -125,7 +139,7 @@ def _newest(folder: str) -> str:
         UserError: there is none.
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    versions = [n for n in names if re.fullmatch("[1-9][0-9]*", n)]
+    versions = list(filter(is_version, names))
     if not versions:
         raise UserError(
             f"{folder} holds no version of an exported model; pass the "

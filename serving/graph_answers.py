@@ -76,7 +76,7 @@ class GraphAnswers(tf.Module):
             UserError: as `kind_of`.
         """
         kinds = list(map(kind_of, tasks))
-        self._kind = _keep(np.array(kinds))
+        self._kind = keep(np.array(kinds))
         self._heads = {
             kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
             for kind in KINDS.values()
@@ -95,10 +95,10 @@ class GraphAnswers(tf.Module):
                 scale[number] = task.scale
         self._widest = widest
         # Whatever is padding reads an empty one.
-        self._labels = _keep(np.array(labels + [""] * (widest + 1)))
-        self._first_label, self._scale = _keep(first), _keep(scale)
+        self._labels = keep(np.array(labels + [""] * (widest + 1)))
+        self._first_label, self._scale = keep(first), keep(scale)
         counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
-        self._label_count = _keep(np.array(counts, np.int32))
+        self._label_count = keep(np.array(counts, np.int32))
         questions = [
             (number, loaded.task)
             for number, loaded in enumerate(tasks)
@@ -234,6 +234,6 @@ class GraphAnswers(tf.Module):
         return fields
 
 
-def _keep(values: np.ndarray) -> tf.Variable:
-    """A variable; of strings, UTF-8."""
+def keep(values: np.ndarray) -> tf.Variable:
+    """A variable of numbers or, as UTF-8, of texts."""
     return tf.Variable(values, trainable=False)

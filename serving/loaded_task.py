@@ -115,8 +115,11 @@ def load_task(
     positions = bert.config.max_position_embeddings
     length = max_seq_length or trained_with or positions
     if length > positions:
+        setting = f"{source}: training.max_seq_length"
+        if max_seq_length:
+            setting = "--max_seq_length"
         raise UserError(
-            f"--max_seq_length is {length}, but the model has only {positions} "
+            f"{setting} is {length}, but the model has only {positions} "
             "positions"
         )
     if length < task.least_length:

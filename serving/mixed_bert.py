@@ -235,12 +235,8 @@ class MixedBert:
     def _make_function(self) -> Any:
         """The same as a function, which is traced when called."""
         model = self.model()
-        names = "input_ids", "input_mask", "segment_ids", "task", "question"
-        numbers = tf.TensorSpec([None, None], tf.int32)
 
-        @tf.function(
-            input_signature=[dict.fromkeys(names, numbers)], autograph=False
-        )
+        @tf.function(input_signature=[mixed_model.FEATURES], autograph=False)
         def compute(batch):
             return self._bert.predict(model, batch)
 

@@ -16,6 +16,11 @@ from task_model import BuildHead
 # Where a task's values lie: columns of the table of places.
 METHOD, METHOD_ROW, HEAD, HEAD_ROW, OWN_ROW = range(5)
 PLACES = 5
+# What the model reads, int32 [N, T], of the last two [N, K].
+FEATURES = dict.fromkeys(
+    ("input_ids", "input_mask", "segment_ids", "task", "question"),
+    tf.TensorSpec([None, None], tf.int32),
+)
 
 
 @dataclasses.dataclass(frozen=True)

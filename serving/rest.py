@@ -118,6 +118,7 @@ class RestServer:
             exception_handlers={
                 HTTPException: _refuse_http,
                 Refused: _refuse,
+                Exception: _fail,
             },
         )
 
@@ -200,7 +201,7 @@ class RestServer:
             rows, is_columns, answers = await asyncio.wait_for(
                 self._compute_request(request, held), self._limits.timeout
             )
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except asyncio.TimeoutError as error:
             raise Refused(
                 504, f"no answer within {self._limits.timeout:g} seconds"
             ) from error
@@ -279,6 +280,11 @@ async def _until_gone(request: Request) -> None:
 async def _refuse(request: Request, error: Exception) -> Response:
     headers = {"Retry-After": RETRY_AFTER} if error.status == 429 else None
     return JSONResponse({"error": error.message}, error.status, headers)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """What the client is told of a defect; the log has the traceback."""
+    return JSONResponse({"error": "the server has failed"}, 500)
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

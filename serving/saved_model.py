@@ -9,7 +9,6 @@ to warm-up.
 """
 
 import os
-import re
 import sys
 import unicodedata
 from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
@@ -20,14 +19,13 @@ from absl import logging
 
 import files
 from errors import UserError
+from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
 from serving.loaded_task import LoadedTask
-from serving.text_model import INPUTS, TextModel
+from serving.text_model import TextModel
 from tasks.text_classification import TextClassification
 
-EXTRA = "assets.extra"
-SIGNATURE = "serving_default"
 # Bytes of the graph, and more.
 GRAPH_SIZE = 2**24
 # Rows of the greatest request that warms a server up.
@@ -75,7 +73,7 @@ def export(
                 "unicode": unicodedata.unidata_version,
             },
         }
-        files.write_json(os.path.join(extra, "tasks.json"), described)
+        files.write_json(os.path.join(extra, TASKS), described)
         path = os.path.join(extra, "tf_serving_warmup_requests")
         with tf.io.TFRecordWriter(path) as writer:
             for request in warm_up_requests(tasks):
@@ -120,7 +118,7 @@ def next_version(folder: str) -> int:
     # A killed export may have left a hidden folder.
     names = [name for name in os.listdir(folder) if not name.startswith(".")]
     for name in names:
-        if not re.fullmatch("[1-9][0-9]*", name):
+        if not is_version(name):
             raise UserError(
                 f"{folder} holds {name}, which is no version of an exported "
                 "model; choose another --output_dir"
@@ -171,7 +169,7 @@ def _prediction_log(columns: Sequence[Tuple[str, ...]]) -> bytes:
     spec = _field(SPEC_NAME, b"default")
     spec += _field(SPEC_SIGNATURE, SIGNATURE.encode())
     request = _field(MODEL_SPEC, spec)
-    for name, texts in zip(INPUTS, columns):
+    for name, texts in zip(Row._fields, columns):
         values = tf.make_tensor_proto([text.encode() for text in texts])
         entry = _field(ENTRY_KEY, name.encode())
         entry += _field(ENTRY_VALUE, values.SerializeToString())

@@ -12,20 +12,17 @@ import tensorflow as tf
 from errors import UserError
 from hooks import Context
 from serving import text_windows
+from serving.exported import LONGEST_NAME, Row, shown_names
 from serving.frozen_bert import FrozenBert
-from serving.graph_answers import Fields, GraphAnswers, Outputs, Question
+from serving.graph_answers import Fields, GraphAnswers, Outputs, Question, keep
 from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.mixed_bert import MixedBert
+from serving.mixed_model import FEATURES
 from serving.text_windows import Rows, Windows
 
-INPUTS = ("text", "text_b", "task")
-# What the model of a batch reads.
-FEATURES = ("input_ids", "input_mask", "segment_ids", "task", "question")
 # Batches that may be computed at the same time.
 PARALLEL = 2
-# What an error tells at most: names of tasks, and characters of a name.
-SHOWN, LONGEST_NAME = 20, 80
 
 
 class TextModel(tf.Module):
@@ -71,7 +68,7 @@ class TextModel(tf.Module):
         tokenizer = loaded[0].tokenizer
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id
-        self._readings = _keep(text_windows.readings(loaded))
+        self._readings = keep(text_windows.readings(loaded))
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
@@ -79,16 +76,15 @@ class TextModel(tf.Module):
         self._tokenizer = GraphTokenizer(tokenizer)
         self._model = mixed.model()
         self._model_variables = self._model.variables
-        self._names = _keep(np.array(list(tasks)))
-        self._shown = ", ".join(list(tasks)[:SHOWN])
-        if len(tasks) > SHOWN:
-            self._shown += f" and {len(tasks) - SHOWN} more"
-        self._numbers = _keep(np.int32([p.task.number for p in places]))
-        self._heads = _keep(np.int32([p.head for p in places]))
+        self._names = keep(np.array(list(tasks)))
+        self._shown = shown_names(list(tasks))
+        self._numbers = keep(np.int32([p.task.number for p in places]))
+        self._heads = keep(np.int32([p.head for p in places]))
         self.serve = tf.function(
             self._serve,
             input_signature=[
-                tf.TensorSpec([None], tf.string, name=name) for name in INPUTS
+                tf.TensorSpec([None], tf.string, name=name)
+                for name in Row._fields
             ],
             autograph=False,
         )
@@ -239,12 +235,9 @@ class TextModel(tf.Module):
         return found
 
     def _make_function(self) -> Any:
-        """What computes a batch, of `FEATURES`, int32 [B, T] and [B, 1]."""
-        numbers = tf.TensorSpec([None, None], tf.int32)
+        """What computes a batch of `mixed_model.FEATURES`."""
 
-        @tf.function(
-            input_signature=[dict.fromkeys(FEATURES, numbers)], autograph=False
-        )
+        @tf.function(input_signature=[FEATURES], autograph=False)
         def compute(batch):
             context = Context(
                 batch["input_mask"], dtype=self._dtype, share_layers=True
@@ -284,7 +277,3 @@ def _check(
         ]
     )
     tf.debugging.Assert(tf.reduce_all(is_right), [message])
-
-
-def _keep(values: np.ndarray) -> tf.Variable:
-    return tf.Variable(values, trainable=False)

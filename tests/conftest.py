@@ -141,6 +141,27 @@ def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_adapters(tiny_bert, tmp_path_factory):
+    """Folders of adapters of several methods and heads, by name."""
+    # It imports this module.
+    from exported_models import make_adapters
+
+    return make_adapters(tiny_bert, tmp_path_factory.mktemp("tiny_adapters"))
+
+
+@pytest.fixture(scope="session")
+def tiny_exported(tiny_bert, tiny_adapters, tmp_path_factory):
+    """The folder of a model that was exported with these adapters."""
+    from exported_models import make_parts
+
+    from serving import saved_model
+
+    folder = tmp_path_factory.mktemp("tiny_exported")
+    saved_model.export(*make_parts(tiny_bert, tiny_adapters), str(folder))
+    return folder
+
+
 SENTENCES = (
     ("the cat sat on the mat .", "good"),
     ("a dog ran fast !", "bad"),

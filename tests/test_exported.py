@@ -5,12 +5,11 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, make_adapters, make_parts, mixed_questions
+from exported_models import NAMES, mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
 
 from errors import UserError
-from serving import saved_model
 from serving.exported import ExportedModel, Row
 from serving.predictor import Predictor
 
@@ -18,30 +17,18 @@ pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_bert, tmp_path_factory):
-    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
-
-
-@pytest.fixture(scope="module")
-def exported(tiny_bert, folders, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    saved_model.export(*make_parts(tiny_bert, folders), str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(exported):
-    return ExportedModel(str(exported))
+def model(tiny_exported):
+    return ExportedModel(str(tiny_exported))
 
 
 def as_row(name, texts):
     return Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
 
 
-def test_answers_are_those_of_the_predictor(model, tiny_bert, folders):
+def test_answers_are_those_of_the_predictor(model, tiny_bert, tiny_adapters):
     questions = mixed_questions()
     rows = [as_row(*question) for question in questions]
-    expected = Predictor.load(str(tiny_bert), folders).ask(questions)
+    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
     assert [model.problem(row) for row in rows] == [None] * len(rows)
     found = model.answers(rows)
     for one, answer in zip(found, expected):
@@ -64,9 +51,9 @@ def test_problems_are_those_that_the_model_would_have(model):
         assert f"row 1: {model.problem(row)}" in caught.value.message
 
 
-def test_the_newest_version_is_taken(exported, tmp_path):
+def test_the_newest_version_is_taken(tiny_exported, tmp_path):
     for version in ("2", "10"):
-        shutil.copytree(exported / "1", tmp_path / version)
+        shutil.copytree(tiny_exported / "1", tmp_path / version)
     (tmp_path / ".11.tmp-of-a-killed-export").mkdir()
     model = ExportedModel(str(tmp_path))
     assert model.version == "10"
@@ -84,9 +71,9 @@ def test_the_newest_version_is_taken(exported, tmp_path):
         ("1", "holds no version of an exported model"),
     ],
 )
-def test_what_is_no_exported_model(exported, tmp_path, spoil, message):
+def test_what_is_no_exported_model(tiny_exported, tmp_path, spoil, message):
     folder = tmp_path / "exported"
-    shutil.copytree(exported, folder)
+    shutil.copytree(tiny_exported, folder)
     path = folder / spoil
     if path.is_dir():
         shutil.rmtree(path)

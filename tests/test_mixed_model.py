@@ -128,23 +128,8 @@ class Mixed:
         model = MixedModel(
             self.layout, self.bert, tables, tf.Variable(np.int32(places))
         )
-        numbers = tf.TensorSpec([None, None], tf.int32)
 
-        @tf.function(
-            input_signature=[
-                dict.fromkeys(
-                    (
-                        "input_ids",
-                        "input_mask",
-                        "segment_ids",
-                        "task",
-                        "question",
-                    ),
-                    numbers,
-                )
-            ],
-            autograph=False,
-        )
+        @tf.function(input_signature=[mixed_model.FEATURES], autograph=False)
         def compute(features):
             context = Context(features["input_mask"], share_layers=True)
             return model(features, context)

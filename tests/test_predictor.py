@@ -300,6 +300,9 @@ def test_the_length_is_the_adapters_own_unless_another_is_given(make, bert):
     assert other("custom", long) == other("custom", "cat " * 8)
     with pytest.raises(UserError, match="max_seq_length is 33, but the model"):
         Predictor(bert, max_seq_length=33).add(folder)
+    folder, _ = make("long", training={"max_seq_length": 33})
+    with pytest.raises(UserError, match="training.max_seq_length is 33, but"):
+        predictor.add(folder)
 
 
 def test_infinite_outputs_are_refused(make, bert):

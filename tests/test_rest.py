@@ -46,6 +46,8 @@ class Echo(ExportedModel):
     def answers(self, rows):
         self.asked += rows
         assert self.may_go.wait(10)
+        if any(row.text == b"defect" for row in rows):
+            raise RuntimeError("a defect")
         if any(row.task == b"broken" for row in rows):
             raise tf.errors.InvalidArgumentError(None, None, "no number\nat")
         return [
@@ -254,6 +256,13 @@ def test_any_body_is_read_or_refused(body):
         assert refused.status == 400 and refused.message
     else:
         assert all(isinstance(value, bytes) for row in rows for value in row)
+
+
+def test_a_defect_is_told_as_json(server):
+    defect = {"instances": [{"task": "one", "text": "defect"}]}
+    assert server.ask(defect) == (500, {"error": "the server has failed"})
+    assert b'requests_total{code="500"}' in metrics(server)
+    assert server.ask(server.rows("one"))[0] == 200
 
 
 def test_too_long_a_body_is_refused(server):

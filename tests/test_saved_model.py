@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 from conftest import ROOT
-from exported_models import NAMES, make_adapters, make_parts, mixed_questions
+from exported_models import NAMES, make_parts, mixed_questions
 from tensorflow.core.protobuf import saved_model_pb2
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
@@ -22,13 +22,8 @@ FLOAT = tf.float32.as_datatype_enum
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_bert, tmp_path_factory):
-    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
-
-
-@pytest.fixture(scope="module")
-def parts(tiny_bert, folders):
-    return make_parts(tiny_bert, folders)
+def parts(tiny_bert, tiny_adapters):
+    return make_parts(tiny_bert, tiny_adapters)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +66,8 @@ def load_and_ask(python, folder, questions, place):
     return json.loads(done.stdout)
 
 
-def check(python, exported, questions, tiny_bert, folders, place):
-    predictor = Predictor.load(str(tiny_bert), folders)
+def check(python, exported, questions, tiny_bert, tiny_adapters, place):
+    predictor = Predictor.load(str(tiny_bert), tiny_adapters)
     expected = predictor.ask(questions)
     for found in load_and_ask(python, exported, questions, place):
         for one, answer in zip(found, expected):
@@ -82,19 +77,21 @@ def check(python, exported, questions, tiny_bert, folders, place):
 
 @pytest.mark.gate
 def test_it_loads_without_this_project(
-    exported, questions, tiny_bert, folders, tmp_path
+    exported, questions, tiny_bert, tiny_adapters, tmp_path
 ):
-    check(sys.executable, exported, questions, tiny_bert, folders, tmp_path)
+    check(
+        sys.executable, exported, questions, tiny_bert, tiny_adapters, tmp_path
+    )
 
 
 def test_it_loads_with_the_other_tensorflow(
-    exported, questions, tiny_bert, folders, tmp_path
+    exported, questions, tiny_bert, tiny_adapters, tmp_path
 ):
     python = os.environ.get("OTHER_PYTHON")
     if not python:
         pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
     python = str(ROOT / python)
-    check(python, exported, questions, tiny_bert, folders, tmp_path)
+    check(python, exported, questions, tiny_bert, tiny_adapters, tmp_path)
 
 
 def test_weights_are_variables(exported, parts):

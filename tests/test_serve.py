@@ -12,13 +12,12 @@ import sys
 
 import pytest
 from conftest import ROOT, entry_point, own_lines, run_process
-from exported_models import make_adapters, make_parts, mixed_questions
+from exported_models import mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
 
 import serve
 from errors import UserError
-from serving import saved_model
 from serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
@@ -26,23 +25,11 @@ pytestmark = pytest.mark.newer_stack
 CLIENTS, REQUESTS = 16, 12
 
 
-@pytest.fixture(scope="module")
-def folders(tiny_bert, tmp_path_factory):
-    return make_adapters(tiny_bert, tmp_path_factory.mktemp("adapters"))
-
-
-@pytest.fixture(scope="module")
-def exported(tiny_bert, folders, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    saved_model.export(*make_parts(tiny_bert, folders), str(folder))
-    return folder
-
-
 @pytest.fixture
-def running(exported):
+def running(tiny_exported):
     """A server's process and its port."""
     process = subprocess.Popen(
-        [sys.executable, "serve.py", f"--model={exported}", "--port=0"],
+        [sys.executable, "serve.py", f"--model={tiny_exported}", "--port=0"],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,10 +66,10 @@ def leave(port, body):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
-def test_many_clients_of_which_some_go_away(running, tiny_bert, folders):
+def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     process, port = running
     questions = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), folders).ask(questions)
+    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
     instances = [
         dict(zip(("text", "text_b"), texts), task=name)
         for name, texts in questions
@@ -138,13 +125,13 @@ def test_what_cannot_be_served(run, flags, message):
         run(**{"model": "tests", "port": 0, **flags})
 
 
-def test_a_port_that_is_taken(exported):
+def test_a_port_that_is_taken(tiny_exported):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         done = run_process(
-            f"--model={exported}",
+            f"--model={tiny_exported}",
             f"--port={port}",
             program="serve.py",
             check=False,

@@ -275,6 +275,21 @@ def test_a_task_alone_without_labels(load):
     assert found["label"].numpy().tolist() == [b""]
 
 
+def test_of_equal_labels_the_first_is_taken(load, predictor):
+    bert, tasks = load("large")
+    values = {
+        name: tf.zeros_like(value) if name.startswith("output_") else value
+        for name, value in tasks["large"].values.get().items()
+    }
+    tasks["large"] = dataclasses.replace(
+        tasks["large"], values=TaskValues(values)
+    )
+    (found,) = ask(TextModel(bert, tasks, 4), [("large", ("a cat",))])
+    assert found["label"] == "x"
+    thirds = dict.fromkeys("xyz", pytest.approx(1 / 3))
+    assert found["scores"] == thirds
+
+
 def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     bert, tasks = load("small", "large")
     cased = types.SimpleNamespace(do_lower_case=False)
