@@ -7,7 +7,9 @@ r"""Answers texts over the network by a model of `export_model.py`.
 It speaks TensorFlow Serving's REST; docs/serving.md tells more.
 """
 
+import functools
 import re
+import resource
 import socket
 
 import start_tensorflow  # noqa: F401
@@ -17,6 +19,8 @@ from absl import flags, logging
 
 from errors import UserError
 from runs import flags as run_flags
+from serving.batching import Bounds
+from serving.connections import PatientProtocol
 from serving.exported import ExportedModel
 from serving.rest import Limits, RestServer
 
@@ -27,8 +31,10 @@ POSITIVE = (
     "max_body_mb",
     "max_held_mb",
     "max_rows",
+    "max_text_kb",
     "max_waiting_rows",
     "max_batch_rows",
+    "max_batch_kb",
     "timeout_s",
 )
 
@@ -47,9 +53,16 @@ def define_flags() -> None:
     integer("max_body_mb", 1, "Greatest request, in MB.")
     integer("max_held_mb", 256, "Of all requests at a time, in MB.")
     integer("max_rows", 1024, "Rows of a request.")
+    integer("max_text_kb", 100, "Of a text, in kB.")
     integer("max_waiting_rows", 8192, "Rows that may wait to be computed.")
     integer("max_batch_rows", 128, "Rows of several requests computed at once.")
-    integer("timeout_s", 60, "Seconds until a request is given up.")
+    integer("max_batch_kb", 128, "Of the texts of these, in kB.")
+    integer(
+        "timeout_s",
+        60,
+        "Seconds until a request is given up; a connection on which twice as "
+        "long nothing is answered is cut off.",
+    )
 
 
 def limits_from_flags() -> Limits:
@@ -71,8 +84,12 @@ def limits_from_flags() -> Limits:
         max_body_bytes=FLAGS.max_body_mb * 10**6,
         max_held_bytes=FLAGS.max_held_mb * 10**6,
         max_rows=FLAGS.max_rows,
-        max_waiting_rows=max(FLAGS.max_waiting_rows, FLAGS.max_rows),
-        max_batch_rows=FLAGS.max_batch_rows,
+        max_text_bytes=FLAGS.max_text_kb * 1000,
+        batching=Bounds(
+            batch_rows=FLAGS.max_batch_rows,
+            batch_bytes=FLAGS.max_batch_kb * 1000,
+            waiting_rows=max(FLAGS.max_waiting_rows, FLAGS.max_rows),
+        ),
         timeout=FLAGS.timeout_s,
     )
 
@@ -104,6 +121,9 @@ def main() -> None:
     if not FLAGS.model:
         raise UserError("--model is missing: the folder of an exported model")
     limits = limits_from_flags()
+    # A connection is a file; systems allow a process few unless it asks.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listening = listen()
     model = ExportedModel(FLAGS.model)
     model.warm_up()
@@ -122,10 +142,15 @@ def main() -> None:
     uvicorn.Server(
         uvicorn.Config(
             server.app,
+            http=functools.partial(
+                PatientProtocol, patience=2.0 * FLAGS.timeout_s
+            ),
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="on",
             backlog=BACKLOG,
+            timeout_keep_alive=FLAGS.timeout_s,
             timeout_graceful_shutdown=FLAGS.timeout_s,
         )
     ).run(sockets=[listening])

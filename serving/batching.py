@@ -1,28 +1,60 @@
 """Rows of many requests, computed in common batches.
 
 While one batch is computed the next one gathers: nothing waits for company,
-and the busier the server, the fuller its batches.
+and the busier the server, the fuller its batches. Requests take turns, a row
+each, so that a great one keeps no small one waiting.
 """
 
 import asyncio
 import collections
 import concurrent.futures
-from typing import Any, Callable, Deque, List, NamedTuple, Sequence
+import dataclasses
+import itertools
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Sequence
 
 
 class Overloaded(Exception):
     """More is waiting than may."""
 
 
-class _Request(NamedTuple):
-    """Rows that wait, and what their client waits for."""
+class Bounds(NamedTuple):
+    """How much is computed and kept.
+
+    Attributes:
+        batch_rows: that are computed at once.
+        batch_bytes: of these, by `Batcher`'s `size_of`; a single row may have
+            more.
+        waiting_rows: of all requests, that are not yet computed.
+    """
+
+    batch_rows: int
+    batch_bytes: int
+    waiting_rows: int
+
+
+@dataclasses.dataclass(eq=False)
+class _Request:
+    """Rows that wait, and what their client waits for.
+
+    Attributes:
+        rows: that were asked.
+        answers: what its client waits for.
+        found: the answers to the first rows.
+        taken: rows that are computed, or were.
+    """
 
     rows: Sequence[Any]
     answers: "asyncio.Future[List[Any]]"
+    found: List[Any] = dataclasses.field(default_factory=list)
+    taken: int = 0
+
+
+# How many rows of which requests.
+_Batch = Dict[_Request, int]
 
 
 class Batcher:
-    """Computes the rows of requests in the order in which these came.
+    """Computes the rows of requests, those of each in order.
 
     All of it runs in one event loop but `compute`, which has a thread.
     """
@@ -30,19 +62,17 @@ class Batcher:
     def __init__(
         self,
         compute: Callable[[Sequence[Any]], List[Any]],
-        max_batch_rows: int,
-        max_waiting_rows: int,
+        size_of: Callable[[Any], int],
+        bounds: Bounds,
     ):
         """Takes what computes.
 
         Args:
             compute: of rows gives the answers, in order.
-            max_batch_rows: that are computed at once, but for a request that
-                has more by itself.
-            max_waiting_rows: of requests that are not yet computed.
+            size_of: of a row gives its bytes, which its cost grows with.
+            bounds: of batches and of the queue.
         """
-        self._compute = compute
-        self._max_batch, self._max_waiting = max_batch_rows, max_waiting_rows
+        self._compute, self._size_of, self._bounds = compute, size_of, bounds
         self._queue: Deque[_Request] = collections.deque()
         self._waiting = 0
         self._arrived = asyncio.Event()
@@ -57,16 +87,16 @@ class Batcher:
     async def ask(self, rows: Sequence[Any]) -> List[Any]:
         """The answers to rows.
 
-        Whoever cancels this before their turn has them not computed.
+        Whoever cancels this has those not computed whose turn has not come.
 
         Raises:
             Overloaded: too many rows are waiting.
             Exception: what `compute` raises of these rows.
         """
-        if self._waiting + len(rows) > self._max_waiting:
+        if self._waiting + len(rows) > self._bounds.waiting_rows:
             raise Overloaded(
                 f"{self._waiting} rows are waiting, of at most "
-                f"{self._max_waiting}"
+                f"{self._bounds.waiting_rows}"
             )
         if not rows:
             return []
@@ -91,43 +121,53 @@ class Batcher:
                 batch = self._take()
                 if batch:
                     await self._answer(batch)
-                    self._waiting -= sum(len(r.rows) for r in batch)
+                    self._waiting -= sum(batch.values())
 
-    def _take(self) -> List[_Request]:
-        """The next requests, without those that nobody waits for any more."""
-        batch: List[_Request] = []
-        count = 0
-        while self._queue:
+    def _take(self) -> _Batch:
+        """The next rows, without those that nobody waits for any more."""
+        batch: _Batch = collections.Counter()
+        size = 0
+        while self._queue and sum(batch.values()) < self._bounds.batch_rows:
             request = self._queue[0]
-            if batch and count + len(request.rows) > self._max_batch:
+            if request.answers.done():
+                self._queue.popleft()
+                self._waiting -= len(request.rows) - request.taken
+                continue
+            size += self._size_of(request.rows[request.taken])
+            if batch and size > self._bounds.batch_bytes:
                 break
             self._queue.popleft()
-            if request.answers.done():
-                self._waiting -= len(request.rows)
-                continue
-            batch.append(request)
-            count += len(request.rows)
+            request.taken += 1
+            batch[request] += 1
+            if request.taken < len(request.rows):
+                # Behind all others, until its next turn.
+                self._queue.append(request)
         return batch
 
-    async def _answer(self, batch: List[_Request]) -> None:
-        """Computes some requests at once; if that fails, each by itself."""
-        rows = [row for request in batch for row in request.rows]
+    async def _answer(self, batch: _Batch) -> None:
+        """Computes rows of requests at once; if that fails, of each alone."""
+        rows = [
+            row
+            for request, count in batch.items()
+            for row in request.rows[request.taken - count : request.taken]
+        ]
         loop = asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(
                 self._thread, self._compute, rows
             )
         except Exception as error:  # noqa: BLE001 - the client is told.
-            if len(batch) == 1:
-                if not batch[0].answers.done():
-                    batch[0].answers.set_exception(error)
+            if len(batch) > 1:
+                for request, count in batch.items():
+                    await self._answer({request: count})
                 return
-            for request in batch:
-                await self._answer([request])
-            return
-        first = 0
-        for request in batch:
-            end = first + len(request.rows)
+            (request,) = batch
             if not request.answers.done():
-                request.answers.set_result(found[first:end])
-            first = end
+                request.answers.set_exception(error)
+            return
+        answers = iter(found)
+        for request, count in batch.items():
+            request.found += itertools.islice(answers, count)
+            is_whole = len(request.found) == len(request.rows)
+            if is_whole and not request.answers.done():
+                request.answers.set_result(request.found)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import prometheus_client
 import tensorflow as tf
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serving.batching import Batcher, Overloaded
+from serving.batching import Batcher, Bounds, Overloaded
 from serving.exported import SIGNATURE, ExportedModel, Row
 from serving.page import page_routes
 
@@ -51,16 +51,16 @@ class Limits:
         max_body_bytes: of a request.
         max_held_bytes: of all requests that are read or computed.
         max_rows: of a request.
-        max_waiting_rows: of all requests.
-        max_batch_rows: that are computed at once.
+        max_text_bytes: of a text.
+        batching: of rows that are computed, and of those that wait.
         timeout: seconds until a request is answered.
     """
 
     max_body_bytes: int
     max_held_bytes: int
     max_rows: int
-    max_waiting_rows: int
-    max_batch_rows: int
+    max_text_bytes: int
+    batching: Bounds
     timeout: float
 
 
@@ -127,8 +127,8 @@ class RestServer:
         """Whatever was accepted is answered before the end."""
         self._batcher = Batcher(
             self._compute,
-            self._limits.max_batch_rows,
-            self._limits.max_waiting_rows,
+            lambda row: len(row.text) + len(row.text_b),
+            self._limits.batching,
         )
         self._metrics.waiting.set_function(lambda: self._batcher.waiting)
         yield
@@ -224,10 +224,18 @@ class RestServer:
         body = await self._read(request, held)
         rows, is_columns = read_rows(body, self._limits.max_rows)
         for number, row in enumerate(rows, 1):
-            problem = self._model.problem(row)
+            problem = self._model.problem(row) or self._excess(row)
             if problem:
                 raise Refused(400, f"row {number}: {problem}")
         return rows, is_columns, await self._ask(request, rows)
+
+    def _excess(self, row: Row) -> Optional[str]:
+        """What of a row is too long."""
+        for name in ("text", "text_b"):
+            size, most = len(getattr(row, name)), self._limits.max_text_bytes
+            if size > most:
+                return f"{name} has {size} bytes, of at most {most}"
+        return None
 
     async def _read(self, request: Request, held: List[int]) -> bytes:
         """The body of a request.

@@ -3,9 +3,11 @@
 import asyncio
 import threading
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
-from serving.batching import Batcher, Overloaded
+from serving.batching import Batcher, Bounds, Overloaded
 
 pytestmark = pytest.mark.newer_stack
 
@@ -26,12 +28,16 @@ class Computer:
         return [2 * row for row in rows]
 
 
-def run(test, max_batch=4, max_waiting=100):
-    """Runs a test with a computer and a batcher in a loop of its own."""
+def run(test, max_batch=4, max_bytes=1000, max_waiting=100):
+    """Runs a test with a computer and a batcher in a loop of its own.
+
+    A row's bytes are its number.
+    """
 
     async def main():
         computer = Computer()
-        batcher = Batcher(computer, max_batch, max_waiting)
+        bounds = Bounds(max_batch, max_bytes, max_waiting)
+        batcher = Batcher(computer, abs, bounds)
         await test(computer, batcher)
         await asyncio.wait_for(batcher.close(), 10)
         assert batcher.waiting == 0
@@ -51,17 +57,65 @@ async def hold(computer, batcher):
 def test_requests_that_wait_are_computed_together():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        rest = [asyncio.ensure_future(batcher.ask([n, n])) for n in (1, 2, 3)]
-        rest.append(asyncio.ensure_future(batcher.ask([4] * 9)))
+        rest = [asyncio.ensure_future(batcher.ask([n])) for n in (1, 2, 3, 4)]
+        rest.append(asyncio.ensure_future(batcher.ask([5])))
         await asyncio.sleep(0)
-        assert batcher.waiting == 1 + 6 + 9
+        assert batcher.waiting == 1 + 5
         computer.may_go.set()
         assert await first == [0]
-        assert await asyncio.gather(*rest) == [[2, 2], [4, 4], [6, 6], [8] * 9]
-        assert computer.batches == [[0], [1, 1, 2, 2], [3, 3], [4] * 9]
+        assert await asyncio.gather(*rest) == [[2], [4], [6], [8], [10]]
+        assert computer.batches == [[0], [1, 2, 3, 4], [5]]
         assert await batcher.ask([]) == []
 
     run(test)
+
+
+def test_requests_take_turns():
+    async def test(computer, batcher):
+        first = await hold(computer, batcher)
+        great = asyncio.ensure_future(batcher.ask(list(range(1, 8))))
+        small = [asyncio.ensure_future(batcher.ask([n, n])) for n in (20, 30)]
+        await asyncio.sleep(0)
+        computer.may_go.set()
+        assert await first == [0]
+        assert await asyncio.gather(*small) == [[40, 40], [60, 60]]
+        assert not great.done()
+        assert await great == [2, 4, 6, 8, 10, 12, 14]
+        assert computer.batches == [
+            [0],
+            [1, 2, 20, 30],
+            [20, 30, 3, 4],
+            [5, 6, 7],
+        ]
+
+    run(test)
+
+
+def test_batches_are_bounded_in_bytes():
+    async def test(computer, batcher):
+        assert await batcher.ask([6, 4, 1, 11, 5]) == [12, 8, 2, 22, 10]
+        assert computer.batches == [[6, 4], [1], [11], [5]]
+
+    run(test, max_bytes=10)
+
+
+@hypothesis.given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=7), max_size=8),
+    st.integers(1, 5),
+    st.integers(1, 20),
+)
+@hypothesis.settings(deadline=None, max_examples=50)
+def test_every_row_is_computed_once(asked, max_batch, max_bytes):
+    async def test(computer, batcher):
+        found = await asyncio.gather(*map(batcher.ask, asked))
+        assert found == [[2 * row for row in rows] for rows in asked]
+        computed = sum(computer.batches, [])
+        assert sorted(computed) == sorted(sum(asked, []))
+        for batch in computer.batches:
+            assert len(batch) <= max_batch
+            assert len(batch) == 1 or sum(batch) <= max_bytes
+
+    run(test, max_batch, max_bytes)
 
 
 def test_more_than_may_wait_is_refused():
@@ -81,13 +135,16 @@ def test_more_than_may_wait_is_refused():
 def test_a_request_that_fails_disturbs_no_other():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        rest = [asyncio.ensure_future(batcher.ask([n])) for n in (1, -2, 3)]
+        asked = [[1], [-2, 5, 6], [3, 3]]
+        rest = [asyncio.ensure_future(batcher.ask(rows)) for rows in asked]
         await asyncio.sleep(0)
         computer.may_go.set()
         await first
         found = await asyncio.gather(*rest, return_exceptions=True)
-        assert (found[0], found[2]) == ([2], [6])
+        assert (found[0], found[2]) == ([2], [6, 6])
         assert str(found[1]) == "negative: -2"
+        # What was left of the one that failed is not computed.
+        assert 6 not in sum(computer.batches, [])
 
     run(test)
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import dataclasses
 import http.client
 import json
 import socket
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 import uvicorn
 
+from serving.batching import Bounds
 from serving.exported import ExportedModel
 from serving.rest import Limits, Refused, RestServer, read_rows
 
@@ -24,8 +26,8 @@ LIMITS = Limits(
     max_body_bytes=2000,
     max_held_bytes=5000,
     max_rows=5,
-    max_waiting_rows=6,
-    max_batch_rows=4,
+    max_text_bytes=1850,
+    batching=Bounds(batch_rows=4, batch_bytes=5000, waiting_rows=6),
     timeout=5.0,
 )
 
@@ -265,6 +267,13 @@ def test_a_defect_is_told_as_json(server):
     assert server.ask(server.rows("one"))[0] == 200
 
 
+def test_too_long_a_text_is_refused(server):
+    rows = [{"task": "two", "text": "a", "text_b": "x" * n} for n in (9, 1851)]
+    code, found = server.ask({"instances": rows})
+    assert code == 400
+    assert found == {"error": "row 2: text_b has 1851 bytes, of at most 1850"}
+
+
 def test_too_long_a_body_is_refused(server):
     code, found = server.ask("x" * 2001)
     assert (code, found) == (413, {"error": "more than 2000 bytes"})
@@ -346,7 +355,7 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
 
 
 def test_no_answer_in_time():
-    server = Server(Limits(2000, 5000, 5, 6, 4, timeout=0.2))
+    server = Server(dataclasses.replace(LIMITS, timeout=0.2))
     server.model.may_go.clear()
     code, found = server.ask(server.rows("one"))
     assert (code, found["error"]) == (504, "no answer within 0.2 seconds")
