@@ -1,11 +1,13 @@
 """Loads a server of an exported model, as many and as bad clients do.
 
-    python -m benchmarks.server --model=exported
+    python -m benchmarks.server
 
-Three parts, each against the same server: clients that keep asking; a
+Parts, one after the other against the same server: clients that keep asking; a
 thousand connections at once; clients that keep asking beside others that send
-nonsense, or go away in the middle. Every answer is compared with what the model
-answers alone. Writes `benchmarks/results/server.json`.
+nonsense, or go away in the middle, or ask a thousand rows at a time. Every
+answer is compared with what the model answers alone. Without `--model` the
+model is MiniLM with ten adapters of random values. Writes
+`results/server.json` and a table in docs/performance.md.
 """
 
 import argparse
@@ -13,11 +15,13 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import pathlib
 import random
 import re
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -27,16 +31,24 @@ import numpy as np
 
 import command_line
 import files
+from benchmarks import compare
 from benchmarks.compare import ROOT
+from benchmarks.predictor import write_artifacts
 from errors import UserError
+from scripts import minilm
 from serving.exported import ExportedModel, Row
+from serving.frozen_bert import FrozenBert
 
+BEGIN, END = "<!-- server: begin -->\n", "<!-- server: end -->\n"
+TASKS, METHOD = 10, "houlsby(size=64)"
 RESULTS = ROOT / "benchmarks" / "results" / "server.json"
 TEXTS = ROOT / "data" / "customer_intents" / "train.tsv"
 PATH = "/v1/models/adapter_bert:predict"
 # Texts of each task, clients that keep asking, rows of their requests.
 TEXTS_PER_TASK, CLIENTS, MOST_ROWS = 50, 32, 8
 CONNECTIONS = 1000
+# Rows of a great request: the most that the server takes.
+GREAT_ROWS = 1024
 # Requests that are nonsense.
 NONSENSE = (b"", b"{", b"[" * 100_000, b"\xff" * 1000, b'{"instances": [1]}')
 # Differences of numbers that are rounding.
@@ -246,10 +258,32 @@ async def ask_among_bad_ones(
     return found
 
 
+async def ask_beside_great_ones(
+    port: int, rows: List[Dict[str, Any]], seconds: float
+) -> List[Client]:
+    """Clients as of `keep_asking`, beside two that ask all that they may."""
+    chance = random.Random(2)
+    done = asyncio.Event()
+
+    async def ask_much() -> None:
+        client = Client(port)
+        while not done.is_set():
+            await client.ask(chance.choices(rows, k=GREAT_ROWS))
+        client.close()
+
+    asking = [asyncio.ensure_future(ask_much()) for _ in range(2)]
+    found = await keep_asking(port, rows, seconds)
+    done.set()
+    await asyncio.gather(*asking)
+    return found
+
+
 PARTS = {
     "32 clients": keep_asking,
     "1,000 connections": connect_many,
     "32 clients among bad ones": ask_among_bad_ones,
+    "32 clients beside great requests": ask_beside_great_ones,
+    "32 clients again": keep_asking,
 }
 
 
@@ -270,20 +304,75 @@ def run_part(part: Any, pid: int, port: int, rows: Any, seconds: float) -> Dict:
     }
 
 
+def to_markdown(results: Dict[str, Any]) -> str:
+    """The table of all parts."""
+    machine = results["machine"]
+    lines = [
+        f"{machine['processor']}, {machine['cores']} cores; TensorFlow "
+        f"{results['versions']['tensorflow']}; {results['tasks']} tasks; "
+        f"{results['seconds']:g} s a part.",
+        "",
+        "| | rows/s | requests answered | p50, ms | p99, ms | refused, 429 "
+        "| memory before, after, MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, of in results["parts"].items():
+        lines.append(
+            f"| {name} | {of['rows_per_second']:.0f} | {of['answered']:,} | "
+            f"{of['p50_ms']:.0f} | {of['p99_ms']:.0f} | {of['too_busy']} | "
+            f"{of['memory_before_mb']:.0f}, {of['memory_after_mb']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def export(folder: pathlib.Path) -> str:
+    """Exports MiniLM with adapters of random values; returns the folder."""
+    model = minilm.folder()
+    bert = FrozenBert.open(model)
+    adapters = write_artifacts(folder, bert, METHOD, TASKS)
+    exported = str(folder / "exported")
+    subprocess.run(
+        [
+            sys.executable,
+            "export_model.py",
+            f"--init_checkpoint={model}",
+            f"--output_dir={exported}",
+            *(f"--adapter=task{n}={path}" for n, path in enumerate(adapters)),
+        ],
+        cwd=ROOT,
+        check=True,
+    )
+    return exported
+
+
+def measure(model: str, seconds: float) -> Dict[str, Any]:
+    """All parts, one after the other."""
+    exported = ExportedModel(model)
+    rows = make_rows(exported)
+    parts = {}
+    with serving(model) as (pid, port):
+        for name, part in PARTS.items():
+            parts[name] = run_part(part, pid, port, rows, seconds)
+            print(name, json.dumps(parts[name], indent=1), flush=True)
+    return {
+        **compare.environment(),
+        "tasks": len(exported.tasks),
+        "seconds": seconds,
+        "parts": parts,
+    }
+
+
 def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", required=True, help="an exported model")
+    parser.add_argument("--model", help="a folder of export_model.py")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a part")
     arguments = parser.parse_args()
-    rows = make_rows(ExportedModel(arguments.model))
-    results = {}
-    with serving(arguments.model) as (pid, port):
-        for name, part in PARTS.items():
-            found = run_part(part, pid, port, rows, arguments.seconds)
-            results[name] = found
-            print(name, json.dumps(found, indent=1), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model or export(pathlib.Path(folder))
+        results = measure(model, arguments.seconds)
     files.write_json(str(RESULTS), results)
+    compare.write_table(to_markdown(results), BEGIN, END)
 
 
 if __name__ == "__main__":

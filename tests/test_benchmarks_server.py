@@ -6,6 +6,7 @@ import json
 import pytest
 from test_rest import Server
 
+from benchmarks import compare
 from benchmarks import server as benchmark
 from errors import UserError
 
@@ -15,14 +16,22 @@ pytestmark = pytest.mark.newer_stack
 def test_each_part_asks_and_is_answered(tiny_exported, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "CONNECTIONS", 20)
     monkeypatch.setattr(benchmark, "TEXTS_PER_TASK", 2)
+    monkeypatch.setattr(benchmark, "GREAT_ROWS", 100)
     monkeypatch.setattr(benchmark, "RESULTS", tmp_path / "server.json")
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{benchmark.BEGIN}old\n{benchmark.END}after\n")
+    monkeypatch.setattr(compare, "PAGE", page)
     command = ["server", f"--model={tiny_exported}", "--seconds=0.5"]
     monkeypatch.setattr("sys.argv", command)
     benchmark.main()
     found = json.loads((tmp_path / "server.json").read_text())
-    assert list(found) == list(benchmark.PARTS)
-    assert found["1,000 connections"]["answered"] == 20
-    for part in found.values():
+    parts = found["parts"]
+    assert list(parts) == list(benchmark.PARTS)
+    assert parts["1,000 connections"]["answered"] == 20
+    table = page.read_text()
+    assert "old" not in table and table.endswith("after\n")
+    for name, part in parts.items():
+        assert f"| {name} | {part['rows_per_second']:.0f} |" in table
         assert part["answered"] > 0 and part["too_busy"] == 0
         assert 0 < part["p50_ms"] <= part["p99_ms"]
         assert part["rows_per_second"] > 0 and part["memory_after_mb"] > 100
