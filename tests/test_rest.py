@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
 import uvicorn
+from google.protobuf import json_format
 
 from serving.batching import Bounds
 from serving.exported import ExportedModel
@@ -362,3 +363,49 @@ def test_no_answer_in_time():
     server.model.may_go.set()
     assert server.ask(server.rows("one"))[0] == 200
     server.close()
+
+
+def test_tensorflow_servings_own_messages_say_the_same(tiny_exported):
+    """A request as that server makes it of JSON: a tensor for each input."""
+    apis = "tensorflow_serving.apis."
+    predict = pytest.importorskip(apis + "predict_pb2")
+    metadata = pytest.importorskip(apis + "get_model_metadata_pb2")
+    model = ExportedModel(str(tiny_exported))
+    served = Server(LIMITS, model)
+    try:
+        columns = {
+            "task": ["pair", "small"],
+            "text": ["the cat sat .", "a dog"],
+            "text_b": ["a cat", ""],
+        }
+        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        _, found = served.ask({"instances": rows})
+        _, told = served.ask(None, "GET", "/v1/models/tiny/metadata")
+    finally:
+        served.close()
+    described = json_format.ParseDict(
+        told["metadata"]["signature_def"], metadata.SignatureDefMap()
+    ).signature_def["serving_default"]
+    request = predict.PredictRequest()
+    request.model_spec.name = "tiny"
+    assert set(described.inputs) == set(columns)
+    for name, info in described.inputs.items():
+        tensor = tf.make_tensor_proto(columns[name], info.dtype)
+        request.inputs[name].CopyFrom(tensor)
+    request = predict.PredictRequest.FromString(request.SerializeToString())
+    loaded = tf.saved_model.load(str(tiny_exported / "1"))
+    outputs = loaded.signatures["serving_default"](
+        **{
+            name: tf.constant(tf.make_ndarray(tensor))
+            for name, tensor in request.inputs.items()
+        }
+    )
+    assert (
+        set(described.outputs) == set(outputs) == set(found["predictions"][0])
+    )
+    for name, info in described.outputs.items():
+        assert outputs[name].dtype.as_datatype_enum == info.dtype
+    labels = [one["label"].encode() for one in found["predictions"]]
+    assert outputs["label"].numpy().tolist() == labels
+    numbers = [one["probability"] for one in found["predictions"]]
+    assert outputs["probability"].numpy() == pytest.approx(numbers)
