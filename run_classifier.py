@@ -18,6 +18,7 @@ from runs.setup import describe_parameters
 from tasks import TASKS, get_task
 from tasks.base import Task
 from tasks.custom import custom_task
+from tasks.text_classification import weigh_classes
 
 FLAGS = flags.FLAGS
 
@@ -80,9 +81,28 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "regression", False, "custom: labels are numbers to be predicted."
     )
+    flags.DEFINE_string(
+        "class_weights",
+        None,
+        "Weights of the labels' losses in training: balanced, so that rare "
+        'labels count as much as common ones, or as {"spam": 2.5} with 1 for '
+        "all others.",
+    )
 
 
 def task_from_flags() -> Task:
+    """The task that `--task_name` names, with `--class_weights`.
+
+    Raises:
+        UserError: it is missing or unknown, or cannot be weighed so.
+    """
+    task = _named_task()
+    if FLAGS.class_weights is None:
+        return task
+    return weigh_classes(task, FLAGS.class_weights)
+
+
+def _named_task() -> Task:
     """The task that `--task_name` names.
 
     Raises:

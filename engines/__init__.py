@@ -10,7 +10,7 @@ optimizer and initial values, which a `Job` holds.
 
 import dataclasses
 import importlib
-from typing import Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
 
 import tensorflow as tf
 
@@ -103,6 +103,26 @@ class Prediction:
     share_layers: bool = True
     use_xla: bool = False
     compute_dtype: str = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause:
+    """Where a training is looked at.
+
+    Attributes:
+        steps: after which it is saved, then looked at.
+        look: is given the step and a `prediction.Predictor` with the values of
+            that step, which the engine gives out again when the training is
+            over; says whether the training is to end here. Called on the
+            chief alone.
+    """
+
+    steps: FrozenSet[int]
+    look: Callable[[int, Any], bool]
+
+
+# A training that is not looked at.
+NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 
 def choose_engine(name: str) -> Tuple[type, str]:

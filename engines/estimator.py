@@ -6,7 +6,8 @@ Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 """
 
-from concurrent import futures
+import dataclasses
+import math
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -15,14 +16,17 @@ import tensorflow as tf
 import input_pipeline
 import optimization
 from engines import (
+    NO_PAUSE,
     Hardware,
     Job,
+    Pause,
     devices,
     multi_worker,
     replicas,
     training_step,
 )
 from engines import tpu as tpu_devices
+from engines.estimator_hooks import LoadHook, ProgressHook, SaverHook
 from engines.prediction import Outputs, Predictor
 from engines.session_stream import SessionStream
 from errors import UserError
@@ -45,6 +49,7 @@ class EstimatorEngine:
         self.is_chief = True
         self.workers = 1
         self.lanes = 1
+        self._trained: Optional[_Trained] = None
         tf.config.experimental.enable_op_determinism()
         v1.logging.set_verbosity(v1.logging.ERROR)
 
@@ -86,6 +91,7 @@ class EstimatorEngine:
         batch_size: int,
         save_checkpoints_steps: int,
         progress: TrainingProgress,
+        pause: Pause = NO_PAUSE,
     ) -> None:
         """Trains from `first_step` on, or from the folder's checkpoint.
 
@@ -98,6 +104,7 @@ class EstimatorEngine:
             batch_size: rows of a step, over all cores.
             save_checkpoints_steps: distance of checkpoints, in steps.
             progress: is told every step.
+            pause: where the training is looked at.
 
         Raises:
             UserError: the loss is no number any more.
@@ -116,19 +123,27 @@ class EstimatorEngine:
                 batch_size // shards,
             )
 
-        mirrored = len(self._devices) > 1
-        estimator = (self._mirrored_estimator if mirrored else self._estimator)(
-            job, batch_size, schedule
+        if len(self._devices) > 1:
+            estimator = self._mirrored_estimator(job, batch_size, schedule)
+        else:
+            # A TPU returns to its host at each of the steps.
+            loop = math.gcd(self._hardware.iterations_per_loop, *pause.steps)
+            estimator = self._estimator(job, batch_size, schedule, loop)
+        saver = SaverHook(
+            job, save_checkpoints_steps, pause, lambda: self.predictor(job)
         )
+        self._trained = None
         estimator.train(
             input_fn,
             max_steps=schedule.num_train_steps,
             hooks=[
                 # First of all: no other may save a model that has diverged.
-                _ProgressHook(progress),
-                _SaverHook(job.output_dir, save_checkpoints_steps),
+                ProgressHook(progress),
+                saver,
             ],
         )
+        if saver.predictor is not None:
+            self._trained = _Trained(job, saver.looked_step, saver.predictor)
 
     @property
     def shards(self) -> int:
@@ -138,7 +153,16 @@ class EstimatorEngine:
         return len(self._devices)
 
     def predictor(self, job: Job) -> Predictor:
-        """Predicts with the job's model, on one device or the TPU's cores."""
+        """Predicts with the job's model, on one device or the TPU's cores.
+
+        That of a training that has just ended is handed over, if the job is
+        the same.
+        """
+        trained, self._trained = self._trained, None
+        if trained is not None:
+            newest = training_state.latest_step(job.output_dir)[1]
+            if trained.job == job and trained.step == newest:
+                return trained.predictor
         cores = self.shards if self._hardware.use_tpu else 1
         return _EstimatorPredictor(
             job,
@@ -149,7 +173,7 @@ class EstimatorEngine:
 
     # One machine may have a TF_CONFIG, which a RunConfig may refuse.
     @multi_worker.unseen()
-    def _estimator(self, job, batch_size, schedule):
+    def _estimator(self, job, batch_size, schedule, loop=None):
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
         config = tpu.RunConfig(
@@ -163,7 +187,7 @@ class EstimatorEngine:
             log_step_count_steps=None,
             session_config=_session_config(),
             tpu_config=tpu.TPUConfig(
-                iterations_per_loop=hardware.iterations_per_loop,
+                iterations_per_loop=loop or hardware.iterations_per_loop,
                 num_shards=hardware.num_tpu_cores,
                 per_host_input_for_training=(
                     tpu.InputPipelineConfig.PER_HOST_V2
@@ -244,6 +268,15 @@ class EstimatorEngine:
         return model_fn
 
 
+@dataclasses.dataclass(frozen=True)
+class _Trained:
+    """What a training leaves: its job, a predictor, the step of its values."""
+
+    job: Job
+    step: int
+    predictor: Predictor
+
+
 def _session_config(**arguments: Any) -> v1.ConfigProto:
     """How sessions run: as `devices` chose for functions."""
     config = v1.ConfigProto(
@@ -276,7 +309,7 @@ class _EstimatorPredictor(Predictor):
         self._make_estimator = make_estimator
         self._size = 0
         self._stream: Optional[SessionStream] = None
-        self._loader = _LoadHook(None)
+        self._loader = LoadHook(None)
 
     def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
         # One group waits while another is computed.
@@ -304,7 +337,7 @@ class _EstimatorPredictor(Predictor):
 
     def _start(self, size: int) -> None:
         checkpoint, _ = training_state.latest_step(self._job.output_dir)
-        job, loader = self._job, _LoadHook(self._loader.values)
+        job, loader = self._job, LoadHook(self._loader.values)
         make_estimator = self._make_estimator
 
         # Without the predictor, which would never be let go of.
@@ -336,32 +369,6 @@ class _EstimatorPredictor(Predictor):
 
     def _release(self) -> None:
         self._stop()
-
-
-class _LoadHook(v1.train.SessionRunHook):
-    """Sets variables before a session's next run."""
-
-    def __init__(self, values: Optional[Dict[str, np.ndarray]]):
-        """Takes arrays by name, or None to leave all as they are."""
-        self.values = values
-        self._loaded: Optional[Dict[str, np.ndarray]] = None
-
-    def after_create_session(self, session, coord):
-        self._load(session)
-
-    def before_run(self, run_context):
-        self._load(run_context.session)
-
-    def _load(self, session):
-        values = self.values
-        if values is self._loaded:
-            return
-        variables = {v.op.name: v for v in v1.global_variables()}
-        for name, value in values.items():
-            # The assignment that is there, of another value.
-            assign = variables[name].initializer
-            session.run(assign, {assign.inputs[1]: value})
-        self._loaded = values
 
 
 def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
@@ -405,73 +412,3 @@ def _create_slot(name: str, shape) -> tf.Variable:
             trainable=False,
             use_resource=True,
         )
-
-
-class _ProgressHook(v1.train.SessionRunHook):
-    """Tells a `TrainingProgress` every step's loss.
-
-    Raises `UserError` where the loss is no number any more.
-    """
-
-    def __init__(self, progress: TrainingProgress):
-        self._progress = progress
-
-    def begin(self):
-        # The Estimator adds the loss that it was given last.
-        self._loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
-        self._step = v1.train.get_global_step()
-
-    def before_run(self, run_context):
-        return v1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        # Fetched with the loss, the step would be read before or after its
-        # increment, as it happens.
-        step = int(run_context.session.run(self._step))
-        loss = float(run_values.results)
-        training_step.check_loss(step, loss)
-        self._progress.update(step, loss)
-
-
-class _SaverHook(v1.train.SessionRunHook):
-    """Saves `model.ckpt-<step>`: trained variables, their slots, the step.
-
-    Unlike TensorFlow's own hook it saves neither the graph, which holds
-    nothing of the task, nor the untrained model.
-    """
-
-    def __init__(self, output_dir: str, every_steps: int):
-        self._output_dir = output_dir
-        self._every_steps = every_steps
-
-    def begin(self):
-        self._step = v1.train.get_global_step()
-        self._values = {
-            variable.name.split(":")[0]: variable.read_value()
-            for variable in v1.global_variables()
-        }
-
-    def after_create_session(self, session, coord):
-        self._saved_step = int(session.run(self._step))
-
-    def after_run(self, run_context, run_values):
-        step = int(run_context.session.run(self._step))
-        if step - self._saved_step >= self._every_steps:
-            self._save(run_context.session, step)
-
-    def end(self, session):
-        step = int(session.run(self._step))
-        if step != self._saved_step:
-            self._save(session, step)
-
-    def _save(self, session, step):
-        # In a thread of its own, since this one cannot run operations outside
-        # of the training's graph.
-        with futures.ThreadPoolExecutor(1) as thread:
-            thread.submit(
-                training_state.save_training,
-                self._output_dir,
-                step,
-                session.run(self._values),
-            ).result()
-        self._saved_step = step

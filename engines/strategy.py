@@ -17,7 +17,15 @@ from absl import logging
 
 import input_pipeline
 import optimization
-from engines import Hardware, Job, devices, multi_worker, replicas
+from engines import (
+    NO_PAUSE,
+    Hardware,
+    Job,
+    Pause,
+    devices,
+    multi_worker,
+    replicas,
+)
 from engines.prediction import Outputs, Predictor
 from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError, first_line
@@ -116,6 +124,7 @@ class StrategyEngine:
         batch_size: int,
         save_checkpoints_steps: int,
         progress: TrainingProgress,
+        pause: Pause = NO_PAUSE,
     ) -> None:
         """Trains from `first_step` on; arguments as `EstimatorEngine.train`.
 
@@ -192,11 +201,19 @@ class StrategyEngine:
             )
             return losses.stack()
 
+        # Predicts with the training's own variables.
+        built = _Built(state.model, dict(state.trained))
+        predictor = None
+        if not multi_worker.is_multi_worker(strategy):
+            predictor = _StrategyPredictor(job, strategy, built)
+        elif self.is_chief and pause.steps:
+            predictor = self.predictor(job)
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
         step, save_at = first_step, first_step
         while step < last_step:
             if step == save_at:
-                save_at = min(step + save_checkpoints_steps, last_step)
+                stops = [s for s in pause.steps if s > step]
+                save_at = min(step + save_checkpoints_steps, last_step, *stops)
             count = min(self._steps_per_call, save_at - step)
             for loss in _run(train_steps, batches, tf.constant(count)):
                 step += 1
@@ -205,12 +222,15 @@ class StrategyEngine:
                 # Steps of one call have been done by its end.
                 progress.update(step, loss, is_timed=not count)
             if step == save_at and self.is_chief:
-                training_state.save_training(
-                    job.output_dir, step, state.values()
-                )
-        if not multi_worker.is_multi_worker(strategy):
-            built = _Built(state.model, dict(state.trained))
-            self._trained = _Trained(job, last_step, built)
+                values = state.values()
+                training_state.save_training(job.output_dir, step, values)
+                if step in pause.steps:
+                    if multi_worker.is_multi_worker(strategy):
+                        predictor.load({n: values[n] for n in built.variables})
+                    if pause.look(step, predictor):
+                        break
+        if predictor is not None:
+            self._trained = _Trained(job, step, predictor)
 
     def _check_agreement(self, first_step: int, training: str) -> None:
         """Compares where the workers begin, and what they are to train.
@@ -257,17 +277,17 @@ class StrategyEngine:
     def predictor(self, job: Job) -> Predictor:
         """Predicts with the job's model, one worker alone.
 
-        Variables of a training that has just ended are handed over, if the
-        job is the same; its optimizer's are gone.
+        That of a training that has just ended is handed over, if the job is
+        the same; its optimizer's variables are gone.
         """
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         trained, self._trained = self._trained, None
         if trained is not None:
             newest = training_state.latest_step(job.output_dir)[1]
-            if trained.job != job or trained.step != newest:
-                trained = None
+            if trained.job == job and trained.step == newest:
+                return trained.predictor
         strategy = multi_worker.prediction_strategy(self._strategy)
-        return _StrategyPredictor(job, strategy, trained and trained.built)
+        return _StrategyPredictor(job, strategy)
 
 
 def _run(
@@ -287,11 +307,11 @@ class _Built:
 
 @dataclasses.dataclass(frozen=True)
 class _Trained:
-    """What a training leaves: its job, last step and model."""
+    """What a training leaves: its job, last step and predictor."""
 
     job: Job
     step: int
-    built: _Built
+    predictor: Predictor
 
 
 class _StrategyPredictor(Predictor):
@@ -301,7 +321,7 @@ class _StrategyPredictor(Predictor):
         self,
         job: Job,
         strategy: tf.distribute.Strategy,
-        built: Optional[_Built],
+        built: Optional[_Built] = None,
     ):
         """Takes what is built already, if anything is."""
         super().__init__(job, strategy.num_replicas_in_sync)

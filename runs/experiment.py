@@ -7,7 +7,7 @@ user's input is found before the first long step.
 import contextlib
 import os
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 from absl import logging
 
@@ -15,11 +15,11 @@ import files
 import folder_lock
 import task_model
 from engines import Job, check_batch_size, choose_engine
-from engines.prediction import check_finite
 from errors import UserError
 from input_pipeline import Features
 from optimization import Schedule
-from runs import results, training, two_phases
+from runs import evaluation, results, training, two_phases
+from runs.evaluation import Splits
 from runs.setup import (
     Experiment,
     Model,
@@ -29,25 +29,7 @@ from runs.setup import (
     describe_settings,
     open_model,
 )
-from tasks.base import SplitNames
-from weights import google, run_record, training_state
-
-
-class Splits(NamedTuple):
-    """The splits beside the training one.
-
-    Attributes:
-        dev: those to evaluate.
-        test: those to predict; may be the same.
-    """
-
-    dev: SplitNames
-    test: SplitNames
-
-    @property
-    def names(self) -> List[str]:
-        """The name of each one, once."""
-        return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
+from weights import dev_scores, google, run_record, training_state
 
 
 def run(experiment: Experiment) -> Dict[str, float]:
@@ -102,18 +84,23 @@ def _run_in_folder(
         experiment.output_dir, record, setup.base, experiment.do_train
     )
     job = _make_job(engine, setup)
+    read = evaluation.Rows(splits, rows, features)
     if experiment.do_train:
         job = _train(
-            engine, setup, job, record, features.pop("train"), schedule
+            engine, setup, job, record, features.pop("train"), schedule, read
         )
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
         return {}
-    answers = _answer(engine, setup, job, splits, rows, features)
-    found = _evaluate(setup, splits, rows, features, answers)
+    with engine.predictor(job) as predictor:
+        evaluation.load_best(setup, predictor)
+        answers = evaluation.answer(setup, predictor, read, splits)
+    found = _evaluate(setup, read, answers)
     _write_predictions(setup, splits, rows, answers)
     # Of several workers none knows what the others took.
-    if schedule and first_step < schedule.num_train_steps:
+    if schedule and training_state.latest_step(experiment.output_dir)[1] > (
+        first_step
+    ):
         if engine.workers == 1:
             results.write_cost(
                 experiment.output_dir, resumed, time.monotonic() - began
@@ -157,6 +144,11 @@ def _start_engine(experiment: Experiment) -> Any:
             engine.shards,
             experiment.training.gradient_accumulation_steps,
         )
+        if experiment.training.early_stopping and engine.workers > 1:
+            raise UserError(
+                "--early_stopping needs one process, but TF_CONFIG names "
+                f"{engine.workers}"
+            )
     return engine
 
 
@@ -191,6 +183,15 @@ def _read(model: Model, splits: Splits) -> Tuple[Setup, Dict[str, Any]]:
     names = ["train"] if model.experiment.do_train else []
     names += splits.names
     task, rows = model.task.read(model.experiment.data_dir, names)
+    most = dict.fromkeys(
+        (name for _, name in splits.dev), model.experiment.max_eval_examples
+    )
+    most["train"] = model.experiment.max_train_examples
+    for name in names:
+        if most.get(name):
+            rows[name] = task.first(rows[name], most[name])
+    if "train" in rows:
+        task = task.learn(rows["train"])
     return complete(model, task), rows
 
 
@@ -207,12 +208,13 @@ def _find_checkpoint(setup: Setup) -> Tuple[Any, int]:
             checkpoint, {p.name: p.shape for p in setup.table.trained}
         )
         named = setup.trained and files.absolute(setup.trained)
+        result = dev_scores.best_checkpoint(experiment.output_dir) or checkpoint
         if not experiment.do_train and named not in (
             None,
-            files.absolute(checkpoint),
+            files.absolute(result),
         ):
             raise UserError(
-                f"{experiment.output_dir} holds a training's {checkpoint}; "
+                f"{experiment.output_dir} holds a training's {result}; "
                 f"pass another --output_dir to use {named}"
             )
     return checkpoint, step
@@ -280,8 +282,18 @@ def _train(
     record: Dict[str, Any],
     features: Features,
     schedule: Schedule,
+    rows: evaluation.Rows,
 ) -> Job:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
+
+    Args:
+        engine: that trains.
+        setup: what was opened.
+        job: of the engine.
+        record: what `run.json` says.
+        features: of the training rows.
+        schedule: learning rates and the number of steps.
+        rows: of the other splits, to score steps on.
 
     Returns:
         The job that was trained, with the values that it started from.
@@ -296,14 +308,19 @@ def _train(
         )
         files.prepare_folder(results.artifact_folder(job.output_dir))
         run_record.write(job.output_dir, record, setup.base)
-    if first_step < schedule.num_train_steps:
-        if setup.method.first_phase:
-            job = two_phases.train_first_phase(
-                engine, setup, job, features, schedule
-            )
-        training.run_steps(engine, setup, job, features, schedule, first_step)
-    else:
+    watch = evaluation.Watch(setup, schedule, rows)
+    if first_step < schedule.num_train_steps and setup.method.first_phase:
+        job = two_phases.train_first_phase(
+            engine, setup, job, features, schedule
+        )
+    if engine.is_chief:
+        watch.catch_up(engine, job, first_step)
+    if watch.is_over(first_step):
         logging.info("already trained to step %d", first_step)
+    else:
+        training.run_steps(
+            engine, setup, job, features, schedule, first_step, watch.pause
+        )
     if engine.is_chief:
         results.write_artifact(setup, job, record, schedule)
     return job
@@ -313,6 +330,7 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
     """Bytes that a training from `first_step` on needs for what it writes."""
     output_dir = setup.experiment.output_dir
     every = setup.experiment.training.save_checkpoints_steps
+    scored = evaluation.steps_to_score(setup, schedule)
 
     def of(table: task_model.ParameterTable, folder: str, first: int) -> int:
         left = schedule.num_train_steps - first
@@ -323,11 +341,13 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
         kept = training_state.count_checkpoints(folder)
         # Damaged ones are never deleted, so that there may be any number.
         more = max(1, training_state.KEPT_CHECKPOINTS + 1 - kept)
-        new = min(1 + (left - 1) // every, more)
+        new = min(1 + (left - 1) // every + len(scored), more)
         return new * table.trained_count * 4 * 3
 
-    # The artifact is written in any case.
+    # The artifact is written in any case, and the best step beside the last.
     needed = setup.table.trained_count * 4
+    if setup.experiment.training.keep_best:
+        needed += setup.table.trained_count * 4 * 2
     needed += of(setup.table, output_dir, first_step)
     if setup.method.first_phase and not first_step:
         needed += of(
@@ -338,68 +358,36 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
     return needed
 
 
-def _answer(
-    engine: Any,
-    setup: Setup,
-    job: Job,
-    splits: Splits,
-    rows: Dict[str, Any],
-    features: Dict[str, Features],
-) -> Dict[str, Any]:
-    """What the task decodes of the model's outputs, by split.
-
-    Raises:
-        UserError: an output is no number.
-    """
-    sizes = (
-        ("predict", splits.test, setup.experiment.predict_batch_size),
-        # A split that is both is evaluated.
-        ("eval", splits.dev, setup.experiment.eval_batch_size),
-    )
-    how = {name: (size, what) for what, of, size in sizes for _, name in of}
-    answers = {}
-    with engine.predictor(job) as predictor:
-        for name in splits.names:
-            outputs = {}
-            # There are no rows where no context has a token.
-            if len(features[name]):
-                outputs = predictor.predict(features[name], *how[name])
-                check_finite(outputs, name)
-            answers[name] = setup.task.decode(
-                rows[name], features[name], outputs
-            )
-    return answers
-
-
 def _evaluate(
-    setup: Setup,
-    splits: Splits,
-    rows: Dict[str, Any],
-    features: Dict[str, Features],
-    answers: Dict[str, Any],
+    setup: Setup, rows: evaluation.Rows, answers: Dict[str, Any]
 ) -> Dict[str, float]:
     """Scores the dev splits, if there are any, and writes the results.
 
     Returns:
         The results under BERT's key names.
     """
-    if not splits.dev:
+    dev, output_dir = rows.splits.dev, setup.experiment.output_dir
+    if not dev:
         return {}
-    task, output_dir = setup.task, setup.experiment.output_dir
-    scores: Dict[str, float] = {}
-    for suffix, name in splits.dev:
-        measured = task.evaluate(rows[name], features[name], answers[name])
-        end = f"_{suffix}" if suffix else ""
-        scores.update(
-            {f"{score}{end}": value for score, value in measured.items()}
-        )
-        for path in task.write_report(
-            output_dir, features[name], answers[name], suffix
+    scores = evaluation.score(setup, rows, answers)
+    for suffix, name in dev:
+        for path in setup.task.write_report(
+            output_dir,
+            rows.kept[name],
+            rows.features[name],
+            answers[name],
+            suffix,
         ):
             logging.info("more of the evaluation is in %s", path)
-    data = {name: features[name].fingerprint() for _, name in splits.dev}
-    step = training_state.latest_step(output_dir)[1] or setup.step
-    return results.write_results(output_dir, scores, step, data)
+    data = {name: rows.features[name].fingerprint() for _, name in dev}
+    _, step = training_state.latest_step(output_dir)
+    best = dev_scores.best_checkpoint(output_dir)
+    if best:
+        step = training_state.step_of(best)
+    found = dev_scores.read(output_dir)
+    if not found or step not in found.by_step:
+        results.write_curves(output_dir, scores, step or setup.step)
+    return results.write_results(output_dir, scores, step or setup.step, data)
 
 
 def _write_predictions(

@@ -4,6 +4,7 @@ Names and defaults are google-research/bert's where it has the flag. FLAGS is
 read here and in the entry points, nowhere else.
 """
 
+import re
 import unicodedata
 from typing import Any, Callable, Dict, List
 
@@ -14,6 +15,7 @@ from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from methods import parsing
+from runs.evaluation import EPOCH
 from runs.setup import Experiment, Training
 from tasks.base import Task
 
@@ -67,6 +69,30 @@ def define_flags() -> None:
     flags.DEFINE_alias("epochs", "num_train_epochs")
     floating("warmup_proportion", 0.1, "Share of the steps that warm up.")
     integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    string(
+        "eval_steps",
+        "",
+        "Score the dev set while training, after so many steps each time, or "
+        "after each epoch.",
+    )
+    string(
+        "keep_best",
+        "",
+        "The score by which the best of these steps is kept as what the "
+        "training comes to, as f1 or loss; default: the last step is.",
+    )
+    integer(
+        "early_stopping",
+        0,
+        "End the training when so many scored steps in a row were no better "
+        "than the best, by --keep_best or the task's main score; 0 for never.",
+    )
+    integer(
+        "max_train_examples", None, "Train on the first so many examples only."
+    )
+    integer(
+        "max_eval_examples", None, "Evaluate the first so many examples only."
+    )
     integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
     boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
     string("tpu_name", None, "The TPU: local, on a TPU VM.")
@@ -186,6 +212,49 @@ def tuning_method() -> Dict[str, Any]:
     }
 
 
+def evaluation_from_flags(task: Task) -> Dict[str, Any]:
+    """When dev sets are scored while training, and what follows from it.
+
+    Returns:
+        Fields of `Training`.
+
+    Raises:
+        UserError: a flag is out of range, or needs another.
+    """
+    every, keep_best = FLAGS.eval_steps, FLAGS.keep_best
+    if every not in ("", EPOCH) and not re.fullmatch("[1-9][0-9]{0,8}", every):
+        raise UserError(
+            f"--eval_steps is {every!r}, expected a number of steps or {EPOCH}"
+        )
+    if FLAGS.early_stopping < 0:
+        raise UserError(
+            f"--early_stopping is {FLAGS.early_stopping}, expected >= 0"
+        )
+    if FLAGS.early_stopping and not keep_best:
+        keep_best = task.score_names[0]
+    known = [
+        f"{name}_{suffix}" if suffix else name
+        for suffix, _ in task.dev_splits
+        for name in task.score_names
+    ]
+    if keep_best and keep_best not in known:
+        raise UserError(
+            f"--keep_best is {keep_best!r}, expected a score of the task "
+            f"{task.name}: {', '.join(known)}"
+        )
+    every = every or (EPOCH if keep_best else "")
+    if every and FLAGS.do_train and not FLAGS.do_eval:
+        raise UserError(
+            "--eval_steps, --keep_best and --early_stopping need the dev set: "
+            "pass --do_eval=true"
+        )
+    return {
+        "eval_steps": every,
+        "keep_best": keep_best,
+        "early_stopping": FLAGS.early_stopping,
+    }
+
+
 def experiment_from_flags(
     task: Task, data_dir: str, eval_batch_size: int
 ) -> Experiment:
@@ -199,9 +268,10 @@ def experiment_from_flags(
     Raises:
         UserError: a flag is missing or out of range.
     """
-    for name in POSITIVE:
-        if FLAGS[name].value < 1:
-            raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
+    for name in (*POSITIVE, "max_train_examples", "max_eval_examples"):
+        value = FLAGS[name].value
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}, expected >= 1")
     if FLAGS.max_seq_length < 3:
         raise UserError(
             f"--max_seq_length is {FLAGS.max_seq_length}, expected at least 3"
@@ -248,6 +318,7 @@ def experiment_from_flags(
             length_pool_batches=FLAGS.length_pool_batches,
             gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
             seed=FLAGS.seed,
+            **evaluation_from_flags(task),
         ),
         hardware=Hardware(
             use_tpu=FLAGS.use_tpu,
@@ -276,6 +347,8 @@ def experiment_from_flags(
         do_predict=FLAGS.do_predict,
         eval_batch_size=eval_batch_size,
         predict_batch_size=FLAGS.predict_batch_size,
+        max_train_examples=FLAGS.max_train_examples,
+        max_eval_examples=FLAGS.max_eval_examples,
     )
 
 

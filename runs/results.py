@@ -13,7 +13,13 @@ from engines import Job
 from errors import UserError
 from optimization import Schedule
 from runs.setup import Setup
-from weights import adapter_artifact, google, run_record, training_state
+from weights import (
+    adapter_artifact,
+    dev_scores,
+    google,
+    run_record,
+    training_state,
+)
 
 
 def artifact_folder(output_dir: str) -> str:
@@ -25,7 +31,8 @@ def write_artifact(
     setup: Setup, job: Job, record: Dict[str, Any], schedule: Schedule
 ) -> None:
     """Writes what was trained as an adapter artifact, and its size."""
-    checkpoint, _ = training_state.latest_step(job.output_dir)
+    newest, _ = training_state.latest_step(job.output_dir)
+    checkpoint = dev_scores.best_checkpoint(job.output_dir) or newest
     weights = google.open_tensorflow(checkpoint)
     values = {p.name: weights.read(p.name) for p in job.table.trained}
     for name, value in values.items():
@@ -61,7 +68,7 @@ def write_artifact(
 def write_results(
     output_dir: str, scores: Dict[str, float], step: int, data: Dict[str, str]
 ) -> Dict[str, float]:
-    """Writes `eval_results.txt` and `.json`, and the scores as curves.
+    """Writes `eval_results.txt` and `.json`.
 
     The `.json` also has the fingerprints of the data, by split.
     """
@@ -79,12 +86,16 @@ def write_results(
         os.path.join(output_dir, "eval_results.json"),
         {**results, "dev_data": data},
     )
+    logging.info("***** Eval results *****\n  %s", "\n  ".join(lines))
+    return results
+
+
+def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:
+    """Adds the scores of a step to TensorBoard's curves."""
     writer = Writer(os.path.join(output_dir, "eval"))
     for name, value in scores.items():
         writer.add_scalar(name, value, step)
     writer.close()
-    logging.info("***** Eval results *****\n  %s", "\n  ".join(lines))
-    return results
 
 
 def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:

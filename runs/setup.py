@@ -50,6 +50,12 @@ class Training:
         gradient_accumulation_steps: parts of a batch that are computed one
             after the other.
         seed: of everything random.
+        eval_steps: "", or when the dev sets are scored while training: `epoch`
+            or a number of steps.
+        keep_best: the score by which the best of these steps is kept as what
+            the training comes to, or "".
+        early_stopping: after how many evaluations without a better score the
+            training ends; 0 for never.
     """
 
     batch_size: int
@@ -61,6 +67,9 @@ class Training:
     length_pool_batches: int
     gradient_accumulation_steps: int
     seed: int
+    eval_steps: str = ""
+    keep_best: str = ""
+    early_stopping: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +103,8 @@ class Experiment:
     do_predict: bool
     eval_batch_size: int
     predict_batch_size: int
+    max_train_examples: Optional[int] = None
+    max_eval_examples: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,6 +358,10 @@ def describe_settings(model: Model) -> Dict[str, Any]:
     # change while it goes on.
     del training["save_checkpoints_steps"]
     del training["gradient_accumulation_steps"]
+    # So may what does not decide what the run comes to.
+    if not experiment.training.keep_best:
+        del training["eval_steps"]
+    training.update(model.task.training_settings)
     training["learning_rate"] = model.learning_rate
     if isinstance(model, Setup):
         training["start"] = model.start

@@ -7,10 +7,11 @@ from typing import Any
 from absl import logging
 
 import input_pipeline
-from engines import Job
+from engines import NO_PAUSE, Job, Pause
 from optimization import Schedule
 from progress import TrainingProgress
 from runs.setup import Setup
+from weights import training_state
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
@@ -31,8 +32,19 @@ def run_steps(
     features: input_pipeline.Features,
     schedule: Schedule,
     first_step: int,
+    pause: Pause = NO_PAUSE,
 ) -> None:
-    """Trains a job from `first_step` to the schedule's end."""
+    """Trains a job from `first_step` to the schedule's end, or where it ends.
+
+    Args:
+        engine: that trains.
+        setup: how to train.
+        job: what to train.
+        features: of the training rows.
+        schedule: learning rates and the number of steps.
+        first_step: steps done before.
+        pause: where the training is looked at.
+    """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(
         "training: %d steps of %d examples, from step %d, learning rate %g%s",
@@ -67,10 +79,12 @@ def run_steps(
             training.batch_size,
             training.save_checkpoints_steps,
             progress,
+            pause,
         )
     seconds = time.monotonic() - began
+    _, last_step = training_state.latest_step(job.output_dir)
     logging.info(
         "trained in %.1f s, %.1f examples per second",
         seconds,
-        (steps - first_step) * training.batch_size / seconds,
+        (last_step - first_step) * training.batch_size / seconds,
     )

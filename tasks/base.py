@@ -128,6 +128,28 @@ class Task(abc.ABC, Generic[RowsType]):
                 message names file, line and expectation.
         """
 
+    def first(self, rows: RowsType, count: int) -> RowsType:
+        """The first rows, at most `count`."""
+        return rows[:count]
+
+    def learn(self, rows: RowsType) -> "Task":
+        """This task, with what it takes from the rows that it is trained on.
+
+        Raises:
+            UserError: the rows do not fit what was asked for.
+        """
+        return self
+
+    @property
+    def training_settings(self) -> Dict[str, Any]:
+        """What of its training the task itself decides, as JSON values."""
+        return {}
+
+    @property
+    @abc.abstractmethod
+    def score_names(self) -> Tuple[str, ...]:
+        """Names of what `evaluate` gives of any labelled rows, main first."""
+
     def summarize(self, rows: RowsType) -> str:
         """What the log says of a split beside its size, or ""."""
         return ""
@@ -230,6 +252,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def write_report(
         self,
         output_dir: str,
+        rows: RowsType,
         features: Features,
         predictions: Any,
         suffix: str = "",
@@ -238,7 +261,8 @@ class Task(abc.ABC, Generic[RowsType]):
 
         Args:
             output_dir: the run's folder.
-            features: of labelled rows.
+            rows: that are labelled.
+            features: of the rows.
             predictions: what was decoded of them.
             suffix: of the split's results.
 

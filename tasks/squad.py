@@ -197,6 +197,11 @@ class Squad(Task[Sequence[Question]]):
         return [q for q in questions if q.id not in lost]
 
     @property
+    def score_names(self):
+        """Exact match and F1."""
+        return ("exact_match", "f1")
+
+    @property
     def least_length(self):
         """The longest question, `[CLS]`, two `[SEP]`, a token of a context."""
         return self.max_query_length + 4

@@ -1,20 +1,28 @@
 """Classification of a text, or of a pair of texts."""
 
 import collections
+import contextlib
 import dataclasses
-from typing import Dict, Optional, Tuple
+import json
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-import files
 import metrics
 import modeling
 from errors import UserError
 from hooks import dropout
-from tasks.base import Head, results_path
+from tasks.base import Head, Task, results_path
 from tasks.head_shape import POOLED, HiddenLayers
-from tasks.text_task import TextTask
+from tasks.table_files import Rows
+from tasks.text_task import TEXT_COLUMNS, TextTask, write_table
+
+# `TextClassification.weighting` by how common labels are.
+BALANCED = "balanced"
+# Rows of `eval_hardest.tsv`.
+HARDEST = 50
 
 
 class ClassificationHead(Head):
@@ -24,8 +32,18 @@ class ClassificationHead(Head):
     google-research/bert, `run_classifier.py`, `create_model`.
     """
 
-    def __init__(self, classes, config, create, shape=POOLED):
-        """Creates `output_weights` [C, D] and `output_bias` [C]."""
+    def __init__(self, classes, config, create, shape=POOLED, weights=None):
+        """Creates `output_weights` [C, D] and `output_bias` [C].
+
+        Args:
+            classes: C.
+            config: of the BERT.
+            create: makes variables.
+            shape: its layers.
+            weights: C floats, by which the loss of a class's rows is
+                multiplied, or None.
+        """
+        self.class_weights = weights
         self.needs_pooler = shape.pooler
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
         self.weights = create(
@@ -48,10 +66,14 @@ class ClassificationHead(Head):
         return {"logits": logits if self.bias is None else logits + self.bias}
 
     def loss(self, predictions, features):
-        """Cross entropy in nats, float32 [B]."""
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        """Cross entropy in nats, float32 [B], times the class's weight."""
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=features["label_ids"], logits=predictions["logits"]
         )
+        if self.class_weights is None:
+            return losses
+        weights = tf.constant(self.class_weights, tf.float32)
+        return losses * tf.gather(weights, features["label_ids"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +83,14 @@ class TextClassification(TextTask):
     Attributes:
         labels: the classes, in the order of the logits; None to take those
             that the training file holds, sorted.
+        weighting: weights of the labels in training by name, of all others 1;
+            or `BALANCED`; or None.
+        class_weights: what that comes to, in the order of the logits.
     """
 
     labels: Optional[Tuple[str, ...]] = None
+    weighting: Union[None, str, Mapping[str, float]] = None
+    class_weights: Optional[Tuple[float, ...]] = None
 
     def describe(self):
         """The labels, in the logits' order, and what all such tasks tell."""
@@ -136,7 +163,45 @@ class TextClassification(TextTask):
 
     def build_head(self, config, create):
         """One logit for each label."""
-        return ClassificationHead(len(self.labels), config, create, self.head)
+        return ClassificationHead(
+            len(self.labels), config, create, self.head, self.class_weights
+        )
+
+    def learn(self, rows):
+        """This task, with its classes' weights.
+
+        Balanced ones are inverse to how common a label is, and 1 on the
+        average of the rows, as scikit-learn has them.
+        """
+        if self.weighting is None:
+            return self
+        counts = collections.Counter(rows.label)
+        if self.weighting == BALANCED:
+            # A label that no row has is never weighed.
+            weights = [
+                len(rows) / (len(counts) * max(1, counts[label]))
+                for label in self.labels
+            ]
+        else:
+            for label in self.weighting:
+                if label not in self.labels:
+                    raise UserError(
+                        f"--class_weights names the label {label!r}, expected "
+                        f"one of {', '.join(self.labels)[:200]}"
+                    )
+            weights = [self.weighting.get(label, 1.0) for label in self.labels]
+        logging.info(
+            "weights of the classes: %s",
+            ", ".join(f"{n} {w:.4g}" for n, w in zip(self.labels, weights)),
+        )
+        return dataclasses.replace(self, class_weights=tuple(weights))
+
+    @property
+    def training_settings(self):
+        """How classes are weighed, if they are."""
+        if self.weighting is None:
+            return {}
+        return {"class_weights": self.weighting}
 
     def evaluate(self, rows, features, predictions):
         """Cross entropy and the task's metrics."""
@@ -148,28 +213,82 @@ class TextClassification(TextTask):
         scores["loss"] = float(metrics.cross_entropy(logits, labels).mean())
         return scores
 
-    def write_report(self, output_dir, features, predictions, suffix=""):
-        """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
-        labels = features.labels["label_ids"]
-        chosen = predictions["logits"].argmax(axis=-1)
-        # Slow to load, and of no use to a run that only trains.
-        from sklearn.metrics import precision_recall_fscore_support
+    def write_report(self, output_dir, rows, features, predictions, suffix=""):
+        """Writes how each label did, and which rows were hardest.
 
+        `eval_labels.tsv` has precision, recall and F1 of each label;
+        `eval_confusion.tsv` the number of rows of each label that were given
+        each label; `eval_hardest.tsv` the rows with the greatest losses.
+        """
+        labels = features.labels["label_ids"]
+        logits = predictions["logits"]
+        chosen = logits.argmax(axis=-1)
+        # Slow to load, and of no use to a run that only trains.
+        from sklearn.metrics import (
+            confusion_matrix,
+            precision_recall_fscore_support,
+        )
+
+        places = range(len(self.labels))
         scores = precision_recall_fscore_support(
-            labels, chosen, labels=range(len(self.labels)), zero_division=0
+            labels, chosen, labels=places, zero_division=0
         )
         predicted = np.bincount(chosen, minlength=len(self.labels))
-        lines = ["label\texamples\tpredicted\tprecision\trecall\tf1"]
+        of_labels = [
+            ("label", "examples", "predicted", "precision", "recall", "f1")
+        ]
         for label, precision, recall, f1, count, times in zip(
             self.labels, *scores, predicted
         ):
-            lines.append(
-                f"{label}\t{count}\t{times}\t{precision:.4f}\t{recall:.4f}"
-                f"\t{f1:.4f}"
+            shares = (f"{x:.4f}" for x in (precision, recall, f1))
+            of_labels.append((label, str(count), str(times), *shares))
+        confusion = [("label", *self.labels)]
+        for label, counts in zip(
+            self.labels, confusion_matrix(labels, chosen, labels=places)
+        ):
+            confusion.append((label, *map(str, counts)))
+        tables = {
+            "eval_labels": of_labels,
+            "eval_confusion": confusion,
+            "eval_hardest": self._hardest(rows, labels, logits),
+        }
+        paths = []
+        for name, table in tables.items():
+            paths.append(results_path(output_dir, name, suffix))
+            write_table(paths[-1], table)
+        return tuple(paths)
+
+    def _hardest(
+        self, rows: Rows, labels: np.ndarray, logits: np.ndarray
+    ) -> List[Tuple[str, ...]]:
+        """The rows with the greatest losses, the greatest first.
+
+        Args:
+            rows: of the logits.
+            labels: int [rows].
+            logits: float32 [rows, C].
+        """
+        losses = metrics.cross_entropy(logits, labels)
+        table = [
+            ("line", "label", "predicted", "probability_of_label", "loss")
+            + TEXT_COLUMNS[: 1 + (rows.text_b is not None)]
+        ]
+        for row in np.argsort(-losses, kind="stable")[:HARDEST]:
+            texts = [rows.text_a[row]]
+            if rows.text_b is not None:
+                texts.append(rows.text_b[row])
+            table.append(
+                (
+                    str(rows.lines[row] + 1),
+                    self.labels[labels[row]],
+                    self.labels[logits[row].argmax()],
+                    f"{np.exp(-losses[row]):.6f}",
+                    f"{losses[row]:.4f}",
+                    # A cell holds no tab and no line break.
+                    *(" ".join(text.split()) for text in texts),
+                )
             )
-        path = results_path(output_dir, "eval_labels", suffix)
-        files.write_text(path, "\n".join(lines) + "\n")
-        return (path,)
+        return table
 
     def answer(self, rows, predictions):
         """`label`, its `probability`, and `scores`, those of all labels."""
@@ -188,3 +307,33 @@ class TextClassification(TextTask):
         logits = predictions["logits"]
         chosen = [self.labels[place] for place in logits.argmax(axis=-1)]
         return np.exp(metrics.log_softmax(logits)), chosen
+
+
+def weigh_classes(task: Task, text: str) -> TextClassification:
+    """A task whose classes are weighed in training.
+
+    Args:
+        task: of classification.
+        text: `BALANCED`, or a JSON object of weights by label.
+
+    Raises:
+        UserError: the task has no classes, or the text says something else.
+    """
+    if not isinstance(task, TextClassification):
+        raise UserError(
+            f"--class_weights is for tasks with labels, which {task.name} with "
+            "these flags has not"
+        )
+    if text == BALANCED:
+        return dataclasses.replace(task, weighting=text)
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if isinstance(found, dict) and all(
+            type(weight) in (int, float) and 0 < weight < float("inf")
+            for weight in found.values()
+        ):
+            return dataclasses.replace(task, weighting=found)
+    raise UserError(
+        f"--class_weights is {text[:80]!r}, expected {BALANCED} or an object "
+        'of positive numbers, as {"spam": 2.5}'
+    )

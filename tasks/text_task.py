@@ -2,7 +2,17 @@
 
 import abc
 import dataclasses
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 from absl import logging
@@ -164,6 +174,15 @@ class TextTask(Task[Rows]):
         )
 
     @property
+    def score_names(self):
+        """The task's metrics, and the loss."""
+        return (*self.metrics, "loss")
+
+    def first(self, rows: Rows, count: int):
+        """The first rows."""
+        return rows.take(np.arange(len(rows)) < count)
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing of the task has still to be read from its data."""
         return True
@@ -254,7 +273,12 @@ class TextTask(Task[Rows]):
         )
 
     def keep(self, rows: Rows):
-        """What names the rows in the predictions."""
+        """What names the rows in the predictions; of labelled ones the texts.
+
+        The test set may be large, and nothing tells its texts again.
+        """
+        if rows.label is not None:
+            return rows
         return dataclasses.replace(rows, text_a=None, text_b=None, label=None)
 
     def write_predictions(
@@ -272,7 +296,7 @@ class TextTask(Task[Rows]):
         """
         numbers, answers = self.answers(predictions)
         results = results_path(output_dir, "test_results", suffix)
-        _write_table(results, (map(str, row) for row in numbers.tolist()))
+        write_table(results, (list(map(str, row)) for row in numbers.tolist()))
         table = results_path(output_dir, "test_predictions", suffix)
         names = rows.row_id or list(map(str, range(len(rows))))
         if not self.names_rows:
@@ -285,7 +309,7 @@ class TextTask(Task[Rows]):
                 ("id", "label", "probability"),
                 *zip(names, answers, sure),
             ]
-        _write_table(table, lines)
+        write_table(table, lines)
         return results, table
 
     @abc.abstractmethod
@@ -299,8 +323,8 @@ class TextTask(Task[Rows]):
         """
 
 
-def _write_table(path: str, rows: Any) -> None:
-    """Writes rows of texts, in which there are no tabs."""
+def write_table(path: str, rows: Iterable[Sequence[str]]) -> None:
+    """Writes rows of cells, in which there are no tabs and line breaks."""
     files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
 
 

@@ -53,7 +53,11 @@ PLACES = {"base?": str}
 # run that trains.
 IDENTITY = ("base", "tokenizer", "method", "task", "bert_config")
 # What runs did that were recorded before they could do otherwise.
-LATER = {"training.adam_bias_correction": False}
+LATER = {
+    "training.adam_bias_correction": False,
+    "training.keep_best": "",
+    "training.early_stopping": 0,
+}
 
 
 def versions() -> Dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import files
 from errors import UserError
-from weights import run_record, training_state
+from weights import dev_scores, run_record, training_state
 from weights.base import Weights
 from weights.google import check_name, open_tensorflow
 from weights.hugging_face import open_safetensors
@@ -75,12 +75,16 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
 
 
 def _find_model(folder: str) -> str:
-    """The model of a folder: a pretrained one before a training's."""
+    """The model of a folder: a pretrained one before a training's.
+
+    Of a training that kept its best step that one, else the newest.
+    """
     for name, end in ((SAFETENSORS_FILE, ""), (GOOGLE_CHECKPOINT, ".index")):
         path = os.path.join(folder, name)
         if files.exists(path + end):
             return path
-    path, _ = training_state.latest_step(folder)
+    newest, _ = training_state.latest_step(folder)
+    path = dev_scores.best_checkpoint(folder) or newest
     if path is None:
         raise UserError(
             f"the folder {folder} holds no {SAFETENSORS_FILE} and no "

@@ -1,0 +1,204 @@
+"""How well a model does on the dev sets, at the end and while it is trained."""
+
+import os
+from typing import Any, Dict, FrozenSet, List, NamedTuple
+
+from absl import logging
+
+from engines import Job, Pause
+from engines.prediction import Predictor, check_finite
+from errors import UserError
+from input_pipeline import Features
+from optimization import Schedule
+from runs import results
+from runs.setup import Setup
+from tasks.base import SplitNames
+from weights import dev_scores, google, training_state
+from weights.base import check_shape
+
+# When dev sets are scored: after each pass over the training rows.
+EPOCH = "epoch"
+
+
+class Splits(NamedTuple):
+    """The splits beside the training one.
+
+    Attributes:
+        dev: those to evaluate.
+        test: those to predict; may be the same.
+    """
+
+    dev: SplitNames
+    test: SplitNames
+
+    @property
+    def names(self) -> List[str]:
+        """The name of each one, once."""
+        return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
+
+
+class Rows(NamedTuple):
+    """What the splits hold, by name.
+
+    Attributes:
+        splits: the splits.
+        kept: what the task keeps of the rows.
+        features: of the rows.
+    """
+
+    splits: Splits
+    kept: Dict[str, Any]
+    features: Dict[str, Features]
+
+
+def answer(
+    setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
+) -> Dict[str, Any]:
+    """What the task decodes of the model's outputs, by split.
+
+    Args:
+        setup: the task, and how much is predicted at once.
+        predictor: of the model.
+        rows: of all splits.
+        splits: those to answer.
+
+    Raises:
+        UserError: an output is no number.
+    """
+    sizes = (
+        ("predict", splits.test, setup.experiment.predict_batch_size),
+        # A split that is both is evaluated.
+        ("eval", splits.dev, setup.experiment.eval_batch_size),
+    )
+    how = {name: (size, what) for what, of, size in sizes for _, name in of}
+    answers = {}
+    for name in splits.names:
+        outputs, features = {}, rows.features[name]
+        # There are no rows where no context has a token.
+        if len(features):
+            outputs = predictor.predict(features, *how[name])
+            check_finite(outputs, name)
+        answers[name] = setup.task.decode(rows.kept[name], features, outputs)
+    return answers
+
+
+def score(
+    setup: Setup, rows: Rows, answers: Dict[str, Any]
+) -> Dict[str, float]:
+    """The scores of the dev splits, by name."""
+    scores: Dict[str, float] = {}
+    for suffix, name in rows.splits.dev:
+        measured = setup.task.evaluate(
+            rows.kept[name], rows.features[name], answers[name]
+        )
+        end = f"_{suffix}" if suffix else ""
+        scores.update(
+            {f"{metric}{end}": value for metric, value in measured.items()}
+        )
+    return scores
+
+
+def load_best(setup: Setup, predictor: Predictor) -> None:
+    """Gives a predictor the values of the best step, if that is kept.
+
+    Raises:
+        UserError: they are of another model.
+    """
+    path = dev_scores.best_checkpoint(setup.experiment.output_dir)
+    if path:
+        weights = google.open_tensorflow(path)
+        for p in setup.table.trained:
+            check_shape(weights, p.name, p.shape)
+        predictor.load(
+            {p.name: weights.read(p.name) for p in setup.table.trained}
+        )
+
+
+def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
+    """After which steps the dev sets are scored; the last is one of them."""
+    training, last = setup.experiment.training, schedule.num_train_steps
+    if not training.eval_steps:
+        return frozenset()
+    if training.eval_steps == EPOCH:
+        count = int(training.epochs)
+        found = {int(last / training.epochs * n) for n in range(1, count + 1)}
+    else:
+        every = int(training.eval_steps)
+        found = set(range(every, last, every))
+    return frozenset({step for step in found if 0 < step < last} | {last})
+
+
+class Watch:
+    """Scores a training's steps on the dev sets, and keeps the best one."""
+
+    def __init__(self, setup: Setup, schedule: Schedule, rows: Rows):
+        """Reads what was scored before.
+
+        Raises:
+            UserError: that is damaged, or is not there although it should be.
+        """
+        self._setup, self._rows = setup, rows
+        self._folder = setup.experiment.output_dir
+        self._keep_best = setup.experiment.training.keep_best
+        self._last = schedule.num_train_steps
+        self._steps = steps_to_score(setup, schedule)
+        found = dev_scores.read(self._folder)
+        self._scores = found or dev_scores.DevScores(self._keep_best, {})
+        _, done = training_state.latest_step(self._folder)
+        lost = [s for s in self._steps - set(self._scores.by_step) if s < done]
+        if self._keep_best and lost:
+            raise UserError(
+                f"{os.path.join(self._folder, dev_scores.SCORES_FILE)} lacks "
+                f"the scores of step {min(lost)}, by which the best step is "
+                "chosen; copy the file again, or choose another --output_dir"
+            )
+
+    @property
+    def pause(self) -> Pause:
+        """When a training is to be looked at."""
+        return Pause(self._steps, self._look)
+
+    def is_over(self, step: int) -> bool:
+        """Whether so many steps are all that is trained."""
+        patience = self._setup.experiment.training.early_stopping
+        return step >= self._last or bool(
+            patience and self._scores.count_since_best(step) >= patience
+        )
+
+    def catch_up(self, engine: Any, job: Job, step: int) -> None:
+        """Before a training: scores a step that was saved, but not scored."""
+        if self._steps and not self._scores.by_step:
+            # So that its loss is noticed, whatever else is there by then.
+            dev_scores.write(self._folder, self._scores, {})
+        if step in self._steps and step not in self._scores.by_step:
+            with engine.predictor(job) as predictor:
+                self._look(step, predictor)
+
+    def _look(self, step: int, predictor: Predictor) -> bool:
+        if step not in self._scores.by_step:
+            self._score(step, predictor)
+        return self.is_over(step)
+
+    def _score(self, step: int, predictor: Predictor) -> None:
+        dev = Splits(self._rows.splits.dev, ())
+        answers = answer(self._setup, predictor, self._rows, dev)
+        measured = score(self._setup, self._rows, answers)
+        self._scores = self._scores.add(step, measured)
+        values = {}
+        if self._keep_best:
+            newest, _ = training_state.latest_step(self._folder)
+            saved = google.open_tensorflow(newest)
+            values = {
+                p.name: saved.read(p.name) for p in self._setup.table.trained
+            }
+        dev_scores.write(self._folder, self._scores, values)
+        results.write_curves(self._folder, measured, step)
+        logging.info(
+            "step %d of %d on the dev set: %s%s",
+            step,
+            self._last,
+            ", ".join(
+                f"{name} {value:.4f}" for name, value in measured.items()
+            ),
+            "; the best so far" if self._scores.best_step == step else "",
+        )

@@ -1,0 +1,390 @@
+"""Dev sets are scored while a task is trained, and the best step is kept."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+from conftest import ROOT, run_process
+
+import task_model
+from engines import strategy, training_step
+from errors import UserError
+from optimization import Schedule
+from runs import evaluation
+from runs.setup import Training
+from tasks.text_classification import TextClassification
+from weights import dev_scores, google, training_state
+
+# Of the tiny data, 40 rows in batches of 8, four epochs.
+STEPS, EPOCH_STEPS = 20, [5, 10, 15, 20]
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def values(path, names=None):
+    """What a checkpoint holds, without its optimizer's."""
+    weights = google.open_tensorflow(str(path))
+    names = names or [n for n in weights.shapes if "/adam_" not in n]
+    return {name: weights.read(name) for name in names if name != "global_step"}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys() and found
+    for name, value in expected.items():
+        assert np.array_equal(found[name], value), name
+
+
+def artifact(folder):
+    return (folder / "adapter" / "adapter.safetensors").read_bytes()
+
+
+@pytest.fixture
+def flags(tiny_flags, engine):
+    return {**tiny_flags, "do_eval": True, "engine": engine}
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Evaluations come to these accuracies, in turn; the last one stays."""
+
+    def script(*accuracies):
+        left = list(accuracies)
+        evaluate = TextClassification.evaluate
+
+        def scripted_evaluate(task, rows, features, predictions):
+            found = evaluate(task, rows, features, predictions)
+            accuracy = left.pop(0) if len(left) > 1 else left[0]
+            return {**found, "accuracy": accuracy}
+
+        monkeypatch.setattr(TextClassification, "evaluate", scripted_evaluate)
+
+    return script
+
+
+def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
+    classify(**{**flags, "output_dir": tmp_path / "plain"})
+    classify(**flags, eval_steps=3)
+    plain, watched = tmp_path / "plain", tmp_path / "out"
+    assert artifact(watched) == artifact(plain)
+    assert read(watched / "eval_results.json") == read(
+        plain / "eval_results.json"
+    )
+    scores = read(watched / "dev_scores.json")
+    assert list(scores["scores"]) == ["3", "6", "9", "12", "15", "18", "20"]
+    found = read(watched / "eval_results.json")
+    for name, value in scores["scores"]["20"].items():
+        assert found[f"eval_{name}"] == value
+    assert scores["best_step"] is None
+    assert not list(watched.glob("best*"))
+    # It may be asked of a run that is to go on.
+    classify(**flags)
+
+
+def test_nothing_is_built_more_often(classify, flags, engine, monkeypatch):
+    made = []
+
+    def count(owner, name):
+        function = getattr(owner, name)
+
+        def counted(*arguments, **named):
+            made.append(name)
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(task_model.TaskModel, "__init__")
+    count(strategy if engine == "strategy" else training_step, "predict")
+    classify(**flags)
+    plain, made[:] = list(made), []
+    flags["output_dir"] = f"{flags['output_dir']}_watched"
+    classify(**flags, eval_steps=2)
+    assert made == plain and "predict" in made
+
+
+def test_the_best_step_is_what_the_run_comes_to(
+    classify, flags, scripted, tmp_path
+):
+    out = tmp_path / "out"
+    scripted(0.5, 0.75, 0.75, 0.25, 0.0)
+    classify(**flags, keep_best="accuracy", do_predict=True)
+    scores = read(out / "dev_scores.json")
+    assert list(map(int, scores["scores"])) == EPOCH_STEPS
+    assert scores["best_step"] == 10
+    best = values(out / "best.ckpt-10")
+    assert_same(best, values(out / "model.ckpt-10", best))
+    assert not list(out.glob("best.ckpt-5.*"))
+    assert read(out / "eval_results.json")["global_step"] == 10
+    assert read(out / "adapter" / "adapter_config.json")["checkpoint"] == (
+        "best.ckpt-10"
+    )
+    predictions = (out / "test_results.tsv").read_bytes()
+    last_loss = scores["scores"]["20"]["loss"]
+    best_loss = scores["scores"]["10"]["loss"]
+    assert read(out / "eval_results.json")["eval_loss"] == best_loss
+
+    # Its folder, its artifact, and its own folder again mean that step.
+    again = {**flags, "do_train": False, "do_predict": True}
+    for number, change in enumerate(
+        (
+            {"init_checkpoint": out},
+            {"adapter": out / "adapter"},
+            {"output_dir": out},
+            {"init_checkpoint": out, "output_dir": out},
+        )
+    ):
+        folder = tmp_path / str(number)
+        classify(**{**again, "output_dir": folder, **change})
+        folder = change.get("output_dir", folder)
+        assert (folder / "test_results.tsv").read_bytes() == predictions
+        found = read(folder / "eval_results.json")
+        assert (found["eval_loss"], found["global_step"]) == (best_loss, 10)
+    last = out / "model.ckpt-20"
+    folder = tmp_path / "last"
+    classify(**{**again, "init_checkpoint": last, "output_dir": folder})
+    assert read(folder / "eval_results.json")["eval_loss"] == last_loss
+    with pytest.raises(UserError, match="holds a training's .*best.ckpt-10"):
+        classify(**{**again, "init_checkpoint": last, "output_dir": out})
+
+
+def test_less_loss_is_better(classify, flags, tmp_path):
+    classify(**flags, keep_best="loss")
+    scores = read(tmp_path / "out" / "dev_scores.json")
+    losses = {step: of["loss"] for step, of in scores["scores"].items()}
+    assert str(scores["best_step"]) == min(losses, key=losses.get)
+
+
+def test_a_training_that_gets_no_better_is_ended(
+    classify, flags, scripted, tmp_path
+):
+    scripted(0.5, 0.25, 0.5, 0.75)
+    classify(**flags, early_stopping=2)
+    out = tmp_path / "out"
+    scores = read(out / "dev_scores.json")
+    assert list(map(int, scores["scores"])) == [5, 10, 15]
+    assert (scores["keep_best"], scores["best_step"]) == ("accuracy", 5)
+    assert training_state.latest_step(str(out))[1] == 15
+    before = artifact(out), (out / "dev_scores.json").read_bytes()
+    classify(**flags, early_stopping=2)
+    assert training_state.latest_step(str(out))[1] == 15
+    assert (artifact(out), (out / "dev_scores.json").read_bytes()) == before
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("place", ["before", "tensors", "scores", "after"])
+def test_a_run_that_was_ended_goes_on(
+    classify, tiny_flags, scripted, tmp_path, monkeypatch, place
+):
+    flags = {**tiny_flags, "do_eval": True, "early_stopping": 2}
+    accuracies = [0.25, 0.5, 0.125, 0.25, 0.75]
+    scripted(*accuracies)
+    whole = tmp_path / "whole"
+    classify(**{**flags, "output_dir": whole})
+    monkeypatch.undo()
+    scripted(*accuracies)
+
+    class Killed(BaseException):
+        pass
+
+    calls = []
+    save, write_json = training_state.save_tensors, dev_scores.files.write_json
+    write = dev_scores.write
+
+    def kill_at(name, function, is_meant, later=False):
+        def wrapped(*arguments):
+            if is_meant(*arguments):
+                calls.append(name)
+                if len(calls) == 2:
+                    if later:
+                        function(*arguments)
+                    raise Killed
+            return function(*arguments)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        if place in ("before", "after"):
+            wrapped = kill_at(
+                place,
+                write,
+                lambda folder, scores, values: scores.by_step,
+                place == "after",
+            )
+            patch.setattr(dev_scores, "write", wrapped)
+        elif place == "tensors":
+            wrapped = kill_at(place, save, lambda path, _: "best" in path)
+            patch.setattr(training_state, "save_tensors", wrapped)
+        else:
+            wrapped = kill_at(
+                place,
+                write_json,
+                lambda path, value: "dev_" in path and value["scores"],
+            )
+            patch.setattr(dev_scores.files, "write_json", wrapped)
+        with pytest.raises(Killed):
+            classify(**flags)
+    out = tmp_path / "out"
+    scores = dev_scores.read(str(out))
+    known = len(scores.by_step) if scores else 0
+    monkeypatch.undo()
+    scripted(*accuracies[known:])
+    classify(**flags)
+    assert artifact(out) == artifact(whole)
+    for name in ("dev_scores.json", "eval_results.json"):
+        found, expected = read(out / name), read(whole / name)
+        assert found == expected, name
+    names = [path.name for path in sorted(out.glob("best*"))]
+    assert names == [path.name for path in sorted(whole.glob("best*"))]
+
+
+def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
+    tiny_flags.update(num_train_epochs=30, eval_steps=4, keep_best="loss")
+
+    def command(folder):
+        tiny_flags["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in tiny_flags.items()] + ["--do_eval"]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_process(*command("whole"))
+    chance = random.Random(3)
+    for count in (4, 12):
+        process = subprocess.Popen(
+            [sys.executable, "run_classifier.py", *command("killed")],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        while True:
+            assert process.poll() is None, "ended before it could be killed"
+            scores = dev_scores.read(str(killed))
+            if scores and len(scores.by_step) >= count:
+                break
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    run_process(*command("killed"))
+    assert artifact(killed) == artifact(whole)
+    for name in ("dev_scores.json", "eval_results.json"):
+        assert read(killed / name) == read(whole / name)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (["dev_scores.json"], "holds best.ckpt-5.* but no dev_scores.json"),
+        (["dev_scores.json", "best*"], "lacks the scores of step 5, by which"),
+        (["best*.index"], "best.ckpt-5 is not there any more"),
+        (["best*.data*"], "best.ckpt-5"),
+    ],
+)
+def test_what_is_lost_is_not_guessed(
+    classify, tiny_flags, scripted, tmp_path, damage, message
+):
+    flags = {**tiny_flags, "do_eval": True, "keep_best": "accuracy"}
+    scripted(0.5, 0.25)
+    classify(**flags)
+    out = tmp_path / "out"
+    before = artifact(out)
+    for pattern in damage:
+        for path in out.glob(pattern):
+            path.unlink()
+    with pytest.raises(UserError, match=message):
+        classify(**flags)
+    assert artifact(out) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"keep_best": "f1", "scores": []}',
+        '{"keep_best": "f1", "scores": {"x": {"f1": 1}}}',
+        '{"keep_best": "f1", "scores": {"1": {"accuracy": 1}}}',
+        '{"keep_best": "", "scores": {"1": {"accuracy": "a"}}}',
+    ],
+)
+def test_damaged_scores_are_refused(tmp_path, content):
+    (tmp_path / "dev_scores.json").write_text(content)
+    with pytest.raises(UserError, match="dev_scores.json"):
+        dev_scores.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"eval_steps": "0"}, "--eval_steps is '0', expected a number of"),
+        ({"eval_steps": "2 epochs"}, "expected a number of steps or epoch"),
+        ({"early_stopping": -1}, "--early_stopping is -1, expected >= 0"),
+        ({"keep_best": "f2"}, "of the task custom: accuracy, macro_f1, loss"),
+        ({"eval_steps": "5", "do_eval": False}, "need the dev set"),
+        ({"max_train_examples": 0}, "--max_train_examples is 0"),
+        ({"max_eval_examples": -1}, "--max_eval_examples is -1"),
+    ],
+)
+def test_flags_that_cannot_be(classify, tiny_flags, change, message):
+    with pytest.raises(UserError, match=message):
+        classify(**{**tiny_flags, "do_eval": True, **change})
+
+
+def test_another_choice_of_the_best_is_another_run(classify, tiny_flags):
+    flags = {**tiny_flags, "do_eval": True}
+    classify(**flags, keep_best="accuracy")
+    for other in (
+        {"keep_best": "loss"},
+        {"keep_best": "accuracy", "eval_steps": 5},
+        {},
+    ):
+        with pytest.raises(UserError, match="training.*was"):
+            classify(**flags, **other)
+
+
+def steps(eval_steps, num_train_steps, epochs=3.0):
+    training = Training(8, None, False, epochs, 0.1, 1000, 8, 1, 1, eval_steps)
+    experiment = types.SimpleNamespace(training=training)
+    setup = types.SimpleNamespace(experiment=experiment)
+    found = evaluation.steps_to_score(setup, Schedule(1.0, num_train_steps, 0))
+    return sorted(found)
+
+
+def test_when_steps_are_scored():
+    assert steps("", 10) == []
+    assert steps("4", 10) == [4, 8, 10]
+    assert steps("5", 10) == [5, 10]
+    assert steps("50", 10) == [10]
+    assert steps("epoch", 30) == [10, 20, 30]
+    assert steps("epoch", 25, 2.5) == [10, 20, 25]
+    assert steps("epoch", 4, 0.5) == [4]
+    assert steps("epoch", 1, 3.0) == [1]
+
+
+def test_how_long_the_best_was_not_bettered():
+    scores = dev_scores.DevScores("f1", {})
+    assert (scores.best_step, scores.count_since_best(5)) == (None, 0)
+    for step, f1 in ((2, 0.5), (4, 0.5), (6, 0.25), (8, 0.75)):
+        scores = scores.add(step, {"f1": f1})
+    assert [scores.count_since_best(s) for s in (2, 4, 6, 8)] == [0, 1, 2, 0]
+    assert scores.best_step == 8
+    by_loss = dev_scores.DevScores(
+        "loss_mismatched",
+        {1: {"loss_mismatched": 2.0}, 2: {"loss_mismatched": 1.0}},
+    )
+    assert by_loss.best_step == 2
+
+
+def test_the_first_examples_alone(classify, tiny_flags, tmp_path):
+    flags = {**tiny_flags, "do_eval": True}
+    classify(**flags, max_train_examples=16, max_eval_examples=3)
+    out = tmp_path / "out"
+    assert read(out / "run.json")["training"]["examples"] == 16
+    table = (out / "eval_labels.tsv").read_text().splitlines()[1:]
+    assert sum(int(line.split("\t")[1]) for line in table) == 3
+    with pytest.raises(UserError, match="another configuration"):
+        classify(**flags, max_train_examples=17)
