@@ -228,7 +228,8 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
 
     Beam's local runner may wait for the answers of a dead process for ever.
     It tells by an exception in the thread that looks after the process. The
-    other workers end when nobody listens to them any more.
+    other workers end when nobody listens to them any more; those that are
+    just starting wait for two minutes.
     """
     if caught.thread is None or caught.thread.name != WORKER_THREAD:
         threading.__excepthook__(caught)
