@@ -3,6 +3,7 @@
 # make test        setup, then the tests, but for some long ones (CONTRIBUTING.md),
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
+# make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
@@ -30,8 +31,10 @@ JOBS ?= 2
 IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 # AdapterHub's adapters, for the benchmarks.
 PEER := .venv-peer
+# Apache Beam, which asks for older packages than the others.
+BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark lint lock clean
+.PHONY: setup quickstart test benchmark beam lint lock clean
 
 setup: $(INSTALLED)
 
@@ -66,23 +69,30 @@ $(PEER)/installed: benchmarks/peers/requirements.txt
 	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
+beam: $(BEAM)/installed
+
+$(BEAM)/installed: requirements/beam.txt
+	for python in python3.11 python3.12 python3.13 python3.10; do \
+		! $$python -c '' 2> /dev/null || break; \
+	done; $$python -m venv --clear $(BEAM)
+	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
 lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
-	for kind in cpu cuda; do \
-		for stack in tf215:3.9 tf221:3.10; do \
-			uv pip compile --quiet --upgrade --universal \
-				--python-version $${stack#*:} --generate-hashes \
-				--no-emit-index-url --no-emit-find-links --no-annotate \
-				--custom-compile-command 'make lock' \
-				requirements/$${stack%:*}-$$kind.in \
-				-o requirements/$${stack%:*}-$$kind.txt || exit 1; \
-		done; \
+	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10; do \
+		uv pip compile --quiet --upgrade --universal \
+			--python-version $${lock#*:} --generate-hashes \
+			--no-emit-index-url --no-emit-find-links --no-annotate \
+			--custom-compile-command 'make lock' \
+			requirements/$${lock%:*}.in \
+			-o requirements/$${lock%:*}.txt || exit 1; \
 	done
 
 clean:
 	@test ! -e $(VENV) || $(IS_VENV) || { echo 'error: $(VENV) is no virtual environment; delete it yourself' >&2; exit 1; }
-	rm -rf $(VENV) .venv-tf221 $(PEER)
+	rm -rf $(VENV) .venv-tf221 $(PEER) $(BEAM)

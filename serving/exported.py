@@ -20,6 +20,8 @@ SIGNATURE = "serving_default"
 EXTRA, TASKS = "assets.extra", "tasks.json"
 # What an error tells at most: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
+# What `tasks.json` says of each task, by name.
+Tasks = Mapping[str, Mapping[str, Any]]
 
 
 class Row(NamedTuple):
@@ -43,27 +45,37 @@ def shown_names(names: Sequence[str]) -> str:
     return shown
 
 
+def problem(tasks: Tasks, row: Row) -> Optional[str]:
+    """What is wrong with a row, as the model of these tasks would say it."""
+    name = row.task.decode("utf-8", "replace")
+    task = tasks.get(name)
+    if task is None:
+        known = shown_names(list(tasks))
+        return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
+    if row.text_b and max(task["texts"]) < 2:
+        return f"the task {name} reads one text, but text_b is not empty"
+    return None
+
+
 class ExportedModel:
-    """The newest version of an exported model.
+    """A version of an exported model.
 
     Attributes:
         version: its number.
-        tasks: what `tasks.json` says of each task, by name.
+        tasks: of the model.
     """
 
-    def __init__(self, folder: str):
-        """Loads the newest version in a folder.
+    def __init__(self, folder: str, version: str = ""):
+        """Loads a version in a folder, by default the newest.
 
         Raises:
             UserError: there is none, or it is damaged.
         """
-        self.version = _newest(folder)
+        self.version = version or _newest(folder)
         place = os.path.join(folder, self.version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, "the exported model", {"tasks": list})
-        self.tasks: Dict[str, Mapping[str, Any]] = {
-            task["name"]: task for task in told["tasks"]
-        }
+        self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
         try:
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
@@ -77,17 +89,7 @@ class ExportedModel:
 
     def problem(self, row: Row) -> Optional[str]:
         """What is wrong with a row, as the model itself would say it."""
-        task = self.tasks.get(row.task.decode("utf-8", "replace"))
-        if task is None:
-            name = row.task.decode("utf-8", "replace")[:LONGEST_NAME]
-            known = shown_names(list(self.tasks))
-            return f"unknown task {name}; there are: {known}"
-        if row.text_b and max(task["texts"]) < 2:
-            return (
-                f"the task {task['name']} reads one text, but text_b is not "
-                "empty"
-            )
-        return None
+        return problem(self.tasks, row)
 
     def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
         """Answers rows, each as a JSON object.

@@ -4,21 +4,18 @@ import array
 import csv
 import dataclasses
 import itertools
-import json
-import math
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 from absl import logging
 
 import files
+import json_lines
 from errors import UserError
 
 Column = Union[int, str]
-# What Python makes of a number as 1e400.
-INFINITE = (math.inf, -math.inf)
 # (line number from 0, its cells), without the header's line.
 Lines = Iterator[Tuple[int, List[str]]]
 
@@ -255,62 +252,20 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
     columns = list(layout.columns.values())
+    for name in columns:
+        if isinstance(name, int):
+            raise UserError(
+                f"{path}:1: JSON Lines have named columns, not a column {name}"
+            )
     for number, line in enumerate(text):
         if not line.strip():
             continue
-        where = f"{path}:{number + 1}"
         try:
-            value = json.loads(
-                line.rstrip("\n"),
-                parse_constant=_refuse_constant,
-                object_pairs_hook=_unique_keys,
-            )
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: expected a JSON object, as {{...}}")
-        yield number, [_cell(where, value, name) for name in columns]
-
-
-def _refuse_constant(text: str) -> None:
-    """JSON has no `NaN` and no `Infinity`, though Python reads them."""
-    raise ValueError(f"{text} is no value")
-
-
-def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object, of whose keys none is given twice."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"a key is given twice among {', '.join(values)[:80]}")
-    return values
-
-
-def _cell(where: str, values: Dict[str, object], name: Column) -> str:
-    """What a JSON object has for a column, as text."""
-    if isinstance(name, int):
-        raise UserError(
-            f"{where}: JSON Lines have named columns, not a column {name}"
-        )
-    if name not in values:
-        raise UserError(
-            f"{where}: no key {name!r}, found {', '.join(values)[:200]}"
-        )
-    value = values[name]
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, (str, int, float)) or value in INFINITE:
-        raise UserError(
-            f"{where}: {name!r} is {json.dumps(value)[:80]}, expected a text "
-            "or a number"
-        )
-    text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: {name!r} holds half a character ({error.reason})"
-        ) from error
-    return text
+            value = json_lines.parse_object(line.rstrip("\n"))
+            cells = [json_lines.text_at(value, name) for name in columns]
+        except ValueError as error:
+            raise UserError(f"{path}:{number + 1}: {error}") from error
+        yield number, cells
 
 
 # Ending -> how its lines are read, and what ends a line.

@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "functional": {"errors"},
     "hooks": {"errors", "functional"},
     "modeling": {"errors", "files", "functional", "hooks"},
+    "json_lines": set(),
     "progress": {"errors", "optimization"},
     "methods.base": {"errors", "hooks", "modeling", "optimization"},
     "adapter_modeling": {
@@ -57,6 +58,7 @@ MAY_IMPORT = {
         "functional",
         "hooks",
         "input_pipeline",
+        "json_lines",
         "metrics",
         "modeling",
         "progress",
@@ -111,6 +113,7 @@ MAY_IMPORT = {
         "folder_lock",
         "hooks",
         "input_pipeline",
+        "json_lines",
         "methods",
         "methods.base",
         "modeling",
@@ -266,6 +269,20 @@ def test_tf_distribute_is_named_in_engines_only():
         if any(a.startswith("tf.distribute") for a in attributes(path))
     }
     assert users == {"engines"}
+
+
+def test_beam_is_imported_in_its_room_only():
+    """Other environments have none."""
+    everywhere = [path for _, path in sources()]
+    for folder in ("benchmarks", "scripts", "tests"):
+        everywhere += ROOT.glob(f"{folder}/**/*.py")
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in everywhere
+        for name in imported(ast.parse(path.read_text()))
+        if name.split(".")[0] == "apache_beam" or name == "serving.beam"
+    }
+    assert users == {"serving/beam.py", "scripts/predict_beam.py"}
 
 
 def test_no_file_is_long():

@@ -1,0 +1,65 @@
+"""What a line of JSON Lines holds: an object, and texts under its keys."""
+
+import json
+import math
+from typing import Any, Dict, List, Mapping, Tuple
+
+# What Python makes of a number as 1e400.
+INFINITE = (math.inf, -math.inf)
+
+
+def parse_object(line: str) -> Dict[str, Any]:
+    """The object of a line.
+
+    Raises:
+        ValueError: the line is no JSON, or no object, or has a key twice.
+    """
+    try:
+        value = json.loads(
+            line,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_keys,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object, as {...}")
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    """JSON has no `NaN` and no `Infinity`, though Python reads them."""
+    raise ValueError(f"{text} is no value")
+
+
+def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """An object, of whose keys none is given twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"a key is given twice among {', '.join(values)[:80]}")
+    return values
+
+
+def text_at(values: Mapping[str, object], name: str) -> str:
+    """What an object has under a key, as text.
+
+    Raises:
+        ValueError: nothing, or neither a text nor a number.
+    """
+    if name not in values:
+        raise ValueError(f"no key {name!r}, found {', '.join(values)[:200]}")
+    value = values[name]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (str, int, float)) or value in INFINITE:
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+        )
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name!r} holds half a character ({error.reason})"
+        ) from error
+    return text

@@ -1,0 +1,179 @@
+"""Answers large inputs by a model of `export_model.py`, on Apache Beam.
+
+    python -m scripts.predict_beam --model=exported --input='rows*.jsonl' \\
+        --output=answers --task=mrpc --direct_num_workers=4 \\
+        --direct_running_mode=multi_processing
+
+All other flags are Beam's own. docs/beam.md tells more.
+"""
+
+import argparse
+import os
+from typing import List, Tuple
+
+import start_tensorflow  # noqa: F401
+
+import command_line
+import files
+from errors import UserError
+from serving import beam, bulk
+from serving.exported import ExportedModel, Tasks, shown_names
+
+# What a pattern may hold, and so the name of no output.
+WILD = "*?[]{}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses flags in the way of all programs here."""
+
+    def error(self, message: str) -> None:
+        raise UserError(message)
+
+
+def parse() -> Tuple[argparse.Namespace, List[str]]:
+    """The flags of this program, and those that are Beam's.
+
+    Raises:
+        UserError: a flag is missing, or is none.
+    """
+    parser = _Parser(
+        prog="python -m scripts.predict_beam",
+        description=__doc__.split("\n")[0],
+        epilog="All other flags are Apache Beam's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--model", required=True, help="the --output_dir of export_model.py"
+    )
+    parser.add_argument(
+        "--input",
+        required=True,
+        help="pattern of files of rows, as 'rows*.jsonl'; a file of another "
+        "ending holds a row on each line, with a tab between the texts of a "
+        "pair",
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="what the names of the files of answers begin with",
+    )
+    parser.add_argument(
+        "--task",
+        default="",
+        help="names of the tasks that answer every row, as mrpc,rte, or all; "
+        "default: each row has a key task",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=128,
+        help="rows that the model is asked at once; default: %(default)s",
+    )
+    found, others = parser.parse_known_args()
+    if found.batch_size < 1:
+        raise UserError(f"--batch_size is {found.batch_size}, expected more")
+    if not os.path.basename(found.output) or set(WILD) & set(found.output):
+        raise UserError(
+            f"--output is {found.output!r}, expected what the names of files "
+            "begin with"
+        )
+    for before, flag in zip([None, *others], others):
+        # It may be the value of the flag before.
+        is_value = before and before.startswith("--") and "=" not in before
+        if not flag.startswith("--") and not is_value:
+            raise UserError(f"unexpected: {flag}")
+    return found, others
+
+
+def check_output(output: str) -> None:
+    """Checks that answers can be written, and that there are none.
+
+    Raises:
+        UserError: they cannot, or there are.
+    """
+    found = beam.matching(f"{output}-*{beam.ENDING}")
+    if found:
+        raise UserError(
+            f"{found[0]} is there already; delete {output}-*{beam.ENDING}, or "
+            "choose another --output"
+        )
+    if "://" not in output:
+        files.prepare_folder(os.path.dirname(output))
+
+
+def check_input(pattern: str, has_tasks: bool) -> None:
+    """Checks that there are files, such as can be read.
+
+    Raises:
+        UserError: there is none, or one is a table or needs `--task`.
+    """
+    paths = beam.matching(pattern)
+    if not paths:
+        raise UserError(f"no file matches --input {pattern}")
+    for path in paths:
+        if bulk.ending(path) in bulk.TABLES:
+            raise UserError(
+                f"--input {path} is a table, whose first line names the "
+                "columns of all others; make it a .jsonl file, or without "
+                "such a line a .txt file with tabs between texts"
+            )
+        if not has_tasks and not bulk.is_json_lines(path):
+            raise UserError(
+                f"the rows of --input {path} name no task, as those of a "
+                ".jsonl file may; pass --task"
+            )
+
+
+def tasks_named(flag: str, tasks: Tasks) -> List[str]:
+    """The tasks that `--task` names.
+
+    Raises:
+        UserError: the model has no such task, or its answers are of a kind
+            that is not known here.
+    """
+    names = list(tasks) if flag == "all" else flag.split(",") if flag else []
+    known = shown_names(list(tasks))
+    for name in names:
+        if name not in tasks:
+            raise UserError(f"unknown task {name!r}; there are: {known}")
+    for name in names or tasks:
+        if tasks[name]["kind"] not in bulk.KINDS:
+            raise UserError(
+                f"the task {name} gives {tasks[name]['kind']}, which cannot "
+                "be told here; leave it out by --task"
+            )
+    return list(dict.fromkeys(names))
+
+
+def main() -> None:
+    """Answers what the flags name.
+
+    Raises:
+        UserError: something is missing or damaged, or some rows are refused.
+    """
+    found, others = parse()
+    options = beam.options_of(others)
+    pattern, output = map(files.absolute, (found.input, found.output))
+    check_output(output)
+    check_input(pattern, bool(found.task))
+    # Loaded once to see that it is whole. Workers load it again.
+    model = ExportedModel(found.model)
+    job = beam.Job(
+        input=pattern,
+        output=output,
+        model=files.absolute(found.model),
+        version=model.version,
+        tasks=model.tasks,
+        names=tasks_named(found.task, model.tasks),
+        batch_size=found.batch_size,
+    )
+    del model
+    answered, refused = beam.run(job, options)
+    print(f"{answered} answers, {refused} refusals")
+    refusals = f"{output}{beam.REFUSED}-*{beam.ENDING}"
+    if beam.matching(refusals):
+        raise UserError(f"{refused} refusals; {refusals} tells why")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

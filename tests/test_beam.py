@@ -1,0 +1,428 @@
+"""`scripts/predict_beam.py` as its user runs it, in Beam's environment."""
+
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT, TINY_WORDS, own_lines
+from exported_models import make_parts, mixed_questions
+from test_asking import assert_equal
+from test_text_model import as_answer
+
+from serving import saved_model
+from serving.exported import ExportedModel, Row
+from serving.loaded_task import TaskValues
+from serving.text_model import TextModel
+
+PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
+pytestmark = [
+    pytest.mark.newer_stack,
+    pytest.mark.skipif(
+        not os.path.exists(PYTHON),
+        reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
+    ),
+]
+PROGRAM = ["-m", "scripts.predict_beam"]
+TWO_PROCESSES = (
+    "--direct_num_workers=2",
+    "--direct_running_mode=multi_processing",
+)
+# Longer than any run takes.
+LONG = 120
+
+
+def command(*flags, program=PROGRAM, **named):
+    named = [f"--{name}={value}" for name, value in named.items()]
+    return [PYTHON, *program, *named, *flags]
+
+
+def run(*flags, program=PROGRAM, **named):
+    return subprocess.run(
+        command(*flags, program=program, **named),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+
+
+def shards(output):
+    """The files of answers and those of refusals."""
+    found = sorted(output.parent.glob(f"{output.name}-*.jsonl"))
+    refused = [path for path in found if "-refused-" in path.name]
+    return [path for path in found if path not in refused], refused
+
+
+def read(paths):
+    """The lines of whole files."""
+    counts = [len(paths)] * len(paths)
+    numbers = [path.stem.split("-")[-3::2] for path in paths]
+    assert [tuple(map(int, x)) for x in numbers] == list(enumerate(counts)), (
+        paths
+    )
+    return [
+        json.loads(line)
+        for path in paths
+        for line in path.read_text().splitlines()
+    ]
+
+
+def by_row(answers):
+    """Answers, of which Beam keeps no order, by task and row."""
+    found = {(x["task"], json.dumps(x["row"])): x for x in answers}
+    assert len(found) == len(answers)
+    return found
+
+
+def assert_same(answers, others):
+    """But for the numbers' last digits, which vary with a batch's rows."""
+    answers, others = by_row(answers), by_row(others)
+    assert set(answers) == set(others)
+    for key, answer in answers.items():
+        assert_equal(
+            *(
+                {k: v for k, v in x.items() if k not in ("task", "row")}
+                for x in (answer, others[key])
+            )
+        )
+
+
+def write_rows(path, count):
+    """Writes rows of several tasks; returns (task, texts) of each."""
+    chance = random.Random(0)
+
+    def text():
+        return " ".join(chance.choices(TINY_WORDS[5:], k=chance.randint(1, 20)))
+
+    rows = []
+    with path.open("w") as file:
+        for number in range(count):
+            name = chance.choice(["small", "pair", "score"])
+            texts = [text() for _ in range(1 + (name == "pair"))]
+            row = {"id": number, "task": name}
+            row.update(zip(("text", "text_b"), texts))
+            file.write(json.dumps(row) + "\n")
+            rows.append((name, tuple(texts)))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def model(tiny_exported):
+    return ExportedModel(str(tiny_exported))
+
+
+def expected(model, questions):
+    """The model's own answers, each with what was asked."""
+    rows = [
+        Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
+        for name, texts in questions
+    ]
+    return [as_answer(found) for found in model.answers(rows)]
+
+
+@pytest.mark.gate
+def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
+    """Of a plain and a compressed file, beside wrong rows."""
+    asked = mixed_questions()
+    # As each task calls its texts.
+    rows = [
+        {"id": n, "task": name, **dict(zip(model.tasks[name]["columns"], x))}
+        for n, (name, x) in enumerate(asked)
+    ]
+    lines = [json.dumps(row) for row in rows]
+    half = len(lines) // 2
+    wrong = ["{", '{"task": "small", "text": "a", "text_b": "b"}', '{"id": 3}']
+    (tmp_path / "rows1.jsonl").write_text("\n".join(lines[:half] + wrong))
+    with gzip.open(tmp_path / "rows2.jsonl.gz", "wt") as file:
+        file.write("\n".join(lines[half:]) + "\n\n")
+    flags = {
+        "model": tiny_exported,
+        "input": tmp_path / "rows*",
+        "output": tmp_path / "made" / "answers",
+    }
+    done = run(**flags, batch_size=7)
+    assert done.returncode == 1
+    assert done.stdout == f"{len(rows)} answers, 3 refusals\n"
+    last = own_lines(done.stderr)[-1]
+    assert last.startswith("error: 3 refusals; ") and "-refused-" in last
+    assert "Traceback" not in done.stderr
+
+    answers, refused = map(read, shards(flags["output"]))
+    assert sorted(x["row"]["id"] for x in answers) == list(range(len(rows)))
+    for answer, wanted in zip(
+        sorted(answers, key=lambda x: x["row"]["id"]), expected(model, asked)
+    ):
+        number = answer["row"]["id"]
+        assert answer.pop("row") == rows[number]
+        assert answer.pop("task") == asked[number][0]
+        if answer.get("start", 0) is None:
+            answer.update(start=-1, end=-1)
+        assert_equal(answer, wanted)
+    found = {x["reason"][:20]: (x["row"], x["file"]) for x in refused}
+    assert found == {
+        "not JSON: Expecting ": ("{", str(tmp_path / "rows1.jsonl")),
+        "the task small reads": (
+            json.loads(wrong[1]),
+            str(tmp_path / "rows1.jsonl"),
+        ),
+        "no key 'task', found": (
+            json.loads(wrong[2]),
+            str(tmp_path / "rows1.jsonl"),
+        ),
+    }
+
+    # Nothing is overwritten.
+    before = [path.read_bytes() for path in shards(flags["output"])[0]]
+    done = run(**flags)
+    assert done.returncode == 1
+    last = own_lines(done.stderr)[-1]
+    assert "is there already; delete" in last
+    after = [path.read_bytes() for path in shards(flags["output"])[0]]
+    assert after == before
+
+
+def test_lines_of_texts_and_several_tasks(tiny_exported, model, tmp_path):
+    (tmp_path / "rows.txt").write_text("a cat\nthe dog ran\n\n")
+    done = run(
+        model=tiny_exported,
+        input=tmp_path / "rows.txt",
+        output=tmp_path / "answers",
+        task="small,score",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "6 answers, 0 refusals\n"
+    answers, refused = shards(tmp_path / "answers")
+    assert not refused
+    answers = by_row(read(answers))
+    asked = [
+        (name, (text,))
+        for name in ("small", "score")
+        for text in ("a cat", "the dog ran", "")
+    ]
+    for (name, (text,)), wanted in zip(asked, expected(model, asked)):
+        answer = answers[name, json.dumps(text)]
+        assert_equal({k: answer[k] for k in wanted}, wanted)
+
+
+def workers(mark):
+    """Process ids of the Python workers of a program with this mark."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            environment = (place / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if (
+            b"apache_beam.runners.worker.sdk_worker_main" in words
+            and f"MARK={mark}".encode() in environment
+        ):
+            found.append(int(place.name))
+    return found
+
+
+def wait_for(condition):
+    """What is found at last, before too long."""
+    deadline = time.monotonic() + LONG
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def killing(tiny_exported, tmp_path):
+    """Runs a job in two processes, and kills one while it is at work.
+
+    Gives the flags, what was asked, and a function that kills and tells how
+    the job ends: of a worker's id, or None for the launcher.
+    """
+    asked = write_rows(tmp_path / "rows.jsonl", 4000)
+    flags = {"model": tiny_exported, "input": tmp_path / "rows.jsonl"}
+    output = tmp_path / "two"
+
+    def kill(which):
+        process = subprocess.Popen(
+            command(*TWO_PROCESSES, **flags, output=output),
+            cwd=ROOT,
+            env={**os.environ, "MARK": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # The first answers are being written.
+        wait_for(lambda: list(tmp_path.glob("beam-temp-two-*/*")))
+        (worker, _) = workers(tmp_path)
+        os.kill(process.pid if which == "launcher" else worker, signal.SIGKILL)
+        _, said = process.communicate(timeout=LONG)
+        # Nobody is left behind, and nothing half done.
+        wait_for(lambda: not workers(tmp_path))
+        assert shards(output) == ([], [])
+        return process.returncode, said
+
+    return flags, asked, kill
+
+
+@pytest.mark.gate
+def test_after_a_killed_worker_the_job_can_be_run_again(
+    killing, model, tmp_path
+):
+    flags, asked, kill = killing
+    code, said = kill("worker")
+    assert code == 1
+    assert "error: a worker has ended before its work" in said
+
+    done = run(*TWO_PROCESSES, **flags, output=tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{len(asked)} answers, 0 refusals\n"
+    paths, refused = shards(tmp_path / "two")
+    assert len(paths) == 2 and not refused
+    answers = read(paths)
+    found = {answer["row"]["id"]: answer for answer in answers}
+    assert len(found) == len(answers) == len(asked)
+    for number, wanted in enumerate(expected(model, asked)):
+        assert found[number]["task"] == asked[number][0]
+        assert_equal({k: found[number][k] for k in wanted}, wanted)
+
+    done = run(**flags, output=tmp_path / "one")
+    assert done.returncode == 0, done.stderr
+    paths, _ = shards(tmp_path / "one")
+    assert len(paths) == 1
+    assert_same(read(paths), answers)
+
+
+@pytest.mark.gate
+def test_a_killed_launcher_leaves_no_worker(killing):
+    _, _, kill = killing
+    assert kill("launcher")[0] == -signal.SIGKILL
+
+
+# What the model fails with at its third batch, by no row's fault.
+FAILING = """
+import sys
+from serving import exported
+answers, calls = exported.ExportedModel.answers, []
+def failing(self, rows):
+    calls.append(rows)
+    if len(calls) == 3:
+        raise MemoryError("no room for a batch")
+    return answers(self, rows)
+exported.ExportedModel.answers = failing
+import command_line
+from scripts import predict_beam
+command_line.run(predict_beam.main)
+"""
+
+
+@pytest.mark.gate
+def test_a_failing_model_ends_the_job_without_answers(tiny_exported, tmp_path):
+    write_rows(tmp_path / "rows.jsonl", 100)
+    flags = {
+        "model": tiny_exported,
+        "input": tmp_path / "rows.jsonl",
+        "output": tmp_path / "answers",
+        "batch_size": 8,
+    }
+    done = run(program=["-c", FAILING], **flags)
+    assert done.returncode == 1
+    assert "MemoryError: no room for a batch" in done.stderr
+    assert shards(tmp_path / "answers") == ([], [])
+    assert run(**flags).stdout == "100 answers, 0 refusals\n"
+
+
+@pytest.mark.gate
+def test_a_row_that_the_model_refuses_is_refused_alone(
+    tiny_bert, tiny_adapters, tmp_path
+):
+    _, bert, tasks = make_parts(tiny_bert, tiny_adapters)
+    values = dict(tasks["score"].values.get())
+    values["output_bias"] += np.inf
+    tasks["score"] = dataclasses.replace(
+        tasks["score"], values=TaskValues(values)
+    )
+    broken = TextModel(bert, tasks, batch_size=8)
+    saved_model.export(broken, bert, tasks, str(tmp_path / "model"))
+    asked = write_rows(tmp_path / "rows.jsonl", 20)
+    done = run(
+        model=tmp_path / "model",
+        input=tmp_path / "rows.jsonl",
+        output=tmp_path / "answers",
+    )
+    assert done.returncode == 1
+    answers, refused = map(read, shards(tmp_path / "answers"))
+    expected = {n for n, (name, _) in enumerate(asked) if name == "score"}
+    assert 0 < len(expected) < 20
+    assert {x["row"]["id"] for x in refused} == expected
+    assert len(answers) + len(refused) == 20
+    for x in refused:
+        assert "an output of the task score is no number" in x["reason"]
+
+
+# Given flags of several runs, prints how each ends.
+REFUSALS = """
+import json, sys
+from errors import UserError
+from scripts import predict_beam
+for sys.argv[1:] in json.load(sys.stdin):
+    try:
+        predict_beam.main()
+        print("answered")
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_what_is_refused_before_the_job(tiny_exported, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"task": "small", "text": "a"}\n')
+    (tmp_path / "rows.txt").write_text("a\n")
+    (tmp_path / "rows.tsv.gz").write_bytes(b"")
+    (tmp_path / "done-00000-of-00002.jsonl").write_text("")
+    taken = str(tmp_path / "done")
+    wrong = [
+        ({"model": tmp_path}, "holds no version of an exported model"),
+        ({"input": "none*"}, "no file matches --input"),
+        ({"input": "nobody://a"}, "cannot look for nobody://a"),
+        ({"input": tmp_path / "*.txt"}, "name no task"),
+        ({"input": tmp_path / "*.tsv.gz"}, "is a table, whose first line"),
+        ({"output": "a*"}, "expected what the names of files begin"),
+        ({"output": "a/"}, "expected what the names of files begin"),
+        ({"output": taken}, f"is there already; delete {taken}-*.jsonl, or"),
+        ({"task": "small,nobody"}, "unknown task 'nobody'; there are: small"),
+        ({"batch_size": 0}, "--batch_size is 0, expected more"),
+        ({"batch_size": "x"}, "--batch_size: invalid int value"),
+        ({"taks": "small"}, "unexpected: --taks; it is no option of Beam's"),
+        ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),
+        ({"runner": "Nobody"}, "--runner=Nobody cannot be used"),
+    ]
+    right = {
+        "model": str(tiny_exported),
+        "input": tmp_path / "rows.jsonl",
+        "output": tmp_path / "answers",
+    }
+    runs = [
+        [f"--{name}={value}" for name, value in {**right, **flags}.items()]
+        for flags, _ in wrong
+    ]
+    runs += [[*runs[0], "small"], ["--model=a"]]
+    messages = [message for _, message in wrong]
+    messages += ["unexpected: small", "are required: --input, --output"]
+    done = subprocess.run(
+        [PYTHON, "-c", REFUSALS],
+        cwd=ROOT,
+        input=json.dumps(runs),
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert not done.returncode, done.stderr
+    for found, message in zip(done.stdout.splitlines(), messages):
+        assert message in found
+    assert len(done.stdout.splitlines()) == len(messages)
+    assert not list(tmp_path.glob("answers*"))

@@ -1,0 +1,224 @@
+"""Lines of large inputs, each understood by itself."""
+
+import json
+import string
+
+import pytest
+from exported_models import NAMES, mixed_questions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from errors import UserError
+from serving.bulk import (
+    Question,
+    Refusal,
+    Source,
+    answer_line,
+    ending,
+    questions,
+    refusal_line,
+)
+from serving.exported import ExportedModel, Row
+from serving.predictor import Predictor
+from serving.row_stream import file_rows
+
+pytestmark = pytest.mark.newer_stack
+
+
+def task(name, columns, texts):
+    return {"name": name, "columns": columns, "texts": texts}
+
+
+TASKS = {
+    "one": task("one", ["sentence"], [1]),
+    "two": task("two", ["question", "context"], [2]),
+    "any": task("any", ["text"], [1, 2]),
+}
+
+
+def ask(line, file="a.jsonl", names=()):
+    """(task, texts) of each question, and (task, reason) of each refusal."""
+    return [
+        (asked.row.task.decode(), *(x.decode() for x in asked.row[:2]))
+        if isinstance(asked, Question)
+        else (asked.task, asked.reason)
+        for asked in questions(file, line, TASKS, names)
+    ]
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"task": "one", "sentence": "a"}, ("one", "a", "")),
+        ({"task": "one", "text": "a"}, ("one", "a", "")),
+        ({"task": "one", "text": "a", "text_b": ""}, ("one", "a", "")),
+        ({"task": "one", "text": "a", "text_b": None}, ("one", "a", "")),
+        ({"task": "one", "text": "a", "sentence": "b"}, ("one", "b", "")),
+        ({"task": "one", "text": 1.5}, ("one", "1.5", "")),
+        ({"task": "two", "question": "a", "context": "b"}, ("two", "a", "b")),
+        ({"task": "two", "text": "a", "text_b": ""}, ("two", "a", "")),
+        (
+            {"task": "two", "question": 1, "text": "a", "text_b": "b"},
+            ("two", "a", "b"),
+        ),
+        ({"task": "any", "text": "a", "text_b": "b"}, ("any", "a", "b")),
+        ({"task": "any", "text": "a"}, ("any", "a", "")),
+    ],
+)
+def test_the_texts_of_an_object(values, expected):
+    assert ask(json.dumps(values).encode()) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (b"{", ("", "not JSON: ")),
+        (b'{"text": NaN}', ("", "not JSON: NaN is no value")),
+        (b"[1]", ("", "expected a JSON object")),
+        (b'{"text": "a"}', ("", "no key 'task', found text")),
+        (b'{"text": "\xff"}', ("", "not UTF-8 text (byte 0xff)")),
+        (b'{"task": [1]}', ("", "'task' is [1], expected")),
+        (b'{"task": "no"}', ("no", "unknown task no; there are: one, two")),
+        (b'{"task": "one"}', ("one", "no key 'sentence' or 'text', found ta")),
+        (b'{"task": "any"}', ("any", "no key 'text', found task")),
+        (b'{"task": "one", "text": "\\ud800"}', ("one", "'text' holds half")),
+        (
+            b'{"task": "one", "text": "a", "text_b": "b"}',
+            ("one", "the task one reads one text, but text_b is not empty"),
+        ),
+        (b'{"task": "two", "text": "a"}', ("two", "no key 'text_b', but the")),
+    ],
+)
+def test_what_is_refused(line, expected):
+    ((name, reason),) = ask(line)
+    assert (name, reason[: len(expected[1])]) == expected
+
+
+@pytest.mark.parametrize(
+    "line, names, expected",
+    [
+        (b"a\tb", ["two", "any"], [("two", "a", "b"), ("any", "a", "b")]),
+        (b"", ["one", "two"], [("one", "", "")]),
+        (b"", ["two"], []),
+        (b'{"text": "a"}', ["one"], [("one", '{"text": "a"}', "")]),
+        (
+            b"a\tb",
+            ["one"],
+            [("one", "found 2 texts with tabs between them, expected 1")],
+        ),
+        (
+            b"a\tb\tc",
+            ["any"],
+            [("any", "found 3 texts with tabs between them, expected 1 or 2")],
+        ),
+        ("\ufeffa".encode(), ["one"], [("one", "a", "")]),
+    ],
+)
+def test_lines_of_texts(line, names, expected):
+    assert ask(line, "a.txt", names) == expected
+
+
+def test_named_tasks_answer_every_row():
+    line = b'{"task": "no", "text": "a", "text_b": "b"}'
+    (one, two) = ask(line, "a.jsonl.gz", ["one", "two"])
+    assert one[1].startswith("the task one reads one text")
+    assert two == ("two", "a", "b")
+    assert ask(b" ", names=["one"]) == []
+
+
+def test_the_ending_before_that_of_a_compression():
+    assert ending("/a.b/c.JSONL.GZ") == ".jsonl"
+    assert ending("c.jsonl") == ".jsonl"
+    assert ending("jsonl.gz") == ""
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["a.jsonl", "a.txt"]),
+    st.one_of(
+        st.binary(),
+        TEXT.map(str.encode),
+        st.dictionaries(
+            st.sampled_from(["task", "text", "text_b", "sentence", "n"]),
+            st.one_of(
+                st.sampled_from([*TASKS, 1e400, 10**30, True, None, []]), TEXT
+            ),
+        ).map(lambda values: json.dumps(values).encode()),
+    ),
+    st.sampled_from([[], ["one"], ["two", "any"]]),
+)
+def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
+    if file == "a.txt" and not names:
+        names = ["any"]
+    for asked in questions(file, line, TASKS, names):
+        if isinstance(asked, Refusal):
+            told = refusal_line(asked)
+            assert json.loads(told)["reason"] == asked.reason
+        else:
+            found = {"value": 0.5}
+            kind = {**TASKS[asked.row.task.decode()], "kind": "regression"}
+            told = answer_line(asked.source, kind, found)
+            values = json.loads(told)
+            assert list(values) == ["task", "row", "value"]
+            expected = line.decode().lstrip("\ufeff")
+            if file == "a.jsonl":
+                assert values["row"] == json.loads(expected)
+                # To the letter, and so a number of any length.
+                assert expected.strip() in told
+            else:
+                assert values["row"] == expected
+        assert "\n" not in told
+        told.encode()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["question", "context", "text", "text_b"]),
+        st.text(string.printable),
+    )
+)
+def test_texts_are_those_that_predict_py_reads(tmp_path_factory, values):
+    """Where it reads a row at all."""
+    path = tmp_path_factory.mktemp("rows") / "a.jsonl"
+    path.write_text(json.dumps(values) + "\n")
+    columns = [TASKS["two"]["columns"], ["text", "text_b"]]
+    ((name, *found),) = ask(json.dumps(values).encode(), names=["two"])
+    try:
+        ((expected, _),) = file_rows(str(path), columns, lambda size: None)
+    except UserError as error:
+        assert "no key" in str(error) and found[0].startswith("no key")
+        return
+    assert tuple(found) == expected
+
+
+def test_answers_are_told_as_predict_py_tells_them(
+    tiny_exported, tiny_bert, tiny_adapters
+):
+    model = ExportedModel(str(tiny_exported))
+    assert list(model.tasks) == list(NAMES)
+    asked = mixed_questions()
+    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(asked)
+    rows = [
+        Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
+        for name, texts in asked
+    ]
+    kinds = set()
+    for row, found, answer in zip(rows, model.answers(rows), expected):
+        name = row.task.decode()
+        source = Source("a", json.dumps({"id": 7}))
+        told = json.loads(answer_line(source, model.tasks[name], found))
+        assert told.pop("task") == name
+        assert told.pop("row") == {"id": 7}
+        if answer.get("null_score", 0) is None:
+            # As the model has it.
+            answer["null_score"] = 0
+        assert list(told) == list(answer)
+        for key, value in answer.items():
+            if isinstance(value, (float, dict)):
+                value = pytest.approx(value, abs=1e-5)
+            assert told[key] == value
+        kinds.add(model.tasks[name]["kind"])
+    assert len(kinds) == 3
