@@ -198,8 +198,9 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def score_names(self):
-        """Exact match and F1."""
-        return ("exact_match", "f1")
+        """Exact match and F1, as the official rules call them."""
+        exact = "exact" if self.version_2_with_negative else "exact_match"
+        return exact, "f1"
 
     @property
     def least_length(self):

@@ -321,17 +321,3 @@ def test_an_id_that_occurs_twice_is_refused_with_both_lines(tmp_path):
         f"{tmp_path / 'test.tsv'}:5: the id 'k2' is also that of line 3; ids "
         "must be unique"
     )
-
-
-def test_each_label_has_a_row_in_the_report(tmp_path):
-    task = many(tmp_path, {"a": 2, "b": 1, "c": 1})
-    labels = np.array([0, 0, 1, 2])
-    features = type("Features", (), {"labels": {"label_ids": labels}})
-    logits = np.eye(3)[[0, 1, 1, 1]]
-    (path,) = task.write_report(str(tmp_path), features, {"logits": logits})
-    assert [line.split("\t") for line in open(path).read().splitlines()] == [
-        ["label", "examples", "predicted", "precision", "recall", "f1"],
-        ["a", "2", "1", "1.0000", "0.5000", "0.6667"],
-        ["b", "1", "3", "0.3333", "1.0000", "0.5000"],
-        ["c", "1", "0", "0.0000", "0.0000", "0.0000"],
-    ]

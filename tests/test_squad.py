@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import types
 
 import numpy as np
 import pytest
@@ -510,3 +511,14 @@ def test_predictions_are_written_as_bert_does(tmp_path, task):
     )
     if task.version_2_with_negative:
         assert odds == [list(zip(IDS, [-1.5, 1000000.0, 0.1]))]
+
+
+@pytest.mark.parametrize("task", [TASK, TASK_2])
+def test_scores_are_those_that_are_named(task):
+    predictions = [
+        types.SimpleNamespace(text=text, null_odds=0.0) for text in ("cat", "")
+    ]
+    questions = [ask("1", "a cat in", "cat"), ask("2", "a cat in")]
+    count = 1 + task.version_2_with_negative
+    scores = task.evaluate(questions[:count], None, predictions[:count])
+    assert set(task.score_names) <= set(scores)

@@ -1,0 +1,152 @@
+"""Classification: what an evaluation tells, and how classes are weighed."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from errors import UserError
+from tasks.custom import custom_task
+from tasks.glue import STS_B
+from tasks.table_files import Rows
+from tasks.text_classification import (
+    HARDEST,
+    ClassificationHead,
+    weigh_classes,
+)
+
+TASK = dataclasses.replace(custom_task(), labels=("a", "b", "c"))
+
+
+def make_rows(labels, text_b=None):
+    count = len(labels)
+    texts = [f"text {n}" for n in range(count)]
+    return Rows("d.tsv", np.arange(1, count + 1), texts, text_b, list(labels))
+
+
+def report(tmp_path, rows, logits, task=TASK):
+    """The tables that an evaluation writes, by name."""
+    features = type("Features", (), {"labels": task.label_features(rows.label)})
+    predictions = {"logits": np.asarray(logits, np.float32)}
+    paths = task.write_report(str(tmp_path), rows, features, predictions, "x")
+    tables = {}
+    for path in paths:
+        name = path.rsplit("/", 1)[1]
+        assert name.endswith("_x.tsv")
+        lines = open(path).read().splitlines()
+        tables[name[: -len("_x.tsv")]] = [line.split("\t") for line in lines]
+    return tables
+
+
+def test_each_label_has_a_row_in_the_report(tmp_path):
+    tables = report(tmp_path, make_rows("aabc"), np.eye(3)[[0, 1, 1, 1]])
+    assert tables["eval_labels"] == [
+        ["label", "examples", "predicted", "precision", "recall", "f1"],
+        ["a", "2", "1", "1.0000", "0.5000", "0.6667"],
+        ["b", "1", "3", "0.3333", "1.0000", "0.5000"],
+        ["c", "1", "0", "0.0000", "0.0000", "0.0000"],
+    ]
+
+
+def test_which_label_is_taken_for_which(tmp_path):
+    tables = report(tmp_path, make_rows("aabc"), np.eye(3)[[0, 1, 1, 1]])
+    assert tables["eval_confusion"] == [
+        ["label", "a", "b", "c"],
+        ["a", "1", "1", "0"],
+        ["b", "0", "1", "0"],
+        ["c", "0", "1", "0"],
+    ]
+
+
+def test_the_hardest_rows_come_first(tmp_path):
+    second = ["x", "two\nlines\tand a tab", "z"]
+    rows = make_rows("abc", second)
+    logits = np.log([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.5, 0.25, 0.25]])
+    found = report(tmp_path, rows, logits)["eval_hardest"]
+    assert found == [
+        ["line", "label", "predicted", "probability_of_label", "loss"]
+        + ["text", "text_b"],
+        ["3", "b", "a", "0.100000", "2.3026", "text 1", "two lines and a tab"],
+        ["4", "c", "a", "0.250000", "1.3863", "text 2", "z"],
+        ["2", "a", "a", "0.700000", "0.3567", "text 0", "x"],
+    ]
+
+
+def test_the_hardest_rows_are_few(tmp_path):
+    rows = make_rows("a" * (HARDEST + 7))
+    logits = np.random.default_rng(0).standard_normal((len(rows), 3))
+    table = report(tmp_path, rows, logits)["eval_hardest"][1:]
+    assert len(table) == HARDEST
+    losses = [float(row[4]) for row in table]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_balanced_weights_are_inverse_to_counts():
+    task = weigh_classes(TASK, "balanced").learn(make_rows("aaabbc"))
+    assert task.class_weights == pytest.approx((6 / 9, 6 / 6, 6 / 3))
+    assert task.training_settings == {"class_weights": "balanced"}
+    # A class that no row has divides nothing.
+    two = weigh_classes(TASK, "balanced").learn(make_rows("aab"))
+    assert two.class_weights[:2] == pytest.approx((3 / 4, 3 / 2))
+    assert TASK.learn(make_rows("aab")) is TASK
+    assert TASK.training_settings == {}
+
+
+def test_named_weights():
+    task = weigh_classes(TASK, '{"b": 2.5}').learn(make_rows("abc"))
+    assert task.class_weights == (1.0, 2.5, 1.0)
+    with pytest.raises(UserError, match="names the label 'd', expected one of"):
+        weigh_classes(TASK, '{"d": 1}').learn(make_rows("abc"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "even", "[1]", '{"a": 0}', '{"a": "1"}', '{"a": true}', '{"a": 1e999}']
+    + ["[" * 100000],
+)
+def test_weights_that_are_none(text):
+    with pytest.raises(UserError, match="expected balanced or an object of"):
+        weigh_classes(TASK, text)
+
+
+def test_a_task_without_labels_cannot_be_weighed():
+    with pytest.raises(UserError, match="which sts-b with these flags has not"):
+        weigh_classes(STS_B, "balanced")
+
+
+def test_weights_multiply_the_losses(tiny_config):
+    def create(name, shape, initializer):
+        return tf.zeros(shape)
+
+    logits = tf.constant([[1.0, 2.0, 3.0]] * 3)
+    features = {"label_ids": tf.constant([2, 0, 1])}
+    plain = ClassificationHead(3, tiny_config, create)
+    heavy = ClassificationHead(3, tiny_config, create, weights=(1.0, 2.0, 0.5))
+    losses = plain.loss({"logits": logits}, features).numpy()
+    found = heavy.loss({"logits": logits}, features).numpy()
+    assert found == pytest.approx(losses * [0.5, 1.0, 2.0])
+
+
+def test_a_run_with_weights(classify, tiny_flags, tmp_path):
+    flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
+    classify(**flags)
+    heavy = tmp_path / "heavy"
+    weights = '{"good": 50}'
+    classify(**{**flags, "output_dir": heavy, "class_weights": weights})
+    record = json.loads((heavy / "run.json").read_text())
+    assert record["training"]["class_weights"] == {"good": 50}
+    plain, found = (
+        json.loads((folder / "eval_results.json").read_text())
+        for folder in (tmp_path / "out", heavy)
+    )
+    # Weights belong to the training; what is told is the plain loss.
+    assert found["dev_data"] == plain["dev_data"]
+    assert found["eval_loss"] != plain["eval_loss"]
+    chosen = (heavy / "eval_confusion.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t")[2] for line in chosen] == ["4", "4"]
+    # Another weighing is another training; an evaluation needs none.
+    with pytest.raises(UserError, match="training.class_weights"):
+        classify(**{**flags, "output_dir": heavy})
+    classify(**{**flags, "output_dir": heavy, "do_train": False})
