@@ -81,7 +81,7 @@ def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
 
     reader = ReadAll()
     with unittest.mock.patch.object(
-        estimator_module, "_ProgressHook", lambda progress: reader
+        estimator_module, "ProgressHook", lambda progress: reader
     ):
         train(EstimatorEngine(Hardware()), job, rows)
     for p in job.table.parameters:

@@ -99,7 +99,7 @@ def tpu_training_graph(
     capture = CaptureGraph()
     patches = [
         unittest.mock.patch.object(
-            estimator_module, "_ProgressHook", lambda progress: capture
+            estimator_module, "ProgressHook", lambda progress: capture
         )
     ]
     if reduce is not None:
