@@ -40,22 +40,46 @@ def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return values
 
 
-def text_at(values: Mapping[str, object], name: str) -> str:
+def text_at(values: Mapping[str, Any], name: str) -> str:
     """What an object has under a key, as text.
 
     Raises:
         ValueError: nothing, or neither a text nor a number.
     """
-    if name not in values:
-        raise ValueError(f"no key {name!r}, found {', '.join(values)[:200]}")
-    value = values[name]
+    value = _value_at(values, name)
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
         raise ValueError(
             f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
         )
-    text = str(value)
+    return _check(name, str(value))
+
+
+def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
+    """The list of texts that an object has under a key.
+
+    Raises:
+        ValueError: nothing, or something else.
+    """
+    value = _value_at(values, name)
+    if not isinstance(value, list) or not all(
+        isinstance(text, str) for text in value
+    ):
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a list of texts"
+        )
+    return [_check(name, text) for text in value]
+
+
+def _value_at(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise ValueError(f"no key {name!r}, found {', '.join(values)[:200]}")
+    return values[name]
+
+
+def _check(name: str, text: str) -> str:
+    """The text, if it can be written."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
