@@ -394,7 +394,7 @@ def _evaluate(
             {f"{score}{end}": value for score, value in measured.items()}
         )
         for path in task.write_report(
-            output_dir, features[name], answers[name], suffix
+            output_dir, rows[name], features[name], answers[name], suffix
         ):
             logging.info("more of the evaluation is in %s", path)
     data = {name: features[name].fingerprint() for _, name in splits.dev}

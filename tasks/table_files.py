@@ -8,7 +8,17 @@ import json
 import math
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 from absl import logging
@@ -254,7 +264,29 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
 
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
-    columns = list(layout.columns.values())
+    for number, value in read_objects(path, text):
+        where = f"{path}:{number + 1}"
+        yield (
+            number,
+            [_cell(where, value, name) for name in layout.columns.values()],
+        )
+
+
+def read_objects(
+    path: str, text: Iterable[str]
+) -> Iterator[Tuple[int, Dict[str, Any]]]:
+    """The JSON objects of lines; empty lines are passed over.
+
+    Args:
+        path: of the file, for messages.
+        text: its lines.
+
+    Yields:
+        The line's number from 0, and its object.
+
+    Raises:
+        UserError: a line holds something else.
+    """
     for number, line in enumerate(text):
         if not line.strip():
             continue
@@ -269,7 +301,35 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             raise UserError(f"{where}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise UserError(f"{where}: expected a JSON object, as {{...}}")
-        yield number, [_cell(where, value, name) for name in columns]
+        yield number, value
+
+
+def read_key(where: str, values: Dict[str, Any], name: str) -> Any:
+    """What an object has under a key.
+
+    Raises:
+        UserError: nothing; the message opens with `where`.
+    """
+    if name not in values:
+        raise UserError(
+            f"{where}: no key {name!r}, found {', '.join(values)[:200]}"
+        )
+    return values[name]
+
+
+def check_text(where: str, name: Column, text: str) -> str:
+    """The text, if it can be written.
+
+    Raises:
+        UserError: it holds half a character; the message opens with `where`.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: {name!r} holds half a character ({error.reason})"
+        ) from error
+    return text
 
 
 def _refuse_constant(text: str) -> None:
@@ -291,11 +351,7 @@ def _cell(where: str, values: Dict[str, object], name: Column) -> str:
         raise UserError(
             f"{where}: JSON Lines have named columns, not a column {name}"
         )
-    if name not in values:
-        raise UserError(
-            f"{where}: no key {name!r}, found {', '.join(values)[:200]}"
-        )
-    value = values[name]
+    value = read_key(where, values, name)
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
@@ -303,14 +359,7 @@ def _cell(where: str, values: Dict[str, object], name: Column) -> str:
             f"{where}: {name!r} is {json.dumps(value)[:80]}, expected a text "
             "or a number"
         )
-    text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: {name!r} holds half a character ({error.reason})"
-        ) from error
-    return text
+    return check_text(where, name, str(value))
 
 
 # Ending -> how its lines are read, and what ends a line.

@@ -148,7 +148,7 @@ class TextClassification(TextTask):
         scores["loss"] = float(metrics.cross_entropy(logits, labels).mean())
         return scores
 
-    def write_report(self, output_dir, features, predictions, suffix=""):
+    def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
         labels = features.labels["label_ids"]
         chosen = predictions["logits"].argmax(axis=-1)

@@ -328,7 +328,9 @@ def test_each_label_has_a_row_in_the_report(tmp_path):
     labels = np.array([0, 0, 1, 2])
     features = type("Features", (), {"labels": {"label_ids": labels}})
     logits = np.eye(3)[[0, 1, 1, 1]]
-    (path,) = task.write_report(str(tmp_path), features, {"logits": logits})
+    (path,) = task.write_report(
+        str(tmp_path), None, features, {"logits": logits}
+    )
     assert [line.split("\t") for line in open(path).read().splitlines()] == [
         ["label", "examples", "predicted", "precision", "recall", "f1"],
         ["a", "2", "1", "1.0000", "0.5000", "0.6667"],

@@ -351,9 +351,7 @@ def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
     def batches():
         return input_pipeline.train_batches(features, plan, range(20), length)
 
-    dataset = input_pipeline.to_dataset(
-        batches, features.labels, length, batch_size
-    )
+    dataset = input_pipeline.to_dataset(batches, features, length, batch_size)
     shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
     assert shapes["input_ids"] == [batch_size, length]
     assert shapes["row"] == [batch_size]
@@ -370,7 +368,7 @@ def test_a_dataset_of_sorted_batches_ends_with_a_short_one():
             input_pipeline.make_batch(features, rows, None)
             for rows in input_pipeline.sorted_batches(features, 2)
         ),
-        features.labels,
+        features,
         None,
         None,
     )
