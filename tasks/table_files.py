@@ -45,6 +45,8 @@ class Layout:
         row_id: column of what names a row, or None.
         skips_short_rows: whether rows with too few columns are passed over,
             as QQP's published files need it.
+        takes_tokens: whether a JSON object may hold a list of words for a
+            text, which becomes a tuple.
     """
 
     text_a: Optional[Column]
@@ -53,6 +55,7 @@ class Layout:
     header: bool = True
     row_id: Optional[Column] = None
     skips_short_rows: bool = False
+    takes_tokens: bool = False
 
     @property
     def columns(self) -> Dict[str, Column]:
@@ -268,7 +271,10 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
         where = f"{path}:{number + 1}"
         yield (
             number,
-            [_cell(where, value, name) for name in layout.columns.values()],
+            [
+                _cell(where, value, name, layout.takes_tokens)
+                for name in layout.columns.values()
+            ],
         )
 
 
@@ -317,6 +323,23 @@ def read_key(where: str, values: Dict[str, Any], name: str) -> Any:
     return values[name]
 
 
+def read_texts(where: str, values: Dict[str, Any], name: str) -> List[str]:
+    """The list of texts that an object has under a key.
+
+    Raises:
+        UserError: there is none; the message opens with `where`.
+    """
+    found = read_key(where, values, name)
+    if not isinstance(found, list) or not all(
+        isinstance(text, str) for text in found
+    ):
+        raise UserError(
+            f"{where}: {name!r} is {json.dumps(found)[:80]}, expected a list "
+            "of texts"
+        )
+    return [check_text(where, name, text) for text in found]
+
+
 def check_text(where: str, name: Column, text: str) -> str:
     """The text, if it can be written.
 
@@ -345,13 +368,17 @@ def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return values
 
 
-def _cell(where: str, values: Dict[str, object], name: Column) -> str:
-    """What a JSON object has for a column, as text."""
+def _cell(
+    where: str, values: Dict[str, object], name: Column, takes_tokens: bool
+) -> Union[str, Tuple[str, ...]]:
+    """What a JSON object has for a column, as text, or as a tuple of words."""
     if isinstance(name, int):
         raise UserError(
             f"{where}: JSON Lines have named columns, not a column {name}"
         )
     value = read_key(where, values, name)
+    if takes_tokens and isinstance(value, list):
+        return tuple(read_texts(where, values, name))
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:

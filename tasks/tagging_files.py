@@ -26,7 +26,7 @@ import numpy as np
 
 import files
 from errors import UserError
-from tasks.table_files import check_text, read_key, read_objects
+from tasks.table_files import read_objects, read_texts
 from tasks.tag_schemes import OUTSIDE, TAG, Tag, split_tag
 
 # What is between the columns of a CoNLL file, and all that a line may hold
@@ -157,7 +157,7 @@ def find_file(folder: str, split: str) -> str:
 
 def read_sentences(
     path: str,
-    columns: Columns,
+    columns: Columns = Columns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
 ) -> Sentences:
@@ -280,29 +280,16 @@ def _read_json_lines(
     token, tag = columns.keys
     for number, value in read_objects(path, text):
         where = f"{path}:{number + 1}"
-        words = _texts(where, value, token)
+        words = read_texts(where, value, token)
         tags: List[Optional[str]] = [None] * len(words)
         if needs_tags:
-            tags = list(_texts(where, value, tag))
+            tags = list(read_texts(where, value, tag))
             if len(tags) != len(words):
                 raise UserError(
                     f"{where}: found {len(tags)} tags ({tag!r}) of "
                     f"{len(words)} words ({token!r})"
                 )
         yield [_Word(number, *pair) for pair in zip(words, tags)]
-
-
-def _texts(where: str, value: Dict[str, Any], name: str) -> List[str]:
-    """A list of texts of an object."""
-    found = read_key(where, value, name)
-    if not isinstance(found, list) or not all(
-        isinstance(text, str) for text in found
-    ):
-        raise UserError(
-            f"{where}: {name!r} is {json.dumps(found)[:80]}, expected a list "
-            "of texts"
-        )
-    return [check_text(where, name, text) for text in found]
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
