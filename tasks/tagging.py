@@ -81,7 +81,8 @@ class TaggingHead(Head):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=tf.maximum(labels, 0), logits=predictions["logits"]
         )
-        losses = tf.where(labels == NO_LABEL, 0.0, losses)
+        # An Estimator's graph would compare the objects by `==`.
+        losses = tf.where(tf.equal(labels, NO_LABEL), 0.0, losses)
         return tf.reduce_sum(losses, axis=1) * features["token_weights"]
 
 
