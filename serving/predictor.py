@@ -202,7 +202,7 @@ class Predictor:
         return _answer_each(answer, iter(texts))
 
     def ask(
-        self, questions: Sequence[Tuple[str, Union[str, Row]]]
+        self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
     ) -> List[Answer]:
         """Answers rows each of which is for a task of its own.
 

@@ -162,11 +162,6 @@ class Tagging(Task[Sentences]):
         """All alike."""
         return "words"
 
-    @property
-    def head_kind(self):
-        """How many tags there are is a matter of shapes."""
-        return type(self)
-
     def make_rows(self, texts):
         """Sentences of texts, split at white space, or of lists of words."""
         return Sentences.of_words(

@@ -2,10 +2,13 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from conftest import (
+    ROOT,
     TAGGED,
     conll,
     own_lines,
@@ -117,7 +120,9 @@ def test_parts_of_a_batch_train_what_the_whole_trains(tag, ner_flags, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
-def test_a_trained_run_is_scored_on_its_test_file(tag, ner_flags, tmp_path):
+def test_a_trained_run_is_scored_on_its_test_file(
+    tag, ner_flags, tiny_ner, tmp_path
+):
     tag(**ner_flags, do_eval=True)
     again = {
         **ner_flags,
@@ -128,8 +133,15 @@ def test_a_trained_run_is_scored_on_its_test_file(tag, ner_flags, tmp_path):
     scores = {}
     for split in ("dev", "test"):
         folder = tmp_path / split
-        tag(**{**again, "output_dir": folder}, eval_split=split)
+        tag(
+            **{**again, "output_dir": folder},
+            eval_split=split,
+            do_predict=split == "test",
+        )
         scores[split] = read(folder, "eval_results.json")
+    predicted = lines_of(tmp_path / "test" / "test_predictions.conll")
+    given = lines_of(tiny_ner / "test.conll")
+    assert len(predicted) == len(given) and predicted != given
     first = read(ner_flags["output_dir"], "eval_results.json")
     assert scores["dev"] == first
     # There one entity has become two.
@@ -262,6 +274,27 @@ def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
     last = own_lines(done.stderr)[-1]
     assert last.startswith(f"error: {path}:3: 'ANIMAL' is no tag, expected O")
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
+    """That takes as long as several steps."""
+    code = (
+        "import sys, run_tagger\n"
+        "run_tagger.define_flags()\n"
+        "run_tagger.FLAGS(sys.argv)\n"
+        "run_tagger.main()\n"
+        "print({'seqeval', 'sklearn'} & set(sys.modules))\n"
+    )
+    flags = {**ner_flags, "num_train_epochs": 0.5}
+    done = subprocess.run(
+        [sys.executable, "-c", code]
+        + [f"--{name}={value}" for name, value in flags.items()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_describe_needs_no_model_but_its_config(ner_flags, tiny_bert):
