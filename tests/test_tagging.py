@@ -9,17 +9,20 @@ import tensorflow as tf
 from conftest import TAGGED, conll, spoil
 from engine_jobs import TAGGING, make_rows
 from task_files import refusal
+from tiny_artifacts import make_artifact
 
 import input_pipeline
 import modeling
 from engines import Job
 from engines.training_step import loss_and_gradients
+from exchange import base as exchange_base
 from hooks import Context, Hooks
 from tasks.restored import kind_of, restore_task
 from tasks.tag_schemes import split_tag
 from tasks.tagging import TaggingHead, tagging_task
 from tasks.tagging_files import Sentences
 from tokenization import FullTokenizer
+from weights import adapter_artifact
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
 TAGS += ["B-art-work", "I-art-work"]
@@ -334,3 +337,12 @@ def test_predictions_are_the_test_files_lines(tmp_path, tokenizer):
         "tokens": ["the", "cat"],
         "tags": ["O", "B-ANIMAL"],
     }
+
+
+def test_tags_are_not_written_for_other_programs_yet(tiny_bert, tmp_path):
+    make_artifact(tmp_path / "tags", tiny_bert, "ia3", restored(), DESCRIPTION)
+    artifact = adapter_artifact.read(str(tmp_path / "tags"))
+    message = refusal(exchange_base.head_of, artifact)
+    assert message.endswith(
+        "is of tagging, whose heads cannot be written for other programs yet"
+    )
