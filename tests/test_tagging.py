@@ -69,7 +69,7 @@ def test_every_scheme_is_read_as_bio(tmp_path, caplog):
     bioes = "a S-X\nb B-Y\nc E-Y\n"
     for split in ("train", "dev"):
         put(tmp_path, f"{split}.conll", bioes)
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     task, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
     assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
     assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
