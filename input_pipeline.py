@@ -31,6 +31,8 @@ from errors import UserError
 POOL_BATCHES = 8
 # Tokens whose segments are digested at once.
 PIECE = 2**20
+# The label of a token that has none.
+NO_LABEL = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +44,16 @@ class Features:
         segments: uint8 [sum of lengths], 0 or 1.
         starts: int64 [rows + 1], where each row begins.
         labels: arrays [rows, ...] by feature name; empty for a test set.
+        token_labels: int32 [sum of lengths], a label of each token, or
+            `NO_LABEL`; None where tokens have no labels.
     """
 
     tokens: np.ndarray
     segments: np.ndarray
     starts: np.ndarray
     labels: Mapping[str, np.ndarray]
+    # Optional[np.ndarray], a field of features that may have it.
+    token_labels = None
 
     @classmethod
     def from_rows(
@@ -77,12 +83,19 @@ class Features:
         for name in sorted(self.labels):
             digest.update(name.encode() + b"\0")
             digest.update(np.ascontiguousarray(self.labels[name]).data)
+        if self.token_labels is not None:
+            digest.update(b"token_labels\0")
+            digest.update(np.ascontiguousarray(self.token_labels).data)
         digest.update(np.ascontiguousarray(self.tokens).data)
         for first in range(0, len(self.segments), PIECE):
             piece = self.segments[first : first + PIECE]
             digest.update(piece.astype(np.int32).data)
         digest.update(np.ascontiguousarray(self.starts).data)
         return digest.hexdigest()
+
+    def unlabelled(self) -> "Features":
+        """The rows alone."""
+        return Features(self.tokens, self.segments, self.starts, {})
 
     @property
     def lengths(self) -> np.ndarray:
@@ -175,7 +188,11 @@ def make_batch(
 
     Returns:
         `input_ids`, `input_mask`, `segment_ids` int32 [B, T]; `row` int32
-        [B], places within the batch; the labels' rows.
+        [B], places within the batch; the labels' rows. Where tokens have
+        labels, `token_labels` int32 [B, T], and `token_weights` float32 [B],
+        what a labelled token weighs in its row's loss: rows of the batch / its
+        labelled tokens. So the mean over the rows, of which engines make the
+        gradient, is the mean over the labelled tokens of the whole batch.
     """
     starts = features.starts[rows]
     lengths = features.starts[rows + 1] - starts
@@ -194,6 +211,14 @@ def make_batch(
     batch["row"] = np.arange(len(rows), dtype=np.int32)
     for name, values in features.labels.items():
         batch[name] = values[rows]
+    if features.token_labels is not None:
+        labels = np.full(mask.shape, NO_LABEL, np.int32)
+        labels[mask] = features.token_labels[sources]
+        batch["token_labels"] = labels
+        count = max(1, np.count_nonzero(labels != NO_LABEL))
+        batch["token_weights"] = np.full(
+            len(rows), len(rows) / count, np.float32
+        )
     return batch
 
 
@@ -242,17 +267,40 @@ def fill(batches: List[np.ndarray], size: int) -> List[np.ndarray]:
 def restore_order(
     batches: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Puts outputs of `sorted_batches`, concatenated, back into row order."""
+    """Puts outputs of `sorted_batches`, joined, back into row order."""
     rows = np.concatenate(batches)
-    values = np.concatenate(outputs)
+    values = join_outputs(outputs)
     restored = np.empty_like(values)
     restored[rows] = values
     return restored
 
 
+def join_outputs(outputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Joins outputs of batches.
+
+    Args:
+        outputs: [B, ...] of each batch, of equal further dimensions; or
+            [B, T, ...] where T is the length that its rows were padded to.
+
+    Returns:
+        [rows, ...]; or [rows, greatest T, ...], filled up with zeros.
+    """
+    widths = {value.shape[1:2] for value in outputs}
+    if len(widths) == 1:
+        return np.concatenate(outputs)
+    [widest] = max(widths)
+    shape = (sum(map(len, outputs)), widest, *outputs[0].shape[2:])
+    joined = np.zeros(shape, outputs[0].dtype)
+    first = 0
+    for value in outputs:
+        joined[first : first + len(value), : value.shape[1]] = value
+        first += len(value)
+    return joined
+
+
 def to_dataset(
     make_batches: object,
-    labels: Mapping[str, np.ndarray],
+    labelled: Optional[Features],
     length: Optional[int],
     batch_size: Optional[int],
 ) -> tf.data.Dataset:
@@ -260,7 +308,8 @@ def to_dataset(
 
     Args:
         make_batches: function without arguments that yields `Batch`es.
-        labels: those of the features; empty where batches hold none.
+        labelled: the features whose labels batches hold, or None where they
+            hold none.
         length: static number of tokens, or None.
         batch_size: static number of rows, or None.
 
@@ -272,10 +321,15 @@ def to_dataset(
         for name in ("input_ids", "input_mask", "segment_ids")
     }
     signature["row"] = tf.TensorSpec([batch_size], tf.int32)
-    for name, values in labels.items():
+    for name, values in (labelled.labels if labelled else {}).items():
         signature[name] = tf.TensorSpec(
             (batch_size,) + values.shape[1:], values.dtype
         )
+    if labelled and labelled.token_labels is not None:
+        signature["token_labels"] = tf.TensorSpec(
+            [batch_size, length], tf.int32
+        )
+        signature["token_weights"] = tf.TensorSpec([batch_size], tf.float32)
     return tf.data.Dataset.from_generator(
         make_batches, output_signature=signature
     ).prefetch(2)

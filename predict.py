@@ -135,14 +135,18 @@ def main() -> None:
         if not files.is_folder(folder):
             raise UserError(f"the folder {folder} of --output does not exist")
     predictor = open_predictor()
-    columns = columns_of({n: predictor.task(n) for n in predictor.names})
+    tasks = {name: predictor.task(name) for name in predictor.names}
+    columns = columns_of(tasks)
+    takes_tokens = any(t.task.takes_tokens for t in tasks.values())
     if FLAGS.input:
         progress = Progress("predict", files.size(FLAGS.input), "bytes")
-        rows = row_stream.file_rows(FLAGS.input, columns, progress.update)
+        rows = row_stream.file_rows(
+            FLAGS.input, columns, progress.update, takes_tokens
+        )
         write(answer_lines(predictor, row_stream.chunks(rows)))
         progress.close()
         return
-    rows = row_stream.pipe_rows(sys.stdin.buffer, columns)
+    rows = row_stream.pipe_rows(sys.stdin.buffer, columns, takes_tokens)
     grouped: Callable = row_stream.chunks
     if row_stream.is_piped():
         grouped = row_stream.chunks_at_once

@@ -118,7 +118,7 @@ class EstimatorEngine:
                 lambda: input_pipeline.train_batches(
                     features, plan, steps, job.length, shards
                 ),
-                features.labels,
+                features,
                 job.length,
                 batch_size // shards,
             )
@@ -344,7 +344,7 @@ class _EstimatorPredictor(Predictor):
         def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
             def input_fn(params: Any) -> tf.data.Dataset:
                 del params  # Batches have been divided already.
-                return input_pipeline.to_dataset(read, {}, job.length, None)
+                return input_pipeline.to_dataset(read, None, job.length, None)
 
             return make_estimator(size).predict(
                 input_fn,

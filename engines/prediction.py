@@ -5,7 +5,6 @@ how batches are computed.
 """
 
 import abc
-import dataclasses
 from typing import Any, Dict, Iterator, List, Mapping
 
 import numpy as np
@@ -70,7 +69,7 @@ class Predictor(abc.ABC):
             The head's outputs by name, [rows, ...], in row order.
         """
         self._check_open()
-        features = dataclasses.replace(features, labels={})
+        features = features.unlabelled()
         size = -(-batch_size // self._shards)
         batches = input_pipeline.sorted_batches(features, size)
         # Every device gets a whole batch each time; outputs of the rows that
@@ -98,7 +97,8 @@ class Predictor(abc.ABC):
         progress.close()
         return {
             name: input_pipeline.restore_order(
-                batches, [np.concatenate(values)[: len(features)]]
+                batches,
+                [input_pipeline.join_outputs(values)[: len(features)]],
             )
             for name, values in outputs.items()
         }

@@ -169,7 +169,7 @@ class StrategyEngine:
 
             return input_pipeline.to_dataset(
                 generate,
-                features.labels,
+                features,
                 job.length,
                 batch_size // shards,
             )
@@ -335,7 +335,9 @@ class _StrategyPredictor(Predictor):
             self._compute = self._make_function(model)
         for group in groups:
             yield {
-                name: np.concatenate([part.numpy() for part in parts])
+                name: input_pipeline.join_outputs(
+                    [part.numpy() for part in parts]
+                )
                 for name, parts in self._compute(group).items()
             }
 

@@ -14,7 +14,13 @@ from methods import parsing
 from methods.base import ALL_LAYERS, TuningMethod
 from modeling import BertConfig
 from tasks.head_shape import POOLED, SPANS, HeadShape
-from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION, kind_of
+from tasks.restored import (
+    CLASSIFICATION,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+    kind_of,
+)
 from weights import run_record
 from weights.adapter_artifact import Artifact
 
@@ -307,6 +313,11 @@ def head_of(artifact: Artifact) -> Head:
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
+    if kind == TAGGING:
+        raise UserError(
+            f"{source} is of {kind}, whose heads cannot be written for other "
+            "programs yet"
+        )
     questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""
     shape = SPANS if questions else POOLED

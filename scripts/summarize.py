@@ -7,7 +7,7 @@ the best mean score over seeds is chosen, on the dev set, and shown with its
 standard error. Writes into OUT, each as .md, .tex and .csv:
 
     glue      Table 1: GLUE, with total and trained parameters
-    other     Table 2: every other classification task
+    other     Table 2: every other task: the user's own, and tagging
     squad     question answering (section 3.5)
     methods   every method with its size that was run on every task but SQuAD:
               scores, parameters, cost

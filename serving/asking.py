@@ -151,7 +151,10 @@ def _compute_mixed(
         for batch in _batches(alike, max(1, batch_size // asked)):
             for name, value in tables.compute(batch).items():
                 found[name].append(value.numpy())
-    outputs = {name: np.concatenate(values) for name, values in found.items()}
+    outputs = {
+        name: input_pipeline.join_outputs(values)
+        for name, values in found.items()
+    }
     # Where in its kind's outputs the answer to each question is.
     rows = {}
     for name, numbers in outputs.items():

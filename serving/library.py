@@ -51,8 +51,9 @@ class Entry:
     Attributes:
         name: in the library.
         task: that it was trained on.
-        kind: `classification`, `regression` or `questions`.
-        labels: of a classification, in the order of the logits.
+        kind: `classification`, `regression`, `questions` or `tagging`.
+        labels: of a classification, or the tags of tagging, in the order of
+            the logits.
         method: that computes it.
         parameters: numbers that it holds.
         bytes: of its weights' file.
@@ -150,7 +151,7 @@ class AdapterLibrary:
             name=name,
             task=task["name"],
             kind=kind_of(task),
-            labels=list(map(str, task.get("labels") or ())),
+            labels=list(map(str, task.get("labels") or task.get("tags") or ())),
             method=config["method"],
             parameters=config.get("parameters", {}).get("kept", 0),
             bytes=files.size(weights),

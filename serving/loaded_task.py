@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import threading
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -17,8 +17,10 @@ from tokenization import FullTokenizer
 from weights import adapter_artifact, pretrained
 from weights.base import choose_initial_values
 
+# A text, or the words of one that is divided already.
+Text = Union[str, Tuple[str, ...]]
 # The texts of a row, one or a pair.
-Row = Tuple[str, ...]
+Row = Tuple[Text, ...]
 
 
 class TaskValues:
@@ -152,10 +154,11 @@ def as_row(texts: Any) -> Row:
     """The texts of a row.
 
     Raises:
-        UserError: it is neither a text nor a pair of texts.
+        UserError: it is no text, no pair of texts and no list of words.
     """
     raise UserError(
-        f"a row is a {type(texts).__name__}, expected a text or a tuple of two"
+        f"a row is a {type(texts).__name__}, expected a text, a tuple of two "
+        "or, where words are tagged, a list of words"
     )
 
 
@@ -169,11 +172,17 @@ def _(texts: tuple) -> Row:
     return texts
 
 
+@as_row.register
+def _(texts: list) -> Row:
+    return (tuple(texts),)
+
+
 def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
     """Compares a row with what a task reads.
 
     Raises:
-        UserError: it has more or fewer texts, or one that is none.
+        UserError: it has more or fewer texts, or one that is none, or words
+            where the task reads texts only.
     """
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
@@ -184,13 +193,28 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
             f"{columns}"
         )
     for text in row:
-        if not isinstance(text, str):
+        if isinstance(text, tuple) and not loaded.task.takes_tokens:
             raise UserError(
-                f"{where}: found a {type(text).__name__}, expected a text"
+                f"{where}: found a list of words, but the task "
+                f"{loaded.task.name} reads texts"
             )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: the text holds half a character ({error.reason})"
-            ) from error
+        for part in text if isinstance(text, tuple) else (text,):
+            _check_text(part, where)
+
+
+def _check_text(text: Any, where: str) -> None:
+    """Refuses what is no text, or cannot be written.
+
+    Raises:
+        UserError: it is.
+    """
+    if not isinstance(text, str):
+        raise UserError(
+            f"{where}: found a {type(text).__name__}, expected a text"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: the text holds half a character ({error.reason})"
+        ) from error

@@ -168,13 +168,15 @@ class Predictor:
             name: of the task, or a list of names.
             texts: a text, or a pair of texts as a tuple; a list of such; or
                 any other iterable of such, of which `CHUNK` are read at a
-                time.
+                time. For a task that tags words one of the list or iterable
+                may be a list of words instead of a text.
 
         Returns:
             An answer, a list of answers, or an iterator of answers. Of a
             classification `label`, `probability` and `scores`; of a regression
             `value`; of a question `answer`, `start`, `end`, `score` and
-            `null_score`. Of a list of names instead of each answer a
+            `null_score`; of words that are tagged `tokens`, `tags` and
+            `entities`. Of a list of names instead of each answer a
             dictionary of them by name.
 
         Raises:
@@ -200,12 +202,13 @@ class Predictor:
         return _answer_each(answer, iter(texts))
 
     def ask(
-        self, questions: Sequence[Tuple[str, Union[str, Row]]]
+        self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
     ) -> List[Answer]:
         """Answers rows each of which is for a task of its own.
 
         Args:
-            questions: a task's name and a text, or a pair of texts, of each.
+            questions: a task's name and a text, a pair of texts or a list of
+                words, of each.
 
         Returns:
             The answers, in the order of the questions.

@@ -15,10 +15,11 @@ from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
 
 import files
 from errors import UserError
+from serving.loaded_task import Row
 from tasks.table_files import READERS, Layout
 
 # The texts of a row, and its place for messages.
-PlacedRow = Tuple[Tuple[str, ...], str]
+PlacedRow = Tuple[Row, str]
 # Names of a row's texts, one alternative after the other.
 Alternatives = Sequence[Sequence[str]]
 # Rows that are answered together, the short with the short.
@@ -28,7 +29,10 @@ FIELDS = ("text_a", "text_b")
 
 
 def file_rows(
-    path: str, columns: Alternatives, note_bytes: Callable[[int], None]
+    path: str,
+    columns: Alternatives,
+    note_bytes: Callable[[int], None],
+    takes_tokens: bool = False,
 ) -> Iterator[PlacedRow]:
     """Rows of a file.
 
@@ -42,6 +46,8 @@ def file_rows(
         columns: names of a row's texts; of several alternatives the first one
             that the first line has.
         note_bytes: is told the size of each line that has been read.
+        takes_tokens: whether JSON may hold a list of words for a text, which
+            becomes a tuple.
 
     Raises:
         UserError: the file cannot be read, or a row is malformed; earlier
@@ -55,17 +61,21 @@ def file_rows(
             note_bytes(len(line.encode()))
             yield line
 
-    return _rows(path, counted(), ending, columns)
+    return _rows(path, counted(), ending, columns, takes_tokens)
 
 
-def pipe_rows(stream: io.BufferedIOBase, columns: Alternatives):
+def pipe_rows(
+    stream: io.BufferedIOBase,
+    columns: Alternatives,
+    takes_tokens: bool = False,
+) -> Iterator[PlacedRow]:
     """Rows of a pipe or a terminal, as of a file without an ending.
 
     Raises:
         UserError: as `file_rows`.
     """
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-    return _rows("stdin", _decoded(lines), "", columns)
+    return _rows("stdin", _decoded(lines), "", columns, takes_tokens)
 
 
 def _decoded(lines: Iterator[str]) -> Iterator[str]:
@@ -79,7 +89,11 @@ def _decoded(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _rows(
-    name: str, lines: Iterator[str], ending: str, columns: Alternatives
+    name: str,
+    lines: Iterator[str],
+    ending: str,
+    columns: Alternatives,
+    takes_tokens: bool,
 ) -> Iterator[PlacedRow]:
     first = next(lines, None)
     if first is None:
@@ -106,7 +120,7 @@ def _rows(
     if not names:
         yield from _unnamed(name, lines, ending, count)
         return
-    layout = Layout(**dict(zip(FIELDS, names)))
+    layout = Layout(**dict(zip(FIELDS, names)), takes_tokens=takes_tokens)
     for number, texts in READERS[ending][0](name, lines, layout):
         yield tuple(texts), f"{name}:{number + 1}"
 

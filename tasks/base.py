@@ -78,6 +78,7 @@ class Task(abc.ABC, Generic[RowsType]):
         columns: names of the texts that a row has, in order.
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
+        takes_tokens: whether instead of a text it reads a list of words, too.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Task(abc.ABC, Generic[RowsType]):
     dev_splits = (("", "dev"),)
     test_splits = (("", "test"),)
     test_is_dev = False
+    takes_tokens = False
     # Tuple[str, ...]
     columns = ()
 
@@ -193,7 +195,8 @@ class Task(abc.ABC, Generic[RowsType]):
 
         Args:
             texts: of each row as many as `numbers_of_texts` allows, of all
-                rows equally many.
+                rows equally many; each a text, or where `takes_tokens` a
+                tuple of words.
         """
 
     @abc.abstractmethod

@@ -7,9 +7,11 @@ from tasks import TASKS
 from tasks.base import Task
 from tasks.custom import custom_task
 from tasks.squad import Squad
+from tasks.tagging import NAME as TAGGING
+from tasks.tagging import tagging_task
 from tasks.text_task import TEXT_COLUMNS
 
-# What a task gives.
+# What a task gives; `TAGGING` is the fourth.
 CLASSIFICATION, REGRESSION, QUESTIONS = (
     "classification",
     "regression",
@@ -27,9 +29,11 @@ SQUAD_SETTINGS: Dict[str, Any] = {
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """What a task of `adapter_config.json` gives: one of the three kinds."""
+    """What a task of `adapter_config.json` gives: one of the four kinds."""
     if description["name"] == "squad":
         return QUESTIONS
+    if description["name"] == TAGGING:
+        return TAGGING
     return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
@@ -49,6 +53,8 @@ def restore_task(
     name = description["name"]
     if name == "squad":
         task: Task = _restore_squad(settings, source)
+    elif name == TAGGING:
+        task = tagging_task()
     elif name == "custom":
         task = _restore_custom(description, settings, source)
     elif name in TASKS:
@@ -56,7 +62,8 @@ def restore_task(
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join(TASKS)}, squad or custom"
+            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING} or "
+            "custom"
         )
     return task.restore(description, source)
 

@@ -6,7 +6,18 @@ import dataclasses
 import itertools
 import os
 import sys
-from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 from absl import logging
@@ -16,6 +27,7 @@ import json_lines
 from errors import UserError
 
 Column = Union[int, str]
+Found = TypeVar("Found")
 # (line number from 0, its cells), without the header's line.
 Lines = Iterator[Tuple[int, List[str]]]
 
@@ -32,6 +44,8 @@ class Layout:
         row_id: column of what names a row, or None.
         skips_short_rows: whether rows with too few columns are passed over,
             as QQP's published files need it.
+        takes_tokens: whether a JSON object may hold a list of words for a
+            text, which becomes a tuple.
     """
 
     text_a: Optional[Column]
@@ -40,6 +54,7 @@ class Layout:
     header: bool = True
     row_id: Optional[Column] = None
     skips_short_rows: bool = False
+    takes_tokens: bool = False
 
     @property
     def columns(self) -> Dict[str, Column]:
@@ -257,15 +272,41 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             raise UserError(
                 f"{path}:1: JSON Lines have named columns, not a column {name}"
             )
+
+    def cell(value: Dict[str, Any], name: str) -> Union[str, Tuple[str, ...]]:
+        if layout.takes_tokens and isinstance(value.get(name), list):
+            return tuple(json_lines.texts_at(value, name))
+        return json_lines.text_at(value, name)
+
+    yield from read_objects(
+        path, text, lambda value: [cell(value, name) for name in columns]
+    )
+
+
+def read_objects(
+    path: str, text: Iterable[str], read: Callable[[Dict[str, Any]], Found]
+) -> Iterator[Tuple[int, Found]]:
+    """What is read of the JSON objects of lines; empty lines are passed over.
+
+    Args:
+        path: of the file, for messages.
+        text: its lines.
+        read: of an object; its ValueErrors get the line's place.
+
+    Yields:
+        The line's number from 0, and what was read.
+
+    Raises:
+        UserError: a line holds something else.
+    """
     for number, line in enumerate(text):
         if not line.strip():
             continue
         try:
-            value = json_lines.parse_object(line.rstrip("\n"))
-            cells = [json_lines.text_at(value, name) for name in columns]
+            found = read(json_lines.parse_object(line.rstrip("\n")))
         except ValueError as error:
             raise UserError(f"{path}:{number + 1}: {error}") from error
-        yield number, cells
+        yield number, found
 
 
 # Ending -> how its lines are read, and what ends a line.

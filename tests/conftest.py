@@ -23,10 +23,11 @@ from tensorflow.python.framework import ops
 import modeling
 import run_classifier
 import run_squad
+import run_tagger
 from engines import ENGINES
 from errors import UserError
 from scripts import minilm
-from tasks import text_classification
+from tasks import tagging, text_classification
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -229,6 +230,13 @@ def answer():
         yield run
 
 
+@pytest.fixture
+def tag():
+    """Runs `run_tagger.py` with flags, within this process."""
+    with entry_point(run_tagger) as run:
+        yield run
+
+
 def run_process(*arguments, check=True, program="run_classifier.py", **options):
     """Runs an entry point as a user does."""
     return subprocess.run(
@@ -360,6 +368,52 @@ def squad_flags(tiny_bert, tiny_squad, tmp_path):
     }
 
 
+# Words with tags; each is of a sentence.
+TAGGED = (
+    "the O|cat B-ANIMAL|sat O|on O|the O|mat B-THING|. O",
+    "a O|slow B-ANIMAL|dog I-ANIMAL|ran O|out O|! O",
+    "the O|film B-art-work|was O|not O|bad O|, O|fast O",
+    "is O|dogs B-ANIMAL|cat B-ANIMAL|in O|the O|film B-art-work|? O",
+)
+
+
+def conll(sentences, separator=" "):
+    """Sentences as the text of a file, with the columns word and tag."""
+    return "\n".join(
+        "".join(
+            word.replace(" ", separator) + "\n" for word in sentence.split("|")
+        )
+        for sentence in sentences
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_ner(tmp_path_factory):
+    """A folder with train.conll (32 sentences), dev.conll and test.conll."""
+    folder = tmp_path_factory.mktemp("tiny_ner")
+    (folder / "train.conll").write_text(conll(TAGGED * 8))
+    (folder / "dev.conll").write_text(conll(TAGGED, "\t"))
+    (folder / "test.conll").write_text(conll(TAGGED).replace("I-", "B-"))
+    return folder
+
+
+@pytest.fixture
+def ner_flags(tiny_bert, tiny_ner, tmp_path):
+    """Flags of a small training of tagging."""
+    return {
+        "data_dir": tiny_ner,
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "do_train": True,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 12,
+        "adapter_size": 8,
+        "cpu_lanes": 1,
+    }
+
+
 def spoil(folder, name, content):
     """Writes bytes to a file and returns its path."""
     path = folder / name
@@ -378,7 +432,8 @@ def steady_config(tiny_config):
 @pytest.fixture
 def steady(monkeypatch):
     """The head's own dropout is off as well."""
-    monkeypatch.setattr(text_classification, "dropout", lambda x, *arguments: x)
+    for module in (tagging, text_classification):
+        monkeypatch.setattr(module, "dropout", lambda x, *arguments: x)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Jobs for engines, small enough to train in a second."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import unittest.mock
@@ -13,10 +14,13 @@ import modeling
 import optimization
 import task_model
 from engines import Job
-from input_pipeline import Features, TrainPlan
+from input_pipeline import NO_LABEL, Features, TrainPlan
 from methods.parsing import parse
 from tasks.squad import Squad
 from tasks.table_files import Layout
+from tasks.tag_schemes import split_tag
+from tasks.tagging import tagging_task
+from tasks.tagging_windows import SentenceWindows
 from tasks.text_classification import TextClassification
 from weights import google, training_state
 
@@ -38,7 +42,10 @@ SQUAD = Squad(
     version_2_with_negative=False,
     null_score_diff_threshold=0.0,
 )
-TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD)}
+TAGGING = dataclasses.replace(
+    tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))
+)
+TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING)}
 LENGTH = 12
 
 
@@ -51,6 +58,16 @@ def make_rows(task, lengths=None):
     if task is SQUAD:
         starts = rng.integers(0, lengths).astype(np.int32)
         labels = {"start_positions": starts, "end_positions": starts}
+    elif task is TAGGING:
+        # Some rows have no labelled token at all.
+        tags = rng.integers(NO_LABEL, 3, sum(lengths)).astype(np.int32)
+        tags[: lengths[0]] = NO_LABEL
+        features = Features.from_rows(rows, {})
+        return SentenceWindows(
+            **vars(features),
+            places=np.flatnonzero(tags != NO_LABEL),
+            token_labels=tags,
+        )
     else:
         labels = {"label_ids": rng.integers(0, 2, 40).astype(np.int32)}
     return Features.from_rows(rows, labels)

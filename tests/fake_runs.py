@@ -30,12 +30,13 @@ class FakeRuns:
         dev="dev rows",
         cost=None,
         parent=None,
+        kind="custom",
     ):
         """Writes a run; `scores` without `eval_`, as the programs do."""
         folder = self.folder / (parent or task) / str(self.count)
         self.count += 1
         folder.mkdir(parents=True)
-        name = task if task in TASKS or task == "squad" else "custom"
+        name = task if task in TASKS or task == "squad" else kind
         description = {
             "base": {"name": "bert", "fingerprint": bert},
             "data_name": task.replace(" (custom)", ""),

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import ROOT
+from tiny_artifacts import make_artifact
 
 from errors import UserError
 from scripts.internal import ablate_adapter
+from tasks.restored import restore_task
 
 
 @pytest.fixture
@@ -60,6 +62,22 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
     assert losses.pop("none") == whole
     assert sorted(losses) == ["layers0-0", "layers0-1", "layers1-1"]
     assert len({whole, *losses.values()}) == 4
+
+
+def test_an_adapter_of_tags_is_told_by_its_data_and_f1(tiny_bert, tmp_path):
+    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    task = restore_task(description, {}, "test")
+    make_artifact(
+        tmp_path / "run" / "adapter",
+        tiny_bert,
+        "houlsby(size=2)",
+        task,
+        description,
+        data_name="news",
+    )
+    ablate_adapter.main(str(tmp_path / "run"), str(tmp_path / "out"))
+    about = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    assert (about["name"], about["score"]) == ("news", "f1")
 
 
 def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):

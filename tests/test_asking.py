@@ -29,6 +29,16 @@ LIBRARY = {
     "whole": ("full", CLASSIFICATION, TEXTS),
     "squad": ("lora(rank=4)", SQUAD, QUESTIONS),
 }
+TAGS = {"name": "tagging", "tags": ["O", "B-X", "I-X", "B-Y-Z", "I-Y-Z"]}
+# And one that is not exported.
+MIXED = {
+    **LIBRARY,
+    "tags": (
+        "lora(rank=4)",
+        TAGS,
+        [*TEXTS, TEXTS[0].split(), ["not", " ", "good"], ""],
+    ),
+}
 
 
 @pytest.fixture
@@ -50,8 +60,8 @@ def load(make, tiny_bert):
 
     def open_predictor(*names, **options):
         folders = {
-            name: make(name, *LIBRARY[name][:2], seed=seed)
-            for seed, name in enumerate(names or LIBRARY)
+            name: make(name, *MIXED[name][:2], seed=seed)
+            for seed, name in enumerate(names or MIXED)
         }
         return Predictor.load(str(tiny_bert), folders, **options)
 
@@ -73,13 +83,11 @@ def assert_equal(found, expected):
 def test_a_random_mix_of_tasks(load):
     predictor = load(batch_size=5)
     questions = [
-        (name, texts)
-        for name, (_, _, rows) in LIBRARY.items()
-        for texts in rows
+        (name, texts) for name, (_, _, rows) in MIXED.items() for texts in rows
     ]
     expected = {
         name: predictor(name, list(rows))
-        for name, (_, _, rows) in LIBRARY.items()
+        for name, (_, _, rows) in MIXED.items()
     }
     expected = [answer for answers in expected.values() for answer in answers]
     order = np.random.default_rng(0).permutation(len(questions))
@@ -94,7 +102,7 @@ def test_a_random_mix_of_tasks(load):
         if name.startswith("kind_")
     }
     kinds = {(name.partition("/")[0], count) for name, count in rows.items()}
-    assert sorted(count for _, count in kinds) == [2, 3]
+    assert sorted(count for _, count in kinds) == [3, 3]
     # Values are in memory once, and what asks one task finds them.
     again = predictor("small", TEXTS)
     for answer, one in zip(again, expected):
@@ -136,6 +144,40 @@ def test_tasks_that_take_other_rows(load):
     empty = predictor.ask([("squad", ("a cat ?", "")), ("score", "a cat")])
     assert empty[0]["answer"] == ""
     assert empty[1].keys() == {"value"}
+
+
+def test_words_are_tagged_beside_other_tasks(load):
+    """Long sentences make windows, words may come as a list."""
+    predictor = load("tags", "large", batch_size=3)
+    long = " ".join(TEXTS)
+    answers = predictor(["tags", "large"], [long, TEXTS[1]])
+    assert answers[0]["tags"]["tokens"] == long.split()
+    assert len(answers[0]["tags"]["tags"]) == len(long.split())
+    assert_equal(answers[1]["large"], predictor("large", TEXTS[1]))
+    alone = predictor("tags", [long, TEXTS[1]])
+    assert [a["tags"] for a in answers] == alone
+    entities = [e for answer in alone for e in answer["entities"]]
+    assert {e["type"] for e in entities} <= {"X", "Y-Z"} and entities
+    for answer in alone:
+        for entity in answer["entities"]:
+            words = answer["tokens"][entity["start"] : entity["end"]]
+            assert entity["text"] == " ".join(words)
+    assert predictor("tags", [TEXTS[0].split()]) == [
+        predictor("tags", TEXTS[0])
+    ]
+    assert predictor("tags", [["the cat", "sat"]])[0]["tokens"] == [
+        "the cat",
+        "sat",
+    ]
+    for rows, message in (
+        ([["a", 3]], "row 1: found a int, expected a text"),
+        ([["a", "\ud800"]], "row 1: the text holds half a character"),
+        ([("a", "b")], "row 1: found 2 texts, but the task tagging reads 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predictor("tags", rows)
+    with pytest.raises(UserError, match="row 1: found a list of words, but"):
+        predictor("large", [["a", "cat"]])
 
 
 def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT
-from engine_jobs import ESTIMATOR, check_equal, make_job, trained_values
+from engine_jobs import (
+    ESTIMATOR,
+    LENGTH,
+    TAGGING,
+    check_equal,
+    make_job,
+    make_rows,
+    trained_values,
+)
 
 from engines import Hardware, choose_engine, cpu_cores, devices
 from errors import UserError
@@ -21,24 +29,28 @@ import numpy as np
 import modeling
 from engine_jobs import *
 from engines import Hardware, choose_engine
-from tasks import text_classification
+from tasks import tagging, text_classification
 from weights import training_state
 
-text_classification.dropout = lambda x, *arguments: x
+for module in (tagging, text_classification):
+    module.dropout = lambda x, *arguments: x
+task = TASKS[{task!r}]
 config = modeling.BertConfig(**json.loads({config!r}))
 engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
 job = dataclasses.replace(
-    make_job(config, {folder!r}), parts={parts}, length={length}
+    make_job(config, {folder!r}, task=task), parts={parts}, length={length}
 )
-rows = make_rows(CLASSIFICATION)
+rows = make_rows(task)
 losses = train(engine, job, rows, steps=6)
 outputs = predict(engine, job, rows, 7)["logits"]
 print(json.dumps([losses, outputs.tolist()]))
 """
 
 
-def run_on_devices(config, folder, name, devices, parts=1, length=None):
+def run_on_devices(
+    config, folder, name, devices, parts=1, length=None, task="tiny"
+):
     """Losses and predictions of a training on logical CPUs."""
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
@@ -48,12 +60,35 @@ def run_on_devices(config, folder, name, devices, parts=1, length=None):
         folder=str(folder),
         parts=parts,
         length=length,
+        task=task,
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_two_devices_tag_as_one_does(steady_config, folders, name):
+    """Each pads its batches to a length of its own."""
+    (losses, outputs), (other_losses, other_outputs) = (
+        run_on_devices(
+            steady_config, folders(str(n)), name, n, parts=n, task="tagging"
+        )
+        for n in (1, 2)
+    )
+    np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
+    shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
+    np.testing.assert_allclose(
+        np.array(other_outputs)[shown],
+        np.array(outputs)[shown],
+        rtol=0,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.gate

@@ -174,9 +174,12 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     shapes = infeed_shapes(tpu_graph)
     assert len(shapes) == 1
     local = 16 // CORES
-    # `row` and the labels; tokens, mask and segments.
-    rows = 1 + len(make_rows(task).labels)
-    assert sorted(shapes[0]) == [[local]] * rows + [[local, LENGTH]] * 3
+    # `row` and the labels; tokens, mask and segments; labels of tokens.
+    features = make_rows(task)
+    of_tokens = features.token_labels is not None
+    rows = 1 + len(features.labels) + of_tokens
+    tokens = 3 + of_tokens
+    assert sorted(shapes[0]) == [[local]] * rows + [[local, LENGTH]] * tokens
 
 
 def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):

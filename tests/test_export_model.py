@@ -40,6 +40,16 @@ def flags(tiny_bert, tmp_path):
     }
 
 
+def test_tags_are_not_exported_yet(export, flags, tiny_bert, tmp_path):
+    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    task = restore_task(description, {}, "test")
+    make_artifact(tmp_path / "tags", tiny_bert, "ia3", task, description)
+    del flags["library"]
+    with pytest.raises(UserError, match="the task tagging is of a kind that"):
+        export(**flags, adapter=tmp_path / "tags")
+    assert not flags["output_dir"].exists()
+
+
 def test_an_export(flags, export, tmp_path):
     command = [f"--{name}={value}" for name, value in flags.items()]
     done = run_process(*command, program="export_model.py", check=False)

@@ -1,5 +1,6 @@
 """Batches: every row in its turn, padded right, in the order of a seed."""
 
+import dataclasses
 import hashlib
 import weakref
 
@@ -351,9 +352,7 @@ def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
     def batches():
         return input_pipeline.train_batches(features, plan, range(20), length)
 
-    dataset = input_pipeline.to_dataset(
-        batches, features.labels, length, batch_size
-    )
+    dataset = input_pipeline.to_dataset(batches, features, length, batch_size)
     shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
     assert shapes["input_ids"] == [batch_size, length]
     assert shapes["row"] == [batch_size]
@@ -370,7 +369,7 @@ def test_a_dataset_of_sorted_batches_ends_with_a_short_one():
             input_pipeline.make_batch(features, rows, None)
             for rows in input_pipeline.sorted_batches(features, 2)
         ),
-        features.labels,
+        features,
         None,
         None,
     )
@@ -391,3 +390,83 @@ def test_larger_pools_pad_less_and_one_batch_is_no_grouping():
     assert shares == sorted(shares, reverse=True)
     random = padding_share(features, rng.permutation(3200).reshape(100, 32))
     assert abs(shares[0] - random) < 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFeatures(Features):
+    """Features whose tokens have labels."""
+
+    token_labels: np.ndarray = None
+
+
+def with_token_labels(lengths):
+    """Every third token's label is its place among all, others have none."""
+    features = make_features(lengths, labels=False)
+    places = np.arange(len(features.tokens), dtype=np.int32)
+    labels = np.where(places % 3 == 0, places, input_pipeline.NO_LABEL)
+    return TokenFeatures(**vars(features), token_labels=labels)
+
+
+@PROPERTY
+@hypothesis.given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
+def test_labels_of_tokens_are_padded_and_weighted(lengths, seed, length):
+    features = with_token_labels(lengths)
+    rows = np.random.default_rng(seed).permutation(len(lengths))[:7]
+    batch = input_pipeline.make_batch(features, rows, length)
+    labels = batch["token_labels"]
+    assert labels.dtype == np.int32
+    assert labels.shape == batch["input_ids"].shape
+    for row, found in zip(rows, labels):
+        own = features.token_labels[
+            features.starts[row] : features.starts[row + 1]
+        ]
+        assert found[: len(own)].tolist() == own.tolist()
+        assert (found[len(own) :] == input_pipeline.NO_LABEL).all()
+    weights = batch["token_weights"]
+    assert weights.dtype == np.float32 and len(set(weights)) == 1
+    count = (labels != input_pipeline.NO_LABEL).sum()
+    # Their mean over the rows is one of all labelled tokens alike.
+    assert weights[0] == np.float32(len(rows) / max(count, 1))
+
+
+def test_labels_of_tokens_reach_a_dataset_and_the_fingerprint():
+    features = with_token_labels([3, 5, 4, 7])
+    plan = make_plan([3, 5, 4, 7], 2, 2, 0)
+
+    def batches():
+        return input_pipeline.train_batches(features, plan, range(2), 8, 2)
+
+    dataset = input_pipeline.to_dataset(batches, features, 8, 1)
+    shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
+    assert shapes["token_labels"] == [1, 8]
+    assert shapes["token_weights"] == [1]
+    assert_same_batches(dataset.as_numpy_iterator(), batches())
+    plain = features.unlabelled()
+    assert type(plain) is Features and plain.token_labels is None
+    other = dataclasses.replace(
+        features, token_labels=features.token_labels[::-1]
+    )
+    assert len({f.fingerprint() for f in (features, plain, other)}) == 3
+
+
+@PROPERTY
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=5
+    )
+)
+def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
+    outputs = [
+        np.random.default_rng(n).normal(1, 0.1, (*size, 2)).astype(np.float32)
+        for n, size in enumerate(sizes)
+    ]
+    joined = input_pipeline.join_outputs(outputs)
+    assert joined.dtype == np.float32
+    assert joined.shape[1] == max(width for _, width in sizes)
+    first = 0
+    for value in outputs:
+        part = joined[first : first + len(value)]
+        np.testing.assert_array_equal(part[:, : value.shape[1]], value)
+        assert not part[:, value.shape[1] :].any()
+        first += len(value)
+    assert first == len(joined)

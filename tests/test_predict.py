@@ -58,6 +58,31 @@ def flags(tiny_bert, adapters, tmp_path):
     }
 
 
+def test_words_are_tagged(ask, tiny_bert, tmp_path):
+    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    folder = tmp_path / "tags"
+    task = restore_task(description, {}, "test")
+    make_artifact(folder, tiny_bert, "ia3", task, description)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "the cat"}\n{"text": ["the", "cat", "sat"]}\n')
+    flags = {
+        "init_checkpoint": tiny_bert,
+        "adapter": folder,
+        "output": tmp_path / "answers.jsonl",
+    }
+    ask(**flags, input=path)
+    found = answers_in(tmp_path / "answers.jsonl")
+    assert [len(answer["tags"]) for answer in found] == [2, 3]
+    assert found[1]["tokens"] == ["the", "cat", "sat"]
+    assert list(found[0]) == ["task", "tokens", "tags", "entities"]
+    path = tmp_path / "rows.txt"
+    path.write_text("the  cat\n\nsat\n")
+    ask(**flags, input=path)
+    again = answers_in(tmp_path / "answers.jsonl")
+    assert again[0] == found[0]
+    assert [answer["tokens"] for answer in again[1:]] == [[], ["sat"]]
+
+
 def answers_in(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 

@@ -29,6 +29,22 @@ def texts(rows):
     return [row for row, _ in rows]
 
 
+def test_words_may_come_as_a_list(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"tokens": ["a b", "c"]}\n{"tokens": "d e"}\n')
+    columns = [("tokens",), ("text",)]
+    rows = row_stream.file_rows(str(path), columns, lambda size: None, True)
+    assert list(rows) == [
+        ((("a b", "c"),), f"{path}:1"),
+        (("d e",), f"{path}:2"),
+    ]
+    with pytest.raises(UserError, match="'tokens' is .*, expected a text or"):
+        read(path, columns)
+    stream = io.BytesIO(b'{"text": ["a", 3]}\n')
+    with pytest.raises(UserError, match="stdin:1: 'text' is .* list of texts"):
+        list(row_stream.pipe_rows(stream, columns, True))
+
+
 def pipe(content, columns):
     stream = io.BytesIO(content)
     return list(row_stream.pipe_rows(stream, columns))

@@ -119,6 +119,19 @@ def test_own_tasks_are_named_by_their_data(fake):
     assert summarize.squad_table(found) is None
 
 
+def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
+    for name, rate, f1 in (("news", 1e-3, 0.4), ("news", 1e-4, 0.5)):
+        scores = {"f1": f1, "token_accuracy": 1 - f1, "loss": 2.0}
+        fake.add(name, "full", scores, rate=rate, kind="tagging")
+    fake.add("squad (custom)", "full", {"f1": 0.7}, kind="tagging")
+    found = groups(fake)
+    assert set(found) == {"news", "squad (tagging)"}
+    assert found["news"][0].runs[0].scores["token_accuracy"] == 60.0
+    assert found["news"][0].runs[0].scores["loss"] == 2.0
+    rows = cells(summarize.other_table({"news": found["news"]}))
+    assert rows["news"]["full fine-tuning"] == "50.0"
+
+
 def test_a_damaged_description_is_one_line(fake):
     folder = fake.add("rte", "full", {"accuracy": 0.6})
     run = json.loads((folder / "run.json").read_text())

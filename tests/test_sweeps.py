@@ -125,6 +125,35 @@ def test_squad_has_a_grid_of_its_own(sweep):
     assert all("run_squad.py --train_file=" in row for row in rows)
 
 
+def test_tagging_has_a_grid_of_its_own(sweep):
+    def run(**environment):
+        return subprocess.run(
+            [SCRIPTS / "sweep_tagging.sh", sweep.out, "--grid"],
+            env={
+                **os.environ,
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                "NER_DIR": str(sweep.folder / "glue"),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert "where there is no folder: the data" in run(TASKS="de").stderr
+    done = run(TASKS="RTE SST-2")
+    assert done.returncode == 0, done.stderr
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    # Adapters: 3 sizes x 3 rates x 3 seeds; full and head: 3 rates x 3 seeds.
+    assert len(rows) == 2 * (27 + 9 + 9)
+    folder = sweep.folder / "glue" / "RTE"
+    assert f"run_tagger.py --data_dir={folder} " in rows[0]
+    assert rows[0].startswith("RTE/houlsby8-lr1e-4-epochs5-seed1\t")
+    done = run(NER_DIR=str(folder))
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    assert len(rows) == 45 and rows[0].startswith("RTE/houlsby8-lr1e-4-")
+
+
 @pytest.mark.parametrize(
     "arguments, environment, expected",
     [

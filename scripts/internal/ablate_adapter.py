@@ -21,6 +21,7 @@ import command_line
 import files
 from errors import UserError
 from methods import parsing
+from tasks.restored import TAGGING
 from weights import adapter_artifact, run_record
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
@@ -85,10 +86,12 @@ def main(run: str, output: str) -> List[str]:
     files.write_json(
         about,
         {
-            "name": run_record.data_name(config) if task == "custom" else task,
+            "name": run_record.data_name(config)
+            if task in ("custom", TAGGING)
+            else task,
             "task": task,
             # The paper shows CoLA in accuracy, too.
-            "score": "f1" if task == "squad" else score,
+            "score": "f1" if task in ("squad", TAGGING) else score,
             "layers": layers,
             "sha256": config["sha256"],
         },

@@ -15,11 +15,12 @@ from errors import UserError
 from methods import parsing
 from methods.base import TuningMethod
 from tasks import TASKS
+from tasks.restored import TAGGING
 from weights import run_record
 
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
-FRACTIONS |= {"macro_f1"}
+FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
 SQUAD = ("squad", "squad 2.0")
 
 # Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
@@ -79,7 +80,8 @@ class Run:
 
     Attributes:
         folder: its output folder.
-        task: name of the task; of the user's own, that of its data's folder.
+        task: name of the task; of the user's own, and of tagging, that of its
+            data's folder.
         method: how it was tuned.
         rate: peak learning rate.
         epochs: passes over the training set.
@@ -187,10 +189,10 @@ def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
-    if name != "custom":
+    if name not in ("custom", TAGGING):
         return name
     own = run_record.data_name(run)
-    return f"{own} (custom)" if own.lower() in (*TASKS, *SQUAD) else own
+    return f"{own} ({name})" if own.lower() in (*TASKS, *SQUAD) else own
 
 
 def _scores(task: str, results: Dict[str, Any]) -> Dict[str, float]:
@@ -392,6 +394,7 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score
-    # Of question answering, of the user's own labels, or of their numbers.
+    # Of question answering and tagging, of the user's own labels, or of their
+    # numbers.
     usual = [s for s in ("f1", "accuracy", "pearson") if s in run.scores]
     return usual[0] if usual else next(iter(run.scores))

@@ -1,0 +1,426 @@
+"""Sentences of words with tags: CoNLL files and JSON Lines.
+
+In here: `Sentences`, what reads and writes them, and the table of
+`--map_tags`.
+"""
+
+import array
+import dataclasses
+import json
+import os
+import re
+import sys
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+import files
+import json_lines
+from errors import UserError
+from tasks.table_files import read_objects
+from tasks.tag_schemes import OUTSIDE, TAG, Tag, split_tag
+
+# What is between the columns of a CoNLL file, and all that a line may hold
+# between two sentences.
+BLANK = " \t\r\n"
+CELLS = re.compile(f"[^{BLANK}]+")
+# Opens a line between two documents, which is no word.
+DOCUMENT = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Where a file keeps words and tags.
+
+    Attributes:
+        token: a column's number from 0, from the end if it is negative, or
+            the key of a JSON object; None for the usual one.
+        tag: the same of the tags.
+    """
+
+    token: Optional[str] = None
+    tag: Optional[str] = None
+
+    def numbers(self, path: str) -> Tuple[int, int]:
+        """The columns of a CoNLL file, by default the first and the last.
+
+        Raises:
+            UserError: one is no number, or both are the same.
+        """
+        found = []
+        for name, default in (("token", "0"), ("tag", "-1")):
+            text = getattr(self, name) or default
+            if not re.fullmatch("-?[0-9]{1,4}", text):
+                raise UserError(
+                    f"--{name}_column is {text!r}, but the columns of {path} "
+                    "have numbers, from 0, or from -1 at the end"
+                )
+            found.append(int(text))
+        if found[0] == found[1]:
+            raise UserError(
+                f"--token_column and --tag_column are both {found[0]}"
+            )
+        return found[0], found[1]
+
+    @property
+    def keys(self) -> Tuple[str, str]:
+        """The keys of JSON objects, by default `tokens` and `tags`."""
+        return self.token or "tokens", self.tag or "tags"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences of words, word by word.
+
+    Attributes:
+        path: of the file.
+        words: of all sentences; may be empty where they are not needed.
+        starts: int64 [sentences + 1], each sentence's first word.
+        lines: int64 [words], the line of each word, from 0.
+        tags: of all words, or None.
+        text: the file's lines with their line breaks, for predictions; empty
+            where none will be written.
+        columns: of the file.
+    """
+
+    path: str
+    words: Sequence[str]
+    starts: np.ndarray
+    lines: np.ndarray
+    tags: Optional[List[Tag]] = None
+    text: Sequence[str] = ()
+    columns: Columns = Columns()
+
+    @classmethod
+    def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
+        """Sentences that come from no file."""
+        counts = [len(words) for words in sentences]
+        return cls(
+            "",
+            [word for words in sentences for word in words],
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.zeros(sum(counts), np.int64),
+        )
+
+    def __len__(self) -> int:
+        """Number of sentences."""
+        return len(self.starts) - 1
+
+    def where(self, word: int) -> str:
+        """The place of a word, for messages: `<path>:<line from 1>`."""
+        return f"{self.path}:{self.lines[word] + 1}"
+
+    def first(self, count: int) -> "Sentences":
+        """The first sentences, at most `count`."""
+        starts = self.starts[: count + 1]
+        words = starts[-1]
+        # The text ends with the last word's line.
+        lines = self.lines[words - 1] + 1 if words < len(self.lines) else None
+        return dataclasses.replace(
+            self,
+            words=self.words[:words],
+            starts=starts,
+            lines=self.lines[:words],
+            tags=self.tags and self.tags[:words],
+            text=self.text[:lines],
+        )
+
+    def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """What there is of each word, sentence by sentence."""
+        starts = self.starts.tolist()
+        for first, last in zip(starts, starts[1:]):
+            yield values[first:last]
+
+
+class _Word(NamedTuple):
+    """A word of a file; `tag` is None where the file has none."""
+
+    line: int
+    text: str
+    tag: Optional[str]
+
+
+# Yields the words of each sentence.
+_Read = Callable[[str, Iterator[str], Columns, bool], Iterator[List[_Word]]]
+
+
+def find_file(folder: str, split: str) -> str:
+    """The path of `<folder>/<split>` with one of the endings of `FORMATS`.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    paths = [os.path.join(folder, split + ending) for ending in FORMATS]
+    found = [path for path in paths if files.exists(path)]
+    if len(found) != 1:
+        raise UserError(
+            f"{' and '.join(found)} are both there; keep one"
+            if found
+            else f"there is no {' and no '.join(paths)}"
+        )
+    return found[0]
+
+
+def read_sentences(
+    path: str,
+    columns: Columns = Columns(),
+    needs_tags: bool = True,
+    keeps_text: bool = False,
+) -> Sentences:
+    """Reads a file.
+
+    Args:
+        path: with one of the endings of `FORMATS`.
+        columns: of the file.
+        needs_tags: whether there must be tags; else they are not looked at.
+        keeps_text: whether the file's lines are needed, for predictions.
+
+    Raises:
+        UserError: the file is missing, not UTF-8, or without a word, or a line
+            is malformed, lacks a tag, or has one that is none.
+    """
+    text: List[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in files.read_lines(path, "the data file", "\n"):
+            if keeps_text:
+                text.append(line)
+            yield line
+
+    read, _ = FORMATS[os.path.splitext(path)[1]]
+    words: List[str] = []
+    starts, numbers = array.array("q", [0]), array.array("q")
+    tags: List[Tag] = []
+    known: Dict[str, Tag] = {}
+    for sentence in read(path, lines(), columns, needs_tags):
+        for word in sentence:
+            # Most words occur often.
+            words.append(sys.intern(word.text))
+            numbers.append(word.line)
+            if needs_tags:
+                if word.tag not in known:
+                    where = f"{path}:{word.line + 1}"
+                    known[word.tag] = _parse_tag(word.tag, where)
+                tags.append(known[word.tag])
+        starts.append(len(words))
+    if not words:
+        raise UserError(f"{path} is empty: it holds no word")
+    return Sentences(
+        path,
+        words,
+        np.array(starts, np.int64),
+        np.array(numbers, np.int64),
+        tags if needs_tags else None,
+        text,
+        columns,
+    )
+
+
+def _parse_tag(text: str, where: str) -> Tag:
+    tag = split_tag(text)
+    if tag is None:
+        raise UserError(
+            f"{where}: {text[:80]!r} is no tag, expected O, or B-, I-, E-, S-, "
+            "L- or U- and a type, as B-PER; is it the right --tag_column?"
+        )
+    return tag
+
+
+def _read_conll(
+    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+) -> Iterator[List[_Word]]:
+    """A word on each line, blank lines between sentences."""
+    token, tag = columns.numbers(path)
+    sentence: List[_Word] = []
+    # The first word decides for all where tags are not needed.
+    first, is_tagged = 0, True if needs_tags else None
+    for number, line in enumerate(text):
+        cells = CELLS.findall(line)
+        if not cells or cells[0].startswith(DOCUMENT):
+            if sentence:
+                yield sentence
+                sentence = []
+            continue
+        where = f"{path}:{number + 1}"
+        place, tag_place = _places(len(cells), token, tag)
+        if place is None:
+            raise UserError(
+                f"{where}: found {len(cells)} columns, expected a word in "
+                f"column {token} (--token_column)"
+            )
+        has_tag = tag_place is not None
+        if is_tagged is None:
+            first, is_tagged = number, has_tag
+        if has_tag != is_tagged:
+            raise UserError(
+                f"{where}: found {len(cells)} columns, expected "
+                + (
+                    f"a tag in column {tag} beside the word in column {token} "
+                    "(--tag_column, --token_column)"
+                    if is_tagged
+                    else f"no tag in column {tag} (--tag_column), since line "
+                    f"{first + 1} has none"
+                )
+            )
+        label = cells[tag_place] if has_tag else None
+        sentence.append(_Word(number, cells[place], label))
+    if sentence:
+        yield sentence
+
+
+def _places(
+    count: int, token: int, tag: int
+) -> Tuple[Optional[int], Optional[int]]:
+    """Where word and tag are in a line of so many cells; None for nowhere."""
+    place, tag_place = (
+        column % count if -count <= column < count else None
+        for column in (token, tag)
+    )
+    return place, None if tag_place == place else tag_place
+
+
+def _read_json_lines(
+    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+) -> Iterator[List[_Word]]:
+    """An object for each sentence, with a list of words and one of tags."""
+    token, tag = columns.keys
+
+    def read(value: Dict[str, Any]) -> Tuple[List[str], List[Optional[str]]]:
+        words = json_lines.texts_at(value, token)
+        if not needs_tags:
+            return words, [None] * len(words)
+        tags = json_lines.texts_at(value, tag)
+        if len(tags) != len(words):
+            raise ValueError(
+                f"found {len(tags)} tags ({tag!r}) of {len(words)} words "
+                f"({token!r})"
+            )
+        return words, list(tags)
+
+    for number, found in read_objects(path, text, read):
+        yield [_Word(number, *pair) for pair in zip(*found)]
+
+
+def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
+    """The file's own lines with these tags.
+
+    A tag takes the place of the line's own, or, where there is none, is
+    appended.
+    """
+    token, tag = rows.columns.numbers(rows.path)
+    ours = iter(tags)
+    for line in rows.text:
+        cells = list(CELLS.finditer(line))
+        if not cells or cells[0].group().startswith(DOCUMENT):
+            yield line
+            continue
+        _, place = _places(len(cells), token, tag)
+        if place is not None:
+            start, end = cells[place].span()
+            yield f"{line[:start]}{next(ours)}{line[end:]}"
+            continue
+        end = cells[-1].end()
+        between = "\t" if "\t" in line[:end] else " "
+        yield f"{line[:end]}{between}{next(ours)}{line[end:]}"
+
+
+def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
+    """The file's own objects with these tags."""
+    ours = rows.divide(tags)
+    for _, value in read_objects(rows.path, rows.text, lambda value: value):
+        changed = {**value, rows.columns.keys[1]: list(next(ours))}
+        yield json.dumps(changed, ensure_ascii=False) + "\n"
+
+
+def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
+    """Writes a file again with other tags.
+
+    Args:
+        path: to write to, with the ending of the file that was read.
+        rows: of a file whose text was kept.
+        tags: of all words.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    _, write = FORMATS[os.path.splitext(path)[1]]
+    files.write_parts(path, (line.encode() for line in write(rows, tags)))
+
+
+# Ending -> how its sentences are read, and how tags are written.
+FORMATS: Dict[
+    str, Tuple[_Read, Callable[[Sentences, Sequence[str]], Iterator[str]]]
+] = {
+    ".conll": (_read_conll, _write_conll),
+    ".jsonl": (_read_json_lines, _write_json_lines),
+}
+
+
+def read_map(path: str) -> Dict[str, str]:
+    """Reads a table of types: an old type, a tab, a new one or `O`.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8 or empty, or a line is
+            malformed or names a type again.
+    """
+    found: Dict[str, str] = {}
+    text = files.read_text(path, "the table of --map_tags")
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r").split("\t")
+        where = f"{path}:{number}"
+        if len(cells) != 2 or not all(
+            TAG.fullmatch(f"B-{cell}") for cell in cells
+        ):
+            raise UserError(
+                f"{where}: {line[:80]!r}, expected an old type, a tab, and a "
+                "new type or O"
+            )
+        if cells[0] in found:
+            raise UserError(f"{where}: the type {cells[0]} occurs twice")
+        found[cells[0]] = cells[1]
+    if not found:
+        raise UserError(f"{path} is empty")
+    return found
+
+
+def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
+    """The same sentences with other types.
+
+    Args:
+        rows: with tags in BIO.
+        table: new types, or `O`, by the old ones.
+        source: of the table, for messages.
+
+    Raises:
+        UserError: types are not in the table.
+    """
+    unknown = sorted({t.type for t in rows.tags} - {"", *table})
+    if unknown:
+        first = next(n for n, t in enumerate(rows.tags) if t.type in unknown)
+        raise UserError(
+            f"{rows.where(first)}: {source} does not have the types "
+            f"{', '.join(unknown)[:200]}; give each a line, with O where it "
+            "is no entity"
+        )
+    outside = Tag(OUTSIDE, "")
+    changed = [
+        tag
+        if not tag.type
+        else outside
+        if table[tag.type] == OUTSIDE
+        else Tag(tag.prefix, table[tag.type])
+        for tag in rows.tags
+    ]
+    return dataclasses.replace(rows, tags=changed)

@@ -1,0 +1,344 @@
+"""Tagging's entry point: files, both engines, every method, bad input."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import (
+    ROOT,
+    TAGGED,
+    conll,
+    own_lines,
+    run_process,
+    spoil,
+)
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from errors import UserError
+from serving.predictor import Predictor
+from tasks.restored import restore_task
+from tasks.tagging_files import read_sentences
+from weights import training_state
+
+METHODS = [
+    "pfeiffer(size=4)",
+    "bapna(size=4)",
+    "parallel(size=4)",
+    "adapterdrop(first=1, size=4, robust=True)",
+    "compacter(size=8, n=4)",
+    "pals(size=6, heads=2)",
+    "lora(rank=2, dropout=0.1)",
+    "prefix(length=3, inner_size=8)",
+    "ia3",
+    "bitfit",
+    "layernorm",
+    "diff_pruning(sparsity=0.05)",
+    "lt_sft(sparsity=0.05)",
+    "full",
+    "top_layers(k=1)",
+    "head",
+]
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def lines_of(path):
+    return path.read_text().splitlines()
+
+
+def artifact_bytes(folder):
+    return (folder / "adapter" / "adapter.safetensors").read_bytes()
+
+
+def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
+    """Predictions are those of the artifact, however they are asked for."""
+    tag(**ner_flags, engine=engine, do_eval=True, do_predict=True)
+    out = ner_flags["output_dir"]
+    results = read(out, "eval_results.json")
+    assert results["eval_f1"] > 0.9
+    assert results["eval_token_accuracy"] > 0.9
+    assert results["eval_loss"] < 0.5
+    assert {"eval_precision", "eval_recall"} <= set(results)
+    assert results["global_step"] == 48
+    report = lines_of(out / "eval_types.tsv")
+    assert report[0].startswith("type\tentities\tpredicted\tprecision")
+    assert [line.split("\t")[:2] for line in report[1:]] == [
+        ["ANIMAL", "4"],
+        ["THING", "1"],
+        ["art-work", "2"],
+    ]
+    run = read(out, "run.json")
+    assert run["task"]["name"] == "tagging"
+    assert run["task"]["tags"][:3] == ["O", "B-ANIMAL", "I-ANIMAL"]
+    config = read(out / "adapter", "adapter_config.json")
+    assert config["task"] == run["task"]
+    predicted = read_sentences(str(out / "test_predictions.conll"))
+    given = read_sentences(str(tiny_ner / "test.conll"))
+    assert predicted.words == given.words
+    np.testing.assert_array_equal(predicted.starts, given.starts)
+    predictor = Predictor.load(
+        str(ner_flags["init_checkpoint"]), [str(out / "adapter")]
+    )
+    answers = predictor(
+        "tagging", [" ".join(words) for words in given.divide(given.words)]
+    )
+    assert [tag for answer in answers for tag in answer["tags"]] == list(
+        map(str, predicted.tags)
+    )
+
+
+def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
+    flags = {**ner_flags, "num_train_epochs": 2, "save_checkpoints_steps": 5}
+    tag(**flags)
+    cut = tmp_path / "cut"
+    shutil.copytree(flags["output_dir"], cut)
+    shutil.rmtree(cut / "adapter")
+    for path in cut.glob("model.ckpt-8*"):
+        path.unlink()
+    assert training_state.latest_step(str(cut))[1] == 5
+    tag(**{**flags, "output_dir": cut})
+    assert artifact_bytes(cut) == artifact_bytes(flags["output_dir"])
+
+
+def test_parts_of_a_batch_train_what_the_whole_trains(tag, ner_flags, tmp_path):
+    """Up to dropout's bits: so the losses are near, and the run is whole."""
+    flags = {**ner_flags, "num_train_epochs": 1, "do_eval": True}
+    tag(
+        **{**flags, "output_dir": tmp_path / "parts"},
+        gradient_accumulation_steps=4,
+    )
+    tag(**{**flags, "output_dir": tmp_path / "xla"}, use_xla=True)
+    losses = [
+        read(tmp_path / name, "eval_results.json")["eval_loss"]
+        for name in ("parts", "xla")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=0.2)
+
+
+def test_a_trained_run_is_scored_on_its_test_file(
+    tag, ner_flags, tiny_ner, tmp_path
+):
+    tag(**ner_flags, do_eval=True)
+    again = {
+        **ner_flags,
+        "do_train": False,
+        "do_eval": True,
+        "init_checkpoint": ner_flags["output_dir"],
+    }
+    scores = {}
+    for split in ("dev", "test"):
+        folder = tmp_path / split
+        tag(
+            **{**again, "output_dir": folder},
+            eval_split=split,
+            do_predict=split == "test",
+        )
+        scores[split] = read(folder, "eval_results.json")
+    predicted = lines_of(tmp_path / "test" / "test_predictions.conll")
+    given = lines_of(tiny_ner / "test.conll")
+    assert len(predicted) == len(given) and predicted != given
+    first = read(ner_flags["output_dir"], "eval_results.json")
+    assert scores["dev"] == first
+    # There one entity has become two.
+    assert scores["test"]["eval_f1"] < first["eval_f1"]
+    assert list(scores["test"]["dev_data"]) == ["test"]
+
+
+def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
+    table = tmp_path / "map.tsv"
+    table.write_text("ANIMAL\tA\nTHING\tO\nart-work\tO\n")
+    flags = {**ner_flags, "num_train_epochs": 1}
+    tag(**flags, map_tags=table, do_eval=True)
+    run = read(flags["output_dir"], "run.json")
+    assert run["task"] == {
+        "name": "tagging",
+        "tags": ["O", "B-A", "I-A"],
+        "map_tags": {"ANIMAL": "A", "THING": "O", "art-work": "O"},
+    }
+    with pytest.raises(UserError, match="another configuration: .*task.tags"):
+        tag(**flags)
+    flags.update(
+        do_train=False,
+        init_checkpoint=flags["output_dir"],
+        output_dir=tmp_path / "eval",
+    )
+    with pytest.raises(UserError, match="unknown type 'ANIMAL', expected one"):
+        tag(**flags, do_eval=True)
+
+
+def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for split, count in (("train", 2), ("dev", 1), ("test", 1)):
+        lines = []
+        for text in TAGGED * count:
+            words, tags = zip(*(pair.split() for pair in text.split("|")))
+            value = {"text": words, "ner": tags, "id": len(lines)}
+            if split == "test":
+                del value["ner"]
+            lines.append(json.dumps(value) + "\n")
+        (data / f"{split}.jsonl").write_text("".join(lines))
+    flags = {**ner_flags, "data_dir": data, "num_train_epochs": 1}
+    tag(
+        **flags,
+        do_eval=True,
+        do_predict=True,
+        token_column="text",
+        tag_column="ner",
+    )
+    path = flags["output_dir"] / "test_predictions.jsonl"
+    found = [json.loads(line) for line in lines_of(path)]
+    assert [value["id"] for value in found] == [0, 1, 2, 3]
+    assert all(len(v["ner"]) == len(v["text"]) for v in found)
+
+
+def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
+    """In windows; a word of control characters and a too long one get O."""
+    data = tmp_path / "data"
+    data.mkdir()
+    sentence = "|".join(TAGGED)
+    odd = "\x01 B-ANIMAL|" + "a" + "s" * 20 + " B-ANIMAL|" + sentence
+    for split in ("train", "dev", "test"):
+        (data / f"{split}.conll").write_text(conll([sentence, odd]))
+    flags = {
+        **ner_flags,
+        "data_dir": data,
+        "max_seq_length": 12,
+        "num_train_epochs": 60,
+    }
+    tag(**flags, do_eval=True, do_predict=True)
+    found = read_sentences(str(flags["output_dir"] / "test_predictions.conll"))
+    assert len(found.words) == 2 * 27 + 2
+    odd = list(map(str, list(found.divide(found.tags))[1]))
+    assert odd[0] == "O" and odd[1] == "O"
+    results = read(flags["output_dir"], "eval_results.json")
+    # The two words, whose entities are lost, count.
+    assert 0.5 < results["eval_recall"] <= 14 / 16
+
+
+@pytest.mark.gate
+def test_every_method_tags(tag, ner_flags, tmp_path):
+    """Trained, then predicted by the artifact alone."""
+    del ner_flags["adapter_size"]
+    ner_flags.update(num_train_epochs=1, do_predict=True)
+    for number, method in enumerate(METHODS):
+        folder, again = tmp_path / f"{number}", tmp_path / f"{number}-again"
+        tag(
+            **{**ner_flags, "output_dir": folder},
+            tuning_method=method,
+        )
+        tag(
+            **{**ner_flags, "output_dir": again, "do_train": False},
+            adapter=folder / "adapter",
+        )
+        first, second = (
+            (path / "test_predictions.conll").read_text()
+            for path in (folder, again)
+        )
+        assert first == second, method
+
+
+BAD = {
+    "no data folder": ({"data_dir": "/nowhere"}, "there is no /nowhere/train"),
+    "no data": ({"data_dir": None}, "--data_dir is missing"),
+    "no table": ({"map_tags": "/nowhere/m"}, "/nowhere/m does not exist"),
+    "no column": ({"tag_column": "3"}, "train.conll:1: found 2 columns, exp"),
+    "a key": ({"token_column": "w"}, "--token_column is 'w', but the columns"),
+    "tokens are no tags": ({"token_column": "1", "tag_column": "0"}, "no tag"),
+    "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_flags_are_one_line_before_any_training(tag, ner_flags, case):
+    change, words = BAD[case]
+    flags = {**ner_flags, **change}
+    with pytest.raises(UserError, match=words):
+        tag(**{k: v for k, v in flags.items() if v is not None})
+
+
+def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
+    path = spoil(tmp_path, "train.conll", b"the O\ncat B-X\nsat ANIMAL\n")
+    flags = {**ner_flags, "data_dir": tmp_path}
+    done = run_process(
+        *(f"--{name}={value}" for name, value in flags.items()),
+        program="run_tagger.py",
+        check=False,
+    )
+    assert done.returncode == 1
+    last = own_lines(done.stderr)[-1]
+    assert last.startswith(f"error: {path}:3: 'ANIMAL' is no tag, expected O")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
+    """That takes as long as several steps."""
+    code = (
+        "import sys, run_tagger\n"
+        "run_tagger.define_flags()\n"
+        "run_tagger.FLAGS(sys.argv)\n"
+        "run_tagger.main()\n"
+        "print({'seqeval', 'sklearn'} & set(sys.modules))\n"
+    )
+    flags = {**ner_flags, "num_train_epochs": 0.5}
+    done = subprocess.run(
+        [sys.executable, "-c", code]
+        + [f"--{name}={value}" for name, value in flags.items()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_describe_needs_no_model_but_its_config(ner_flags, tiny_bert):
+    done = run_process(
+        "--describe",
+        f"--data_dir={ner_flags['data_dir']}",
+        f"--bert_config_file={tiny_bert}/config.json",
+        program="run_tagger.py",
+    )
+    # Seven tags of 16 numbers and a bias.
+    assert ["head", "119", "119", "-"] in map(
+        str.split, done.stdout.splitlines()
+    )
+    assert "pooler" not in done.stdout
+
+
+def test_an_adapter_of_labels_does_not_tag(tag, ner_flags, tiny_bert, tmp_path):
+    task = restore_task(CLASSIFICATION, {}, "test")
+    folder = tmp_path / "labels" / "adapter"
+    make_artifact(folder, tiny_bert, "houlsby(size=8)", task)
+    with pytest.raises(UserError, match="trained on the task custom, not on"):
+        tag(**ner_flags, adapter=folder)
+
+
+@pytest.mark.real_data
+def test_published_layouts_are_read(shared_dir):
+    """Lone tabs between sentences, four columns, hyphens in types."""
+    folder = shared_dir / "data" / "ner"
+    if not folder.is_dir():
+        pytest.skip(f"no data at {folder}")
+    counts = {}
+    for path in sorted(folder.glob("*/*.conll")):
+        rows = read_sentences(str(path), keeps_text=True)
+        starts = sum(tag.prefix == "B" for tag in rows.tags)
+        counts[f"{path.parent.name}/{path.stem}"] = (
+            len(rows),
+            len(rows.words),
+            starts,
+        )
+    assert counts == {
+        "de/dev": (500, 9250, 541),
+        "de/test": (1000, 18840, 1184),
+        "de/train": (1000, 18896, 1142),
+        "wnut17/dev": (1009, 15733, 836),
+        "wnut17/test": (1287, 23394, 1079),
+        "wnut17/train": (3394, 62730, 1975),
+    }

@@ -1,0 +1,349 @@
+"""The task of tagging, without a model's training."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TAGGED, conll, spoil
+from engine_jobs import TAGGING, make_rows
+from task_files import refusal
+from tiny_artifacts import make_artifact
+
+import input_pipeline
+import modeling
+from engines import Job
+from engines.training_step import loss_and_gradients
+from exchange import base as exchange_base
+from hooks import Context, Hooks
+from tasks.restored import kind_of, restore_task
+from tasks.tag_schemes import split_tag
+from tasks.tagging import TaggingHead, tagging_task
+from tasks.tagging_files import Sentences
+from tokenization import FullTokenizer
+from weights import adapter_artifact
+
+TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
+TAGS += ["B-art-work", "I-art-work"]
+DESCRIPTION = {"name": "tagging", "tags": TAGS}
+
+
+@pytest.fixture
+def tokenizer(tiny_bert):
+    return FullTokenizer(str(tiny_bert / "vocab.txt"))
+
+
+def put(folder, name, text):
+    return spoil(folder, name, text.encode())
+
+
+def texts(tags):
+    return list(map(str, tags))
+
+
+def restored():
+    return restore_task(DESCRIPTION, {}, "test")
+
+
+def test_tags_are_those_of_the_training_file(tiny_ner):
+    task, rows = tagging_task().read(str(tiny_ner), ["train", "dev", "test"])
+    assert task.describe() == {"tags": TAGS}
+    assert {split: len(found) for split, found in rows.items()} == {
+        "train": 32,
+        "dev": 4,
+        "test": 4,
+    }
+    assert rows["test"].tags is None
+    assert task.summarize(rows["dev"]) == (
+        "27 words, ANIMAL 4, art-work 2, THING 1"
+    )
+    assert task.summarize(rows["test"]) == "27 words"
+    again, rows = tagging_task().read(str(tiny_ner), ["dev"])
+    assert again == task and list(rows) == ["dev"]
+    assert tagging_task().read(str(tiny_ner), ())[0] == task
+    assert "pass --data_dir" in refusal(tagging_task().read, "", ())
+
+
+def test_every_scheme_is_read_as_bio(tmp_path, caplog):
+    bioes = "a S-X\nb B-Y\nc E-Y\n"
+    for split in ("train", "dev"):
+        put(tmp_path, f"{split}.conll", bioes)
+    caplog.set_level("INFO", logger="absl")
+    task, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+    assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
+    assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    assert f"{tmp_path}/train.conll: tags of the scheme BIOES" in caplog.text
+    put(tmp_path, "dev.conll", "a O\nb I-Y\n")
+    message = refusal(tagging_task().read, str(tmp_path), ["train", "dev"])
+    assert message == (
+        f"{tmp_path}/dev.conll has tags of the scheme IOB1, but "
+        f"{tmp_path}/train.conll of BIOES; write both in one"
+    )
+    # Without an entity there is nothing to tell them apart by.
+    put(tmp_path, "dev.conll", "a O\n")
+    tagging_task().read(str(tmp_path), ["train", "dev"])
+
+
+def test_types_that_the_head_does_not_know_are_refused(tmp_path):
+    put(tmp_path, "train.conll", "a B-X\n")
+    dev = put(tmp_path, "dev.conll", "a B-X\n\nb O\nc B-Z\n")
+    message = refusal(tagging_task().read, str(tmp_path), ["train", "dev"])
+    assert message == (
+        f"{dev}:4: unknown type 'Z', expected one of X (see --map_tags)"
+    )
+    put(tmp_path, "train.conll", "a O\n")
+    message = refusal(tagging_task().read, str(tmp_path), ["train"])
+    assert "train.conll has no entity: every tag is O" in message
+
+
+def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):
+    put(tmp_path, "train.conll", "a B-person\nb I-person\nc B-thing\n")
+    put(tmp_path, "dev.conll", "a B-someone\n")
+    put(tmp_path, "test.conll", "a B-anything\n")
+    table = put(tmp_path, "map", "person\tPER\nsomeone\tPER\nthing\tO\n")
+    task, rows = tagging_task(map_tags=str(table)).read(
+        str(tmp_path), ["train", "dev", "test"]
+    )
+    assert texts(rows["train"].tags) == ["B-PER", "I-PER", "O"]
+    assert texts(rows["dev"].tags) == ["B-PER"]
+    assert task.describe() == {
+        "tags": ["O", "B-PER", "I-PER"],
+        "map_tags": {"person": "PER", "someone": "PER", "thing": "O"},
+    }
+    message = refusal(
+        tagging_task(map_tags=str(table), eval_split="test").read,
+        str(tmp_path),
+        ["train", "test"],
+    )
+    assert message.startswith(
+        f"{tmp_path}/test.conll:1: {table} does not have the types anything;"
+    )
+
+
+def test_a_test_file_is_scored_if_asked_for(tiny_ner, tmp_path):
+    task = tagging_task(eval_split="test")
+    assert task.dev_splits == (("", "test"),)
+    (tmp_path / "train.conll").write_text(conll(TAGGED))
+    (tmp_path / "test.conll").write_text("cat\n")
+    message = refusal(task.read, str(tmp_path), ["train", "test"])
+    assert "test.conll:1: found 1 columns, expected a tag" in message
+    _, rows = task.read(str(tiny_ner), ["train", "test"])
+    assert rows["test"].tags and rows["test"].text
+
+
+@pytest.mark.parametrize(
+    "description, message",
+    [
+        ({"name": "squad"}, "was trained on the task squad, not on tagging"),
+        ({"name": "tagging"}, "tagging, without a list of tags"),
+        ({"name": "tagging", "tags": [1]}, "without a list of tags"),
+        ({"name": "tagging", "tags": ["O", "X"]}, "the tags O, X; expected"),
+        ({"name": "tagging", "tags": ["B-X"]}, "O among them, each once"),
+        ({"name": "tagging", "tags": ["O", "O"]}, "each once"),
+        ({"name": "tagging", "tags": ["O", "S-X"]}, "those of BIO"),
+    ],
+)
+def test_a_head_of_something_else_is_refused(description, message):
+    found = refusal(tagging_task().restore, description, "adapter")
+    assert found.startswith("adapter ") and message in found
+
+
+def test_a_head_of_tags_is_no_head_of_labels():
+    custom = {"name": "custom", "pairs": False}
+    task = restore_task({**custom, "labels": ["a", "b"]}, {}, "test")
+    assert "without labels" in refusal(task.restore, DESCRIPTION, "adapter")
+    assert kind_of(DESCRIPTION) == "tagging"
+    assert restored().describe() == {"tags": TAGS}
+
+
+def test_what_is_decoded_is_lawful_and_complete(tokenizer, caplog):
+    """Also of a long sentence, and of words that no window holds."""
+    task = restored()
+    words = ["the", "\x01", "cat"] + ["sat"] * 10 + ["dogs"]
+    rows = Sentences.of_words([words, [], ["film"]])
+    features = task.featurize(rows, tokenizer, 6)
+    assert len(features) > 5 and caplog.text.count("unseen: 1 have no") == 1
+    wanted = ["I-THING", None, "I-THING", *["B-ANIMAL", "I-art-work"] * 5]
+    wanted += ["I-art-work", "I-art-work"]
+    logits = np.zeros((len(features), 6, len(TAGS)), np.float32)
+    for place, tag in zip(features.places, wanted):
+        if tag:
+            row = np.searchsorted(features.starts, place, "right") - 1
+            logits[row, place - features.starts[row], TAGS.index(tag)] = 2
+    found = task.decode(rows, features, {"logits": logits})
+    assert texts(found.tags) == [
+        "B-THING",
+        "O",
+        "B-THING",
+        *["B-ANIMAL", "B-art-work"] * 5,
+        "I-art-work",
+        "B-art-work",
+    ]
+    answers = task.answer(rows, found)
+    assert [answer["tokens"] for answer in answers] == [words, [], ["film"]]
+    assert answers[0]["tags"][:2] == ["B-THING", "O"]
+    assert answers[0]["entities"][-1] == {
+        "type": "art-work",
+        "start": 12,
+        "end": 14,
+        "text": "sat dogs",
+    }
+    assert answers[1:] == [
+        {"tokens": [], "tags": [], "entities": []},
+        {
+            "tokens": ["film"],
+            "tags": ["B-art-work"],
+            "entities": [
+                {"type": "art-work", "start": 0, "end": 1, "text": "film"}
+            ],
+        },
+    ]
+    nothing = Sentences.of_words([["\x01", "\x02"]])
+    features = task.featurize(nothing, tokenizer, 6)
+    assert len(features) == 0
+    assert texts(task.decode(nothing, features, {}).tags) == ["O", "O"]
+
+
+def test_scores_and_the_report(tokenizer, tmp_path):
+    task = restored()
+    rows = Sentences.of_words([["the", "cat", "\x01"], ["the", "film"]])
+    tags = "O B-ANIMAL B-ANIMAL O B-THING".split()
+    rows = dataclasses.replace(rows, tags=list(map(split_tag, tags)))
+    features = task.featurize(rows, tokenizer, 6)
+    logits = np.zeros((2, 4, len(TAGS)), np.float32)
+    logits[:, 1, 0] = 1
+    logits[:, 2, 1] = 1
+    found = task.decode(rows, features, {"logits": logits})
+    assert texts(found.tags) == "O B-ANIMAL O O B-ANIMAL".split()
+    scores = task.evaluate(task.keep(rows), features, found)
+    assert set(task.score_names) == set(scores)
+    assert list(scores)[0] == "f1"
+    right = -1 + np.log(6 + np.e)
+    assert scores == pytest.approx(
+        {
+            "f1": 2 / 5,
+            "precision": 1 / 2,
+            "recall": 1 / 3,
+            "token_accuracy": 3 / 5,
+            "loss": (4 * right + 1) / 4,
+        }
+    )
+    (path,) = task.write_report(str(tmp_path), task.keep(rows), features, found)
+    assert path == str(tmp_path / "eval_types.tsv")
+    assert open(path).read().splitlines() == [
+        "type\tentities\tpredicted\tprecision\trecall\tf1",
+        "ANIMAL\t2\t2\t0.5000\t0.5000\t0.5000",
+        "THING\t1\t0\t0.0000\t0.0000\t0.0000",
+    ]
+
+
+def test_the_head_reads_every_token():
+    config = modeling.BertConfig(
+        vocab_size=9, hidden_size=4, num_attention_heads=1
+    )
+    rng = np.random.default_rng(0)
+    values = {}
+
+    def create(name, shape, initializer):
+        values[name] = rng.normal(size=shape).astype(np.float32)
+        return tf.constant(values[name])
+
+    head = TaggingHead(3, config, create)
+    assert not head.needs_pooler
+    assert {n: v.shape for n, v in values.items()} == {
+        "output_weights": (3, 4),
+        "output_bias": (3,),
+    }
+    hidden = rng.normal(size=(2, 5, 4)).astype(np.float32)
+    logits = head(None, tf.constant(hidden), Context(tf.ones([2, 5])))
+    np.testing.assert_allclose(
+        logits["logits"],
+        hidden @ values["output_weights"].T + values["output_bias"],
+        rtol=1e-5,
+    )
+
+
+class Tokens(tf.Module):
+    """A model that knows nothing of a token but which one it is."""
+
+    def __init__(self):
+        self.hooks, self.bert = Hooks(), self
+        self.table = tf.Variable(
+            np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
+        )
+        config = modeling.BertConfig(
+            vocab_size=9, hidden_size=3, num_attention_heads=1
+        )
+        self.head = TaggingHead(3, config, lambda name, *_: None)
+
+    def __call__(self, features, context):
+        return {"logits": tf.gather(self.table, features["input_ids"])}
+
+
+@pytest.mark.parametrize(
+    "parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)]
+)
+def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
+    """However the batch is divided; of one sentence nothing is known."""
+    rows = make_rows(TAGGING, [9, 3, 5, 12, 4, 7, 8, 10] * 5)
+    batch = input_pipeline.make_batch(rows, np.arange(8), None)
+    assert (batch["token_labels"][0] == input_pipeline.NO_LABEL).all()
+    model = Tokens()
+    # The gradient of a gather is sparse.
+    tokens = {
+        k: tf.constant(v % 20 if k == "input_ids" else v)
+        for k, v in batch.items()
+    }
+    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
+    variables = [("table", model.table)]
+
+    @tf.function(autograph=False)
+    def step(features):
+        return loss_and_gradients(
+            job, model, variables, features, tf.constant(0), 8
+        )
+
+    loss, (gradient,) = step(tokens)
+    # As `CrossEntropyLoss(ignore_index=...)` of all tokens.
+    known = batch["token_labels"] >= 0
+    with tf.GradientTape() as tape:
+        logits = tf.gather(model.table, batch["input_ids"][known] % 20)
+        expected = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                batch["token_labels"][known], logits
+            )
+        )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        gradient,
+        tf.convert_to_tensor(tape.gradient(expected, model.table)),
+        atol=1e-6,
+    )
+
+
+def test_predictions_are_the_test_files_lines(tmp_path, tokenizer):
+    text = '{"id": 3, "tokens": ["the", "cat"]}\n'
+    put(tmp_path, "test.jsonl", text)
+    task, rows = restored().read(str(tmp_path), ["test"])
+    features = task.featurize(rows["test"], tokenizer, 6)
+    logits = np.zeros((1, 4, len(TAGS)), np.float32)
+    logits[0, 2, 2] = 1
+    kept = task.keep(rows["test"])
+    found = task.decode(kept, features, {"logits": logits})
+    (path,) = task.write_predictions(str(tmp_path), kept, found)
+    assert path == str(tmp_path / "test_predictions.jsonl")
+    assert json.loads(open(path).read()) == {
+        "id": 3,
+        "tokens": ["the", "cat"],
+        "tags": ["O", "B-ANIMAL"],
+    }
+
+
+def test_tags_are_not_written_for_other_programs_yet(tiny_bert, tmp_path):
+    make_artifact(tmp_path / "tags", tiny_bert, "ia3", restored(), DESCRIPTION)
+    artifact = adapter_artifact.read(str(tmp_path / "tags"))
+    message = refusal(exchange_base.head_of, artifact)
+    assert message.endswith(
+        "is of tagging, whose heads cannot be written for other programs yet"
+    )

@@ -1,0 +1,282 @@
+"""CoNLL files and JSON Lines of words with tags."""
+
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from conftest import spoil
+from task_files import PROPERTY, refusal
+
+from tasks.tag_schemes import split_tag
+from tasks.tagging_files import (
+    Columns,
+    Sentences,
+    find_file,
+    map_types,
+    read_map,
+    read_sentences,
+    write_tags,
+)
+
+
+def read(path, *arguments, **options):
+    return read_sentences(str(path), *arguments, **options)
+
+
+def listed(rows):
+    """[[(word, tag)]] of each sentence."""
+    tags = map(str, rows.tags) if rows.tags else [None] * len(rows.words)
+    return list(map(list, rows.divide(list(zip(rows.words, tags)))))
+
+
+def put(folder, text, name="train.conll"):
+    return spoil(folder, name, text.encode())
+
+
+PAIRS = [[("EU", "B-ORG"), ("rejects", "O")], [("Peter", "B-PER")]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EU B-ORG\nrejects O\n\nPeter B-PER\n",
+        "EU\tB-ORG\nrejects\tO\n\t\nPeter\tB-PER",
+        "\ufeffEU X Y  B-ORG\nrejects X Y \t O\n  \n\n \t\nPeter X Y B-PER\n\n",
+        "-DOCSTART- -X- O O\n\nEU X Y B-ORG\r\nrejects X Y O\r\n\r\n"
+        "Peter X Y B-PER\r\n",
+        # No blank line before the next document.
+        "-DOCSTART-\nEU B-ORG\nrejects O\n-DOCSTART- (2) O\nPeter B-PER\n",
+    ],
+    ids=["spaces", "tabs", "columns", "documents", "no blank"],
+)
+def test_layouts_of_conll_files(tmp_path, text):
+    assert listed(read(put(tmp_path, text))) == PAIRS
+
+
+def test_columns_are_named_by_number(tmp_path):
+    path = put(tmp_path, "1 EU B-ORG _\n2 rejects O _\n\n1 Peter B-PER _\n")
+    assert listed(read(path, Columns("1", "2"))) == PAIRS
+    assert listed(read(path, Columns("-3", "-2"))) == PAIRS
+
+
+def test_json_lines(tmp_path):
+    lines = [
+        {"id": 1, "tokens": ["New York", "\u00a0", ""], "tags": ["B-X"] * 3},
+        {"tokens": [], "tags": []},
+    ]
+    text = "\n\n".join(map(json.dumps, lines)) + "\n"
+    rows = read(put(tmp_path, text, "train.jsonl"))
+    assert listed(rows) == [
+        [("New York", "B-X"), ("\u00a0", "B-X"), ("", "B-X")],
+        [],
+    ]
+    text = text.replace('"tokens"', '"w"').replace('"tags"', '"ner"')
+    other = read(put(tmp_path, text, "dev.jsonl"), Columns("w", "ner"))
+    assert listed(other) == listed(rows)
+    assert rows.where(1) == f"{tmp_path / 'train.jsonl'}:1"
+
+
+WORDS = st.text(
+    st.characters(
+        blacklist_categories=("Cs",), blacklist_characters=" \t\r\n\ufeff"
+    ),
+    min_size=1,
+    max_size=5,
+).filter(lambda word: not word.startswith("-DOCSTART-"))
+TAGS = st.sampled_from(["O", "B-X", "I-a-b", "E-X"])
+
+
+@PROPERTY
+@hypothesis.given(
+    st.lists(
+        st.lists(st.tuples(WORDS, TAGS), min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([" ", "\t", "  ", " x "]),
+    st.sampled_from(["\n", "\r\n", "\t\n", "\n \n\n"]),
+    st.sampled_from(["", "-DOCSTART- -X- O\n\n"]),
+)
+def test_what_is_written_is_read_and_written_again(
+    tmp_path_factory, sentences, between, blank, document
+):
+    """Whatever the layout, and with other tags."""
+    folder = tmp_path_factory.mktemp("files")
+    text = document + blank.join(
+        "".join(f"{word}{between}{tag}\n" for word, tag in sentence)
+        for sentence in sentences
+    )
+    rows = read(put(folder, text), keeps_text=True)
+    assert listed(rows) == sentences
+    again = folder / "again.conll"
+    write_tags(str(again), rows, list(map(str, rows.tags)))
+    assert again.read_bytes().decode() == text
+    words = [word for sentence in sentences for word, _ in sentence]
+    other = [f"B-{number}" for number in range(len(words))]
+    write_tags(str(again), rows, other)
+    found = read(again)
+    assert list(map(str, found.tags)) == other and list(found.words) == words
+
+
+def test_a_test_file_may_lack_tags(tmp_path):
+    text = "-DOCSTART-\n\nEU\nrejects \r\n\nPeter"
+    path = put(tmp_path, text, "test.conll")
+    rows = read(path, needs_tags=False, keeps_text=True)
+    assert rows.tags is None
+    assert [list(s) for s in rows.divide(rows.words)] == [
+        ["EU", "rejects"],
+        ["Peter"],
+    ]
+    out = tmp_path / "out.conll"
+    write_tags(str(out), rows, ["B-X", "O", "O"])
+    assert out.read_bytes() == (
+        b"-DOCSTART-\n\nEU B-X\nrejects O \r\n\nPeter O"
+    )
+    # A column that these files lack.
+    path = put(tmp_path, "EU\tNNP\n", "test.conll")
+    rows = read(path, Columns("0", "2"), needs_tags=False, keeps_text=True)
+    write_tags(str(out), rows, ["B-X"])
+    assert out.read_text() == "EU\tNNP\tB-X\n"
+
+
+def test_placeholders_of_a_test_file_are_replaced(tmp_path):
+    path = put(tmp_path, "EU _\nPeter ?\n", "test.conll")
+    rows = read(path, needs_tags=False, keeps_text=True)
+    write_tags(str(tmp_path / "out.conll"), rows, ["B-X", "O"])
+    assert (tmp_path / "out.conll").read_text() == "EU B-X\nPeter O\n"
+
+
+def test_tags_are_written_into_json_lines(tmp_path):
+    text = '{"id": 7, "tokens": ["ß", "b"]}\n\n{"tags": ["?"], "tokens": ["c"]}'
+    path = put(tmp_path, text, "test.jsonl")
+    rows = read(path, needs_tags=False, keeps_text=True)
+    write_tags(str(tmp_path / "out.jsonl"), rows, ["B-X", "I-X", "O"])
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == '{"id": 7, "tokens": ["ß", "b"], "tags": ["B-X", "I-X"]}'
+    assert json.loads(lines[1]) == {"tokens": ["c"], "tags": ["O"]}
+
+
+@pytest.mark.parametrize(
+    "text, line, message",
+    [
+        ("EU B-X\nrejects\n", 2, "found 1 columns, expected a tag in column"),
+        ("EU B-X\nPeter NNP\n", 2, "'NNP' is no tag, expected O, or B-"),
+        ("EU B-X\n\nPeter PER-B\n", 3, "'PER-B' is no tag"),
+    ],
+)
+def test_a_bad_line_of_a_conll_file_is_named(tmp_path, text, line, message):
+    path = put(tmp_path, text)
+    assert refusal(read, path).startswith(f"{path}:{line}: {message}")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a\nb O\n", ":2: found 2 columns, expected no tag in column -1"),
+        ("a O\nb\n", ":2: found 1 columns, expected a tag in column -1"),
+    ],
+)
+def test_a_test_file_has_all_tags_or_none(tmp_path, text, message):
+    path = put(tmp_path, text, "test.conll")
+    assert message in refusal(read, path, Columns(), False)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ('{"tokens": ["a"]}', "no key 'tags', found tokens"),
+        ('{"tags": []}', "no key 'tokens', found tags"),
+        ('{"tokens": "a", "tags": []}', "'tokens' is \"a\", expected a list"),
+        ('{"tokens": ["a"], "tags": [0]}', "'tags' is [0], expected a list"),
+        ('{"tokens": ["a"], "tags": []}', "found 0 tags ('tags') of 1 words"),
+        ('{"tokens": ["a"], "tags": ["Q"]}', "'Q' is no tag"),
+        ('{"tokens": ["\\ud800"], "tags": ["O"]}', "holds half a character"),
+        ("[]", "expected a JSON object"),
+        ("EU B-ORG", "not JSON"),
+    ],
+)
+def test_a_bad_line_of_json_is_named(tmp_path, line, message):
+    good = '{"tokens": ["a"], "tags": ["O"]}\n'
+    path = put(tmp_path, good + line, "train.jsonl")
+    found = refusal(read, path)
+    assert found.startswith(f"{path}:2: ") and message in found
+
+
+@pytest.mark.parametrize("text", ["", "\n \t\n", "-DOCSTART- O\n\n"])
+def test_an_empty_file_is_refused(tmp_path, text):
+    path = put(tmp_path, text)
+    assert refusal(read, path) == f"{path} is empty: it holds no word"
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        (("tokens", None), "--token_column is 'tokens', but the columns of"),
+        (("0", "0"), "--token_column and --tag_column are both 0"),
+        (("5", "1"), ":1: found 2 columns, expected a word in column 5"),
+        (("0", "7"), ":1: found 2 columns, expected a tag in column 7"),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path, columns, message):
+    path = put(tmp_path, "EU B-ORG\n")
+    assert message in refusal(read, path, Columns(*columns))
+
+
+def test_the_file_of_a_split_is_found(tmp_path):
+    message = refusal(find_file, str(tmp_path), "dev")
+    assert "dev.conll and no" in message and "dev.jsonl" in message
+    path = put(tmp_path, "", "dev.jsonl")
+    assert find_file(str(tmp_path), "dev") == str(path)
+    put(tmp_path, "", "dev.conll")
+    assert "are both there" in refusal(find_file, str(tmp_path), "dev")
+
+
+def test_types_are_renamed(tmp_path):
+    path = put(tmp_path, "person\tPER\r\ngroup\tORG\n\ncorp\tORG\nx-y\tO", "m")
+    table = read_map(str(path))
+    assert table == {"person": "PER", "group": "ORG", "corp": "ORG", "x-y": "O"}
+    tags = "B-person I-person B-corp B-group O B-x-y I-x-y".split()
+    rows = Sentences.of_words([["w"] * len(tags)])
+    rows = Sentences(**{**vars(rows), "tags": list(map(split_tag, tags))})
+    changed = map_types(rows, table, "m")
+    assert list(map(str, changed.tags)) == (
+        "B-PER I-PER B-ORG B-ORG O O O".split()
+    )
+    del table["x-y"], table["person"]
+    message = refusal(map_types, rows, table, "m")
+    assert "m does not have the types person, x-y; give each a line" in message
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a\tb\na b\n", ":2: 'a b', expected an old type, a tab, and a new"),
+        ("a\t\n", ":1: 'a\\t', expected"),
+        ("a\tb\tc\n", ":1: 'a\\tb\\tc', expected"),
+        ("a\tb\n\na\tc\n", ":3: the type a occurs twice"),
+        ("\n", " is empty"),
+    ],
+)
+def test_a_bad_table_of_types_is_refused(tmp_path, text, message):
+    path = put(tmp_path, text, "map.tsv")
+    assert refusal(read_map, str(path)).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", ["test.conll", "test.jsonl"])
+def test_the_first_sentences_alone(tmp_path, name, count):
+    text = "-DOCSTART-\n\nEU B-ORG\nrejects O\n\n\nPeter B-PER\n\n"
+    if name.endswith("jsonl"):
+        text = "".join(
+            json.dumps({"tokens": words, "tags": tags}) + "\n\n"
+            for words, tags in (map(list, zip(*pairs)) for pairs in PAIRS)
+        )
+    rows = read(put(tmp_path, text, name), keeps_text=True).first(count)
+    assert listed(rows) == PAIRS[:count]
+    # What is written is read again.
+    tags = ["B-PER"] * len(rows.words)
+    write_tags(str(tmp_path / f"new_{name}"), rows, tags)
+    found = read(tmp_path / f"new_{name}")
+    words = [word for pairs in PAIRS[:count] for word, _ in pairs]
+    assert (found.words, list(map(str, found.tags))) == (words, tags)
