@@ -307,6 +307,11 @@ def head_of(artifact: Artifact) -> Head:
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
+    if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
+        raise UserError(
+            f"{source} was trained on the task {task['name']}, whose head "
+            "cannot be written for another program"
+        )
     questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""
     shape = SPANS if questions else POOLED

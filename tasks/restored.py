@@ -6,10 +6,12 @@ from errors import UserError
 from tasks import TASKS
 from tasks.base import Task
 from tasks.custom import custom_task
+from tasks.masked_lm import NAME as MASKED_LM
+from tasks.masked_lm import masked_lm_task
 from tasks.squad import Squad
 from tasks.text_task import TEXT_COLUMNS
 
-# What a task gives.
+# What a task gives; `MASKED_LM` is a kind of its own, which answers nothing.
 CLASSIFICATION, REGRESSION, QUESTIONS = (
     "classification",
     "regression",
@@ -27,16 +29,18 @@ SQUAD_SETTINGS: Dict[str, Any] = {
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """What a task of `adapter_config.json` gives: one of the three kinds."""
+    """What a task of `adapter_config.json` gives: one of the kinds."""
     if description["name"] == "squad":
         return QUESTIONS
+    if description["name"] == MASKED_LM:
+        return MASKED_LM
     return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
 def restore_task(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
-    """The task of a trained head, ready to predict.
+    """The task of a trained head, ready to predict if it answers anything.
 
     Args:
         description: `task` of `adapter_config.json`.
@@ -49,6 +53,8 @@ def restore_task(
     name = description["name"]
     if name == "squad":
         task: Task = _restore_squad(settings, source)
+    elif name == MASKED_LM:
+        task = masked_lm_task()
     elif name == "custom":
         task = _restore_custom(description, settings, source)
     elif name in TASKS:
@@ -56,7 +62,8 @@ def restore_task(
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join(TASKS)}, squad or custom"
+            f"does not know; expected {', '.join(TASKS)}, squad, {MASKED_LM} "
+            "or custom"
         )
     return task.restore(description, source)
 
