@@ -297,8 +297,8 @@ def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
         room: tokens of a part, at least 1.
     """
     parts = -(-len(tokens) // room)
-    edges = [len(tokens) * number // parts for number in range(parts + 1)]
-    for first, last in zip(edges, edges[1:]):
+    starts = [len(tokens) * number // parts for number in range(parts)]
+    for first, last in zip(starts, [*starts[1:], len(tokens)]):
         yield tokens[first:last]
 
 
