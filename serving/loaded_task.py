@@ -90,9 +90,8 @@ def load_task(
             was trained with.
 
     Raises:
-        UserError: it is missing or damaged, was trained upon another BERT, or
-            answers nothing; BERT has fewer positions, or the task needs room
-            for more tokens.
+        UserError: it is missing or damaged, or was trained upon another BERT;
+            BERT has fewer positions, or the task needs room for more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -101,11 +100,6 @@ def load_task(
         config, source, bert.base, bert.config, tokenizer
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
-    if not task.answers:
-        raise UserError(
-            f"{source} was trained on the task {task.name}, which answers no "
-            "texts; expected an adapter of a task that does"
-        )
     kind = bert.kind(parsing.parse(config["method"]), task)
     first_values = choose_initial_values(
         kind.table.parameters, bert.weights, artifact.weights, seed=0

@@ -296,7 +296,11 @@ def test_the_pretrained_head_is_read_and_computes_what_was_published(
     assert {p.name for p in table.parameters if p.group == "head"} == set(head)
     for name, value in head.items():
         np.testing.assert_array_equal(first[name](), value, err_msg=name)
-    values = {**tiny_weights, **head}
+    values = {
+        name: value
+        for name, value in {**tiny_weights, **head}.items()
+        if "pooler" not in name
+    }
     model, _ = build(config, {name: first[name]() for name in values})
     batch = make_batch(text_rows, np.arange(6), None, 0)
     features = as_tensors(batch)
@@ -834,7 +838,11 @@ def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
     done = shell(program, *flags)
     assert done.returncode == 1 and not done.stdout
     line = own_lines(done.stderr)[-1]
-    assert "trained on the task masked_lm, which answers no texts" in line
+    assert line.startswith("error: ")
+    words = "the task masked_lm is of a kind that cannot be exported"
+    if program == "predict.py":
+        words = "was trained on the task masked_lm, which answers no texts"
+    assert words in line
     assert "Traceback" not in done.stderr
 
 
