@@ -14,9 +14,9 @@ import command_line
 from methods.registry import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Two programs each that have most flags in common.
-PAIRS = (
-    ("run_classifier.py", "run_squad.py"),
+# Programs that have most flags in common.
+GROUPS = (
+    ("run_classifier.py", "run_squad.py", "run_mlm.py"),
     ("predict.py", "export_model.py"),
 )
 OTHERS = ("serve.py",)
@@ -80,13 +80,17 @@ def main() -> None:
     print(
         "Made by `python -m scripts.list_flags`; `--help` has the flags too.\n"
     )
-    for programs in PAIRS:
-        one, two = map(flags_of, programs)
-        shared = {k: flag for k, flag in one.items() if flag == two.get(k)}
-        both = " and ".join(f"`{program}`" for program in programs)
-        print(f"## Of {both}\n\n{flag_table(shared)}")
-        for program, found in zip(programs, (one, two)):
-            own = {k: flag for k, flag in found.items() if k not in shared}
+    for programs in GROUPS:
+        first, *others = found = list(map(flags_of, programs))
+        shared = {
+            name: flag
+            for name, flag in first.items()
+            if all(flag == other.get(name) for other in others)
+        }
+        *names, last = (f"`{program}`" for program in programs)
+        print(f"## Of {', '.join(names)} and {last}\n\n{flag_table(shared)}")
+        for program, flags in zip(programs, found):
+            own = {k: flag for k, flag in flags.items() if k not in shared}
             print(f"## Of `{program}`\n\n{flag_table(own)}")
     for program in OTHERS:
         print(f"## Of `{program}`\n\n{flag_table(flags_of(program))}")
