@@ -26,7 +26,7 @@ from exchange.base import exported
 from exchange.card import make_card
 from serving.frozen_bert import FrozenBert
 from serving.library import ALL, AdapterLibrary, check, check_name
-from serving.predictor import Predictor
+from serving.loaded_task import load_task
 from tasks.restored import restore_task
 from weights import adapter_artifact, pretrained, run_record
 from weights.base import identify
@@ -210,23 +210,20 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library)
-    predictor = None
+    bert = None
     if arguments.init_checkpoint:
-        predictor = Predictor(
-            FrozenBert.open(
-                arguments.init_checkpoint,
-                arguments.bert_config_file,
-                arguments.vocab_file,
-            )
+        bert = FrozenBert.open(
+            arguments.init_checkpoint,
+            arguments.bert_config_file,
+            arguments.vocab_file,
         )
     problems, names = 0, library.names()
     for name in names:
         try:
             library.entry(name)
             check(library.folder(name))
-            if predictor:
-                predictor.add(library.folder(name), name)
-                predictor.remove(name)
+            if bert:
+                load_task(bert, library.folder(name), None)
             print(f"{name}: whole")
         except UserError as error:
             problems += 1

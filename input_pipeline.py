@@ -97,6 +97,29 @@ class Features:
         """The rows alone."""
         return Features(self.tokens, self.segments, self.starts, {})
 
+    def finish(
+        self, batch: "Batch", rows: np.ndarray, step: Optional[int]
+    ) -> None:
+        """Changes a padded batch, and adds to it; here nothing.
+
+        What it does to a row is a function of the row and the step, and the
+        same whatever the row is padded to.
+
+        Args:
+            batch: of `make_batch`, the whole one that devices will share.
+            rows: int64 [B], the numbers of its rows.
+            step: of the training, from 0; None in prediction.
+        """
+
+    def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
+        """What `finish` adds to batches of rows that are padded to `length`.
+
+        Returns:
+            Name -> (shape of one row's, type); None in a shape for what
+            differs from batch to batch.
+        """
+        return {}
+
     @property
     def lengths(self) -> np.ndarray:
         """int64 [rows], tokens of each row."""
@@ -177,7 +200,10 @@ Batch = Dict[str, np.ndarray]
 
 
 def make_batch(
-    features: Features, rows: np.ndarray, length: Optional[int]
+    features: Features,
+    rows: np.ndarray,
+    length: Optional[int],
+    step: Optional[int] = None,
 ) -> Batch:
     """Pads rows to one length.
 
@@ -185,6 +211,7 @@ def make_batch(
         features: of the split.
         rows: int64 [B].
         length: tokens to pad to, or None for the longest row's.
+        step: of the training, from 0; None in prediction.
 
     Returns:
         `input_ids`, `input_mask`, `segment_ids` int32 [B, T]; `row` int32
@@ -193,6 +220,7 @@ def make_batch(
         what a labelled token weighs in its row's loss: rows of the batch / its
         labelled tokens. So the mean over the rows, of which engines make the
         gradient, is the mean over the labelled tokens of the whole batch.
+        Whatever `Features.finish` adds.
     """
     starts = features.starts[rows]
     lengths = features.starts[rows + 1] - starts
@@ -219,6 +247,7 @@ def make_batch(
         batch["token_weights"] = np.full(
             len(rows), len(rows) / count, np.float32
         )
+    features.finish(batch, rows, step)
     return batch
 
 
@@ -241,7 +270,7 @@ def train_batches(
         own: the parts to make, or None for all.
     """
     for step in steps:
-        batch = make_batch(features, plan.rows(step), length)
+        batch = make_batch(features, plan.rows(step), length, step)
         size = len(batch["row"]) // shards
         for shard in range(shards) if own is None else own:
             part = slice(shard * size, (shard + 1) * size)
@@ -298,9 +327,38 @@ def join_outputs(outputs: Sequence[np.ndarray]) -> np.ndarray:
     return joined
 
 
+def batch_signature(
+    features: Features, length: Optional[int], batch_size: Optional[int]
+) -> Dict[str, tf.TensorSpec]:
+    """Shape and type of all that batches hold.
+
+    Args:
+        features: that they are made of.
+        length: static number of tokens, or None.
+        batch_size: static number of rows, or None.
+    """
+    signature = {
+        name: tf.TensorSpec([batch_size, length], tf.int32)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
+    signature["row"] = tf.TensorSpec([batch_size], tf.int32)
+    for name, values in features.labels.items():
+        signature[name] = tf.TensorSpec(
+            (batch_size,) + values.shape[1:], values.dtype
+        )
+    if features.token_labels is not None:
+        signature["token_labels"] = tf.TensorSpec(
+            [batch_size, length], tf.int32
+        )
+        signature["token_weights"] = tf.TensorSpec([batch_size], tf.float32)
+    for name, (shape, dtype) in features.added(length).items():
+        signature[name] = tf.TensorSpec((batch_size, *shape), dtype)
+    return signature
+
+
 def to_dataset(
     make_batches: object,
-    labelled: Optional[Features],
+    features: Features,
     length: Optional[int],
     batch_size: Optional[int],
 ) -> tf.data.Dataset:
@@ -308,28 +366,14 @@ def to_dataset(
 
     Args:
         make_batches: function without arguments that yields `Batch`es.
-        labelled: the features whose labels batches hold, or None where they
-            hold none.
+        features: that these are made of.
         length: static number of tokens, or None.
         batch_size: static number of rows, or None.
 
     Returns:
         A dataset of dictionaries of tensors, two batches read ahead.
     """
-    signature = {
-        name: tf.TensorSpec([batch_size, length], tf.int32)
-        for name in ("input_ids", "input_mask", "segment_ids")
-    }
-    signature["row"] = tf.TensorSpec([batch_size], tf.int32)
-    for name, values in (labelled.labels if labelled else {}).items():
-        signature[name] = tf.TensorSpec(
-            (batch_size,) + values.shape[1:], values.dtype
-        )
-    if labelled and labelled.token_labels is not None:
-        signature["token_labels"] = tf.TensorSpec(
-            [batch_size, length], tf.int32
-        )
-        signature["token_weights"] = tf.TensorSpec([batch_size], tf.float32)
+    signature = batch_signature(features, length, batch_size)
     return tf.data.Dataset.from_generator(
         make_batches, output_signature=signature
     ).prefetch(2)

@@ -51,7 +51,8 @@ class TaskModel(tf.Module):
         """Computes the head's predictions for a batch.
 
         Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T].
+            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
+                and what the head reads beside.
             context: of this forward pass.
 
         Returns:
@@ -60,7 +61,12 @@ class TaskModel(tf.Module):
         output = self.bert(
             features["input_ids"], features["segment_ids"], context
         )
-        found = self.head(self.bert, output.sequence_output, context)
+        found = self.head(
+            self.bert,
+            output.sequence_output,
+            context,
+            **{name: features[name] for name in self.head.reads},
+        )
         return found if context.training else self.head.select(found)
 
 

@@ -311,7 +311,9 @@ class _EstimatorPredictor(Predictor):
         self._stream: Optional[SessionStream] = None
         self._loader = LoadHook(None)
 
-    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+    def _run(
+        self, groups: Iterator[List[Batch]], features: Features
+    ) -> Iterator[Outputs]:
         # One group waits while another is computed.
         waiting = 0
         try:
@@ -321,7 +323,7 @@ class _EstimatorPredictor(Predictor):
                     # Compiled for one size.
                     self._stop()
                 if self._stream is None:
-                    self._start(size)
+                    self._start(size, features)
                 self._stream.put(group)
                 waiting += 1
                 if waiting > 1:
@@ -335,7 +337,7 @@ class _EstimatorPredictor(Predictor):
             self._stop()
             raise
 
-    def _start(self, size: int) -> None:
+    def _start(self, size: int, features: Features) -> None:
         checkpoint, _ = training_state.latest_step(self._job.output_dir)
         job, loader = self._job, LoadHook(self._loader.values)
         make_estimator = self._make_estimator
@@ -344,7 +346,9 @@ class _EstimatorPredictor(Predictor):
         def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
             def input_fn(params: Any) -> tf.data.Dataset:
                 del params  # Batches have been divided already.
-                return input_pipeline.to_dataset(read, None, job.length, None)
+                return input_pipeline.to_dataset(
+                    read, features, job.length, None
+                )
 
             return make_estimator(size).predict(
                 input_fn,

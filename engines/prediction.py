@@ -88,7 +88,7 @@ class Predictor(abc.ABC):
         outputs: Dict[str, List[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
-        for found in self._run(groups):
+        for found in self._run(groups, features):
             for name, value in found.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
@@ -145,8 +145,14 @@ class Predictor(abc.ABC):
             raise ValueError("the predictor is closed")
 
     @abc.abstractmethod
-    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+    def _run(
+        self, groups: Iterator[List[Batch]], features: Features
+    ) -> Iterator[Outputs]:
         """Computes groups of one batch for each device, in order.
+
+        Args:
+            groups: the batches.
+            features: that they are made of.
 
         Yields:
             Of each group the outputs of all rows, those of the first device

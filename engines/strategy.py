@@ -329,10 +329,12 @@ class _StrategyPredictor(Predictor):
         self._built = built
         self._compute: Optional[Callable] = None
 
-    def _run(self, groups: Iterator[List[Batch]]) -> Iterator[Outputs]:
+    def _run(
+        self, groups: Iterator[List[Batch]], features: Features
+    ) -> Iterator[Outputs]:
         model = self._build().model
         if self._compute is None:
-            self._compute = self._make_function(model)
+            self._compute = self._make_function(model, features)
         for group in groups:
             yield {
                 name: input_pipeline.join_outputs(
@@ -352,18 +354,12 @@ class _StrategyPredictor(Predictor):
             )
         return self._built
 
-    def _make_function(self, model: TaskModel) -> Callable:
+    def _make_function(self, model: TaskModel, features: Features) -> Callable:
         job, strategy = self._job, self._strategy
         signature = None
         if not job.length:
             # One graph for batches of all sizes.
-            table = tf.TensorSpec([None, None], tf.int32)
-            batch = {
-                "input_ids": table,
-                "input_mask": table,
-                "segment_ids": table,
-                "row": tf.TensorSpec([None], tf.int32),
-            }
+            batch = input_pipeline.batch_signature(features, None, None)
             signature = [[batch] * strategy.num_replicas_in_sync]
 
         @tf.function(input_signature=signature, autograph=False)

@@ -18,7 +18,6 @@ from tasks.restored import (
     CLASSIFICATION,
     QUESTIONS,
     REGRESSION,
-    TAGGING,
     kind_of,
 )
 from weights import run_record
@@ -313,10 +312,10 @@ def head_of(artifact: Artifact) -> Head:
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
-    if kind == TAGGING:
+    if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
         raise UserError(
-            f"{source} is of {kind}, whose heads cannot be written for other "
-            "programs yet"
+            f"{source} was trained on the task {task['name']}, whose head "
+            "cannot be written for another program"
         )
     questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""

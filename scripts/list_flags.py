@@ -16,7 +16,7 @@ from methods.registry import METHODS
 ROOT = pathlib.Path(__file__).parent.parent
 # Programs that have most flags in common.
 GROUPS = (
-    ("run_classifier.py", "run_squad.py", "run_tagger.py"),
+    ("run_classifier.py", "run_squad.py", "run_tagger.py", "run_mlm.py"),
     ("predict.py", "export_model.py"),
 )
 OTHERS = ("serve.py",)

@@ -51,7 +51,7 @@ class Entry:
     Attributes:
         name: in the library.
         task: that it was trained on.
-        kind: `classification`, `regression`, `questions` or `tagging`.
+        kind: as of `tasks.restored.kind_of`.
         labels: of a classification, or the tags of tagging, in the order of
             the logits.
         method: that computes it.

@@ -136,9 +136,14 @@ class Predictor:
             The name.
 
         Raises:
-            UserError: as `load_task`.
+            UserError: as `load_task`, or its task answers nothing.
         """
         loaded = load_task(self._bert, folder, self._max_seq_length)
+        if not loaded.task.answers:
+            raise UserError(
+                f"{folder} was trained on the task {loaded.task.name}, which "
+                "answers no texts; expected an adapter of a task that does"
+            )
         name = name or loaded.task.name
         with self._lock:
             # A new dictionary: others may be reading the old one.

@@ -34,20 +34,29 @@ class Head(tf.Module, abc.ABC):
 
     Attributes:
         needs_pooler: whether it reads BERT's pooled output.
+        reads: names of what else it reads of a batch, and is given by
+            keyword; of what is there in prediction as well as in training.
     """
 
     needs_pooler = True
+    # Tuple[str, ...]
+    reads = ()
 
     @abc.abstractmethod
     def __call__(
-        self, bert: Any, sequence_output: tf.Tensor, context: Context
+        self,
+        bert: Any,
+        sequence_output: tf.Tensor,
+        context: Context,
+        **read: tf.Tensor,
     ) -> Dict[str, tf.Tensor]:
         """Computes predictions.
 
         Args:
-            bert: the `modeling.Bert`, for its pooler.
+            bert: the `modeling.Bert`, for its pooler and its variables.
             sequence_output: float32 [B, T, D].
             context: of this forward pass.
+            **read: what `reads` names, [B, ...].
 
         Returns:
             Arrays [B, ...] by name.
@@ -79,6 +88,7 @@ class Task(abc.ABC, Generic[RowsType]):
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
         takes_tokens: whether instead of a text it reads a list of words, too.
+        answers: whether a trained one answers texts.
     """
 
     name: str
@@ -88,6 +98,7 @@ class Task(abc.ABC, Generic[RowsType]):
     test_splits = (("", "test"),)
     test_is_dev = False
     takes_tokens = False
+    answers = True
     # Tuple[str, ...]
     columns = ()
 

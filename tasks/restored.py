@@ -6,12 +6,14 @@ from errors import UserError
 from tasks import TASKS
 from tasks.base import Task
 from tasks.custom import custom_task
+from tasks.masked_lm import NAME as MASKED_LM
+from tasks.masked_lm import masked_lm_task
 from tasks.squad import Squad
 from tasks.tagging import NAME as TAGGING
 from tasks.tagging import tagging_task
 from tasks.text_task import TEXT_COLUMNS
 
-# What a task gives; `TAGGING` is the fourth.
+# What a task gives; `TAGGING` and `MASKED_LM` are kinds of their own.
 CLASSIFICATION, REGRESSION, QUESTIONS = (
     "classification",
     "regression",
@@ -29,18 +31,18 @@ SQUAD_SETTINGS: Dict[str, Any] = {
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """What a task of `adapter_config.json` gives: one of the four kinds."""
+    """What a task of `adapter_config.json` gives: one of the kinds."""
     if description["name"] == "squad":
         return QUESTIONS
-    if description["name"] == TAGGING:
-        return TAGGING
+    if description["name"] in (TAGGING, MASKED_LM):
+        return description["name"]
     return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
 def restore_task(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
-    """The task of a trained head, ready to predict.
+    """The task of a trained head, ready to predict if it answers anything.
 
     Args:
         description: `task` of `adapter_config.json`.
@@ -55,6 +57,8 @@ def restore_task(
         task: Task = _restore_squad(settings, source)
     elif name == TAGGING:
         task = tagging_task()
+    elif name == MASKED_LM:
+        task = masked_lm_task()
     elif name == "custom":
         task = _restore_custom(description, settings, source)
     elif name in TASKS:
@@ -62,8 +66,8 @@ def restore_task(
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING} or "
-            "custom"
+            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
+            f"{MASKED_LM} or custom"
         )
     return task.restore(description, source)
 

@@ -154,6 +154,7 @@ MAY_IMPORT = {
     },
     "serve": {"errors", "runs", "serving", "start_tensorflow"},
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
+    "run_mlm": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_tagger": {"errors", "start_tensorflow", "runs", "tasks"},
 }
@@ -248,6 +249,7 @@ def test_flags_are_read_in_entry_points_only():
         "flags.py",
         "predict.py",
         "run_classifier.py",
+        "run_mlm.py",
         "run_squad.py",
         "run_tagger.py",
         "serve.py",

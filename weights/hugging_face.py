@@ -49,6 +49,32 @@ HUGGING_FACE_NAMES = (
     (r"classifier\.bias", "output_bias", False),
     (r"qa_outputs\.weight", "cls/squad/output_weights", False),
     (r"qa_outputs\.bias", "cls/squad/output_bias", False),
+    (
+        r"cls\.predictions\.transform\.dense\.weight",
+        "cls/predictions/transform/dense/kernel",
+        True,
+    ),
+    (
+        r"cls\.predictions\.transform\.dense\.bias",
+        "cls/predictions/transform/dense/bias",
+        False,
+    ),
+    (
+        r"cls\.predictions\.transform\.LayerNorm\.(?:weight|gamma)",
+        "cls/predictions/transform/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"cls\.predictions\.transform\.LayerNorm\.(?:bias|beta)",
+        "cls/predictions/transform/LayerNorm/beta",
+        False,
+    ),
+    # The product's other part, `decoder.weight`, is the word embeddings.
+    (
+        r"cls\.predictions\.(?:decoder\.)?bias",
+        "cls/predictions/output_bias",
+        False,
+    ),
 )
 
 

@@ -1,0 +1,67 @@
+r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
+
+    python run_mlm.py --do_train=true --do_eval=true --train_file=raw.txt \
+        --eval_file=dev.txt --init_checkpoint=$BERT --num_train_epochs=3 \
+        --output_dir=out/domain
+"""
+
+import start_tensorflow  # noqa: F401
+
+from absl import flags, logging
+
+from errors import UserError
+from runs import experiment
+from runs import flags as run_flags
+from runs.setup import describe_parameters
+from tasks.masked_lm import masked_lm_task
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of masked language modelling, after the shared ones."""
+    run_flags.define_flags()
+    # So that --help shows them too.
+    flags.adopt_module_key_flags(run_flags)
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    string("train_file", None, "The text to train on, a sentence a line.")
+    string("eval_file", None, "The text to evaluate on, a sentence a line.")
+    integer(
+        "max_seq_length",
+        128,
+        "Longest row in tokens; a longer line makes several rows.",
+    )
+    integer("eval_batch_size", 8, "Rows evaluated at once.")
+    flags.DEFINE_float(
+        "mlm_probability", 0.15, "Share of the tokens that is masked."
+    )
+    flags.DEFINE_bool(
+        "whole_word_masking", False, "Mask all tokens of a word, or none."
+    )
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    if FLAGS.do_predict:
+        raise UserError(
+            "--do_predict: a masked language model answers nothing; pass "
+            "--do_eval to score it"
+        )
+    task = masked_lm_task(
+        FLAGS.train_file or "",
+        FLAGS.eval_file or "",
+        FLAGS.mlm_probability,
+        FLAGS.whole_word_masking,
+        FLAGS.seed,
+    )
+    settings = run_flags.experiment_from_flags(task, "", FLAGS.eval_batch_size)
+    if FLAGS.describe:
+        print(describe_parameters(settings))
+        return
+    experiment.run(settings)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_flags.run_app(main)

@@ -1,0 +1,319 @@
+"""Masks: what is masked, by what, and on what alone that depends."""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from conftest import TINY_WORDS
+from task_files import PROPERTY, refusal
+
+import input_pipeline
+from input_pipeline import Features, TrainPlan
+from tasks import masking
+from tasks.masking import NO_TOKEN, MaskedText, Masking, Pieces
+from tokenization import FullTokenizer
+
+SPECIAL = range(5)
+WORDS = range(5, len(TINY_WORDS))
+MASK_ID = TINY_WORDS.index("[MASK]")
+
+
+@pytest.fixture(scope="module")
+def pieces(tiny_bert):
+    return Pieces.of(FullTokenizer(str(tiny_bert / "vocab.txt")))
+
+
+def make_text(rows, pieces, **how):
+    """Masked text of rows of tokens, with `[CLS]` and `[SEP]` around them."""
+    features = Features.from_rows(
+        (([2, *row, 3], [0] * (len(row) + 2)) for row in rows), {}
+    )
+    return MaskedText(**vars(features), masking=Masking(**how), pieces=pieces)
+
+
+# Rows that hold unknown words too.
+ROWS = st.lists(
+    st.lists(st.integers(1, len(TINY_WORDS) - 1), min_size=1, max_size=40),
+    min_size=1,
+    max_size=6,
+)
+HOW = st.fixed_dictionaries(
+    {
+        "probability": st.sampled_from([0.01, 0.15, 0.5, 1.0]),
+        "whole_words": st.booleans(),
+        "seed": st.integers(0, 2**31 - 1),
+    }
+)
+STEPS = st.one_of(st.none(), st.integers(0, 2**31 - 1))
+
+
+def words_of(row):
+    """Places of each word's tokens in a row, as Google's program finds them.
+
+    There a `##` piece belongs to the word before it; here one that follows no
+    piece of text is a word of its own.
+    """
+    words = []
+    for place, number in enumerate(row):
+        if number in SPECIAL:
+            continue
+        follows = place > 0 and row[place - 1] not in SPECIAL
+        if follows and TINY_WORDS[number].startswith("##"):
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+def slowly_chosen(row, drawn, probability, whole_words):
+    """The places that are to be masked of a row, word by word."""
+    plain = [place for place, number in enumerate(row) if number not in SPECIAL]
+    words = words_of(row) if whole_words else [[place] for place in plain]
+    wanted = min(max(1, round(probability * len(plain))), len(plain))
+    words.sort(key=lambda word: drawn[word[0]])
+    chosen = []
+    for word in words:
+        if len(chosen) + len(word) <= wanted:
+            chosen += word
+    if not chosen and words:
+        chosen = words[0][:wanted]
+    return sorted(chosen)
+
+
+@PROPERTY
+@hypothesis.given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
+def test_tokens_are_chosen_as_one_would_by_hand(
+    pieces, rows, how, step, length
+):
+    text = make_text(rows, pieces, **how)
+    numbers = np.arange(len(rows))
+    batch = input_pipeline.make_batch(text, numbers, length, step)
+    drawn = masking.draw(
+        how["seed"], masking.CHOICE, step, numbers, max(map(len, rows)) + 2
+    )
+    for number, row in enumerate(rows):
+        own = [2, *row, 3]
+        expected = slowly_chosen(
+            own, drawn[number], how["probability"], how["whole_words"]
+        )
+        ids = batch["masked_ids"][number]
+        places = batch["masked_positions"][number]
+        assert ids[: len(expected)].tolist() == [own[p] for p in expected]
+        assert places[: len(expected)].tolist() == expected
+        assert (ids[len(expected) :] == NO_TOKEN).all()
+        assert not places[len(expected) :].any()
+        # Special tokens and padding are never masked, and what is not masked
+        # stays.
+        kept = np.ones(batch["input_ids"].shape[1], bool)
+        kept[expected] = False
+        padded = np.zeros(len(kept), int)
+        padded[: len(own)] = own
+        found = batch["input_ids"][number]
+        assert found[kept].tolist() == padded[kept].tolist()
+        assert not set(found[expected].tolist()) - {MASK_ID, *WORDS}
+    count = (batch["masked_ids"] != NO_TOKEN).sum()
+    weights = batch["masked_weights"]
+    assert weights.dtype == np.float32 and weights.shape == (len(rows),)
+    assert set(weights) == {np.float32(len(rows) / max(count, 1))}
+    assert batch["masked_ids"].dtype == batch["input_ids"].dtype == np.int32
+
+
+@PROPERTY
+@hypothesis.given(ROWS, HOW, STEPS, st.data())
+def test_a_rows_masks_depend_on_seed_step_and_row_alone(
+    pieces, rows, how, step, data
+):
+    """Not on the rows beside it, their order, or what it is padded to."""
+    text = make_text(rows, pieces, **how)
+    whole = input_pipeline.make_batch(text, np.arange(len(rows)), 50, step)
+    some = np.array(
+        data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1))
+    )
+    part = input_pipeline.make_batch(text, some, None, step)
+    width = part["masked_ids"].shape[1]
+    length = part["input_ids"].shape[1]
+    assert width == text.masking.most(length)
+    for name, size in (
+        ("input_ids", length),
+        ("masked_positions", width),
+        ("masked_ids", width),
+    ):
+        np.testing.assert_array_equal(part[name], whole[name][some, :size])
+
+
+def test_every_number_is_a_hash_of_all_that_it_depends_on():
+    def mix(value):
+        """SplitMix64's next number, in whole numbers of any size."""
+        mask = 2**64 - 1
+        value = (value + 0x9E3779B97F4A7C15) & mask
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        return value ^ (value >> 31)
+
+    # The generator's published first number of the seed 0.
+    assert mix(0) == 0xE220A8397B1DCDAF
+    for seed, purpose, step in ((0, 0, None), (5, 2, 0), (2**31 - 1, 1, 10**6)):
+        rows = np.array([0, 3, 2**40])
+        drawn = masking.draw(seed, purpose, step, rows, 4)
+        assert drawn.dtype == np.uint64 and drawn.shape == (3, 4)
+        for i, row in enumerate(rows.tolist()):
+            for place in range(4):
+                value = 0
+                parts = (seed, purpose, 0 if step is None else step + 1)
+                for part in (*parts, row, place):
+                    value = mix(value ^ part)
+                assert int(drawn[i, place]) == value
+
+
+def test_eight_in_ten_become_mask_one_any_word_one_stays(pieces):
+    """Of 60,000 tokens, so that a share is known to half a percent."""
+    rows = np.random.default_rng(0).integers(5, len(TINY_WORDS), (400, 1000))
+    text = make_text(rows.tolist(), pieces)
+    batch = input_pipeline.make_batch(text, np.arange(400), None, 7)
+    ids, places = batch["masked_ids"], batch["masked_positions"]
+    is_used = ids != NO_TOKEN
+    # 150 of each row's 1,000, everywhere in it.
+    assert (is_used.sum(axis=1) == 150).all()
+    hits = np.bincount(places[is_used], minlength=1002)[1:-1]
+    assert abs(hits[:500].mean() - 60) < 2 and hits.min() > 20
+    now = np.take_along_axis(batch["input_ids"], places, axis=1)[is_used]
+    right = ids[is_used]
+    masked = (now == MASK_ID).mean()
+    same = (now == right).mean()
+    assert abs(masked - 0.8) < 0.005
+    # One of 25 random words is the right one by chance.
+    assert abs(same - 0.1 - 0.1 / len(WORDS)) < 0.005
+    random = np.bincount(now[(now != MASK_ID) & (now != right)])[5:]
+    assert len(random) == len(WORDS)
+    assert random.min() > 0.75 * random.mean()
+    assert random.max() < 1.25 * random.mean()
+
+
+def test_masks_change_with_the_step_the_seed_and_the_row(pieces):
+    row = list(WORDS) * 4
+    text = make_text([row, row], pieces)
+    other = make_text([row, row], pieces, seed=2)
+
+    def masks(text, step):
+        batch = input_pipeline.make_batch(text, np.arange(2), None, step)
+        return [tuple(places) for places in batch["masked_positions"]]
+
+    found = [*masks(text, None), *masks(text, 0), *masks(text, 1)]
+    found += [*masks(other, None), *masks(other, 0)]
+    assert len(set(found)) == len(found) == 10
+
+
+@pytest.mark.parametrize("own", [None, range(1, 2), range(0, 3)])
+def test_devices_and_workers_read_parts_of_one_masked_batch(pieces, own):
+    """Also those of a training that starts again."""
+    rng = np.random.default_rng(1)
+    rows = [rng.integers(5, 30, n).tolist() for n in rng.integers(1, 30, 50)]
+    text = make_text(rows, pieces, whole_words=True)
+    plan = TrainPlan(text.lengths, 12, 9, 3)
+    whole = list(input_pipeline.train_batches(text, plan, range(9), None))
+    parts = list(
+        input_pipeline.train_batches(text, plan, range(4, 9), None, 4, own)
+    )
+    count = len(own or range(4))
+    assert len(parts) == 5 * count
+    for number, part in enumerate(parts):
+        batch = whole[4 + number // count]
+        shard = (own or range(4))[number % count]
+        assert set(part) == set(batch)
+        for name, value in part.items():
+            np.testing.assert_array_equal(
+                value, batch[name][shard * 3 : shard * 3 + 3]
+            )
+
+
+@pytest.mark.parametrize("length, batch_size", [(None, None), (40, 4)])
+def test_a_dataset_holds_what_was_masked(pieces, length, batch_size):
+    rows = [list(WORDS)[: 3 + n] for n in range(20)]
+    text = make_text(rows, pieces)
+    plan = TrainPlan(text.lengths, 4, 5, 3)
+
+    def batches():
+        return input_pipeline.train_batches(text, plan, range(5), length)
+
+    dataset = input_pipeline.to_dataset(batches, text, length, batch_size)
+    shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
+    width = None if length is None else 6
+    assert shapes["masked_ids"] == [batch_size, width]
+    assert shapes["masked_positions"] == [batch_size, width]
+    assert shapes["masked_weights"] == [batch_size]
+    for found, batch in zip(dataset.as_numpy_iterator(), batches()):
+        assert set(found) == set(batch)
+        for name, value in batch.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):
+    rows = [list(WORDS)]
+    text = make_text(rows, pieces)
+    assert text.unlabelled() is text
+    plain = Features(text.tokens, text.segments, text.starts, {})
+    others = [
+        plain,
+        make_text(rows, pieces, probability=0.2),
+        make_text(rows, pieces, whole_words=True),
+        make_text([rows[0][::-1]], pieces),
+    ]
+    found = {other.fingerprint() for other in others}
+    assert len(found) == 4 and text.fingerprint() not in found
+    # Runs of several seeds are on the same data.
+    assert text.fingerprint() == make_text(rows, pieces, seed=9).fingerprint()
+
+
+def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
+    words = ["[PAD]", "[unused0]", "[unused17]", *TINY_WORDS[1:], "unused1"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    found = Pieces.of(FullTokenizer(str(tmp_path / "vocab.txt")))
+    assert found.mask_id == words.index("[MASK]")
+    assert [words[n] for n in found.plain] == [*TINY_WORDS[5:], "unused1"]
+    assert found.is_plain.sum() == len(found.plain)
+    assert [words[n] for n in np.flatnonzero(found.continues)] == [
+        "##s",
+        "##ed",
+        "##ing",
+    ]
+
+
+def test_a_vocabulary_without_mask_is_refused(tmp_path):
+    words = [word for word in TINY_WORDS if word != "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    assert "lacks [MASK]" in refusal(Pieces.of, tokenizer)
+
+
+def test_whole_words_fill_the_share_that_was_asked_for(pieces):
+    """With words of one to four tokens, as in text."""
+    rng = np.random.default_rng(0)
+    starts = [n for n in WORDS if not TINY_WORDS[n].startswith("##")]
+    ends = [n for n in WORDS if TINY_WORDS[n].startswith("##")]
+    rows = []
+    for _ in range(200):
+        row = []
+        while len(row) < 100:
+            row += [rng.choice(starts), *rng.choice(ends, rng.integers(0, 4))]
+        rows.append(list(map(int, row)))
+    text = make_text(rows, pieces, whole_words=True)
+    batch = input_pipeline.make_batch(text, np.arange(200), None, 0)
+    counts = (batch["masked_ids"] != NO_TOKEN).sum(axis=1)
+    lengths = text.lengths - 2
+    assert (counts <= np.rint(0.15 * lengths)).all()
+    assert 0.145 < counts.sum() / lengths.sum() <= 0.155
+    for row, places in zip(rows, batch["masked_positions"]):
+        chosen = set(places.tolist()) - {0}
+        for word in words_of([2, *row, 3]):
+            assert chosen >= set(word) or not chosen & set(word)
+
+
+def test_how_is_described_by_the_flags_names():
+    assert Masking(0.2, True, 5).describe() == {
+        "mlm_probability": 0.2,
+        "whole_word_masking": True,
+    }
+    assert dataclasses.replace(Masking(), probability=0.15).most(128) == 20
+    assert Masking(1.0).most(3) == 3 and Masking(0.01).most(3) == 1
