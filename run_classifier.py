@@ -18,6 +18,8 @@ from runs.setup import describe_parameters
 from tasks import TASKS, get_task
 from tasks.base import Task
 from tasks.custom import custom_task
+from tasks.label_sets import SEPARATOR
+from tasks.multi_label import THRESHOLD
 
 FLAGS = flags.FLAGS
 
@@ -31,6 +33,9 @@ CUSTOM_FLAGS = (
     "dev_share",
     "split_seed",
     "regression",
+    "multi_label",
+    "label_separator",
+    "label_threshold",
 )
 
 
@@ -79,6 +84,24 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool(
         "regression", False, "custom: labels are numbers to be predicted."
+    )
+    flags.DEFINE_bool(
+        "multi_label",
+        False,
+        "custom: rows have any number of labels: in .tsv and .csv files a cell "
+        "with --label_separator between them, in .jsonl files a list.",
+    )
+    flags.DEFINE_string(
+        "label_separator",
+        None,
+        "custom, --multi_label: what stands between labels, a single "
+        f"character; default: {SEPARATOR}.",
+    )
+    flags.DEFINE_float(
+        "label_threshold",
+        None,
+        "custom, --multi_label: the probability from which on a row is given a "
+        f"label; default: {THRESHOLD}.",
     )
 
 

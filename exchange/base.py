@@ -14,7 +14,13 @@ from methods import parsing
 from methods.base import ALL_LAYERS, TuningMethod
 from modeling import BertConfig
 from tasks.head_shape import POOLED, SPANS, HeadShape
-from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION, kind_of
+from tasks.restored import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    kind_of,
+)
 from weights import run_record
 from weights.adapter_artifact import Artifact
 
@@ -302,11 +308,17 @@ def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
     Raises:
-        UserError: its description cannot be read.
+        UserError: its description cannot be read, or the head is of a kind
+            that is not written for other programs.
     """
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
+    if kind == MULTI_LABEL:
+        raise UserError(
+            f"{source} is of the kind {kind}, whose heads cannot be written "
+            "for other programs yet"
+        )
     questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""
     shape = SPANS if questions else POOLED
@@ -352,7 +364,7 @@ def exported(artifact: Artifact, name: str) -> Exported:
     """One of this project's adapters, read.
 
     Raises:
-        UserError: its description cannot be read.
+        UserError: as `head_of`.
     """
     config, source = artifact.config, artifact.weights.source
     return Exported(

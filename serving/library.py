@@ -51,7 +51,7 @@ class Entry:
     Attributes:
         name: in the library.
         task: that it was trained on.
-        kind: `classification`, `regression` or `questions`.
+        kind: what its task gives, as `tasks.restored.kind_of` names it.
         labels: of a classification, in the order of the logits.
         method: that computes it.
         parameters: numbers that it holds.

@@ -1,8 +1,11 @@
 """A task over the user's own tables, by column names."""
 
-from typing import Optional, Union
+from typing import Any, Dict, Optional, Union
 
+import metrics
 from errors import UserError
+from tasks.label_sets import SEPARATOR, check_separator
+from tasks.multi_label import MultiLabel
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
@@ -18,6 +21,9 @@ def custom_task(
     dev_share: float = 0.0,
     split_seed: int = 1,
     regression: bool = False,
+    multi_label: bool = False,
+    label_separator: Optional[str] = None,
+    label_threshold: Optional[float] = None,
 ) -> Union[TextClassification, TextRegression]:
     """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
@@ -33,14 +39,45 @@ def custom_task(
             file of its own.
         split_seed: of the held-out rows' choice.
         regression: whether labels are numbers to be predicted.
+        multi_label: whether rows have any number of labels.
+        label_separator: what stands between these, a single character;
+            default: `SEPARATOR`.
+        label_threshold: the probability from which on a row is given one, in
+            between 0 and 1; default: `THRESHOLD`.
 
     Returns:
         A task whose labels are those found in the training file.
 
     Raises:
-        UserError: a column of files without a header is no number, the share
-            is none, or the seed is negative.
+        UserError: a column of files without a header is no number, the share,
+            the separator or the threshold is none, the seed is negative, or
+            arguments contradict each other.
     """
+    if regression and multi_label:
+        raise UserError(
+            "--regression and --multi_label exclude each other: a row has a "
+            "number, or labels"
+        )
+    about_sets: Dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("separator", label_separator),
+            ("threshold", label_threshold),
+        )
+        if value is not None
+    }
+    if about_sets and not multi_label:
+        raise UserError(
+            f"--label_{next(iter(about_sets))} is for --multi_label, where "
+            "rows have any number of labels"
+        )
+    if label_separator is not None:
+        check_separator(label_separator)
+    if label_threshold is not None and not 0 < label_threshold < 1:
+        raise UserError(
+            f"--label_threshold is {label_threshold}, expected a probability "
+            "above 0 and below 1"
+        )
     if not 0 <= dev_share < 1:
         raise UserError(
             f"--dev_share is {dev_share}, expected a share from 0 to below 1"
@@ -70,12 +107,18 @@ def custom_task(
     make, scores = TextClassification, ("accuracy", "macro_f1")
     if regression:
         make, scores = TextRegression, ("pearson", "spearman")
+    if multi_label:
+        make, scores = MultiLabel, tuple(metrics.LABEL_SET_METRICS)
+    separator = about_sets.get("separator", SEPARATOR) if multi_label else None
     return make(
         "custom",
-        labelled=Layout(text_a, text_b, label, header),
+        labelled=Layout(
+            text_a, text_b, label, header, label_separator=separator
+        ),
         unlabelled=Layout(text_a, text_b, None, header, row_id),
         columns=columns,
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,
         names_rows=True,
+        **about_sets,
     )

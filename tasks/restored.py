@@ -15,6 +15,7 @@ CLASSIFICATION, REGRESSION, QUESTIONS = (
     "regression",
     "questions",
 )
+MULTI_LABEL = "multi-label"
 # As `run_squad.py` has them; those of adapters that do not say.
 SQUAD_SETTINGS: Dict[str, Any] = {
     "doc_stride": 128,
@@ -24,12 +25,16 @@ SQUAD_SETTINGS: Dict[str, Any] = {
     "version_2_with_negative": False,
     "null_score_diff_threshold": 0.0,
 }
+# As `custom_task` takes them, those of tasks whose rows have sets of labels.
+SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """What a task of `adapter_config.json` gives: one of the three kinds."""
+    """What a task of `adapter_config.json` gives: one of the kinds above."""
     if description["name"] == "squad":
         return QUESTIONS
+    if description.get("multi_label"):
+        return MULTI_LABEL
     return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
@@ -92,7 +97,31 @@ def _restore_custom(
             f"{source}: task_settings.columns is {columns!r}, expected the "
             f"names of {1 + pairs} columns"
         )
+    multi_label = bool(description.get("multi_label"))
+    about_sets = {
+        name: settings[name]
+        for name, expected in SETTINGS_OF_SETS.items()
+        if multi_label and _has(settings, name, expected, source)
+    }
     return custom_task(
         **dict(zip(("text_a_column", "text_b_column"), columns)),
         regression=bool(description.get("regression")),
+        multi_label=multi_label,
+        **about_sets,
     )
+
+
+def _has(
+    settings: Mapping[str, Any], name: str, expected: type, source: str
+) -> bool:
+    """Whether there is a setting.
+
+    Raises:
+        UserError: it is of another type than expected.
+    """
+    if name in settings and type(settings[name]) is not expected:
+        raise UserError(
+            f"{source}: task_settings.{name} is {settings[name]!r}, expected a "
+            f"{expected.__name__}"
+        )
+    return name in settings

@@ -25,6 +25,7 @@ from absl import logging
 
 import files
 from errors import UserError
+from tasks.label_sets import join_labels
 
 Column = Union[int, str]
 # What Python makes of a number as 1e400.
@@ -45,6 +46,8 @@ class Layout:
         row_id: column of what names a row, or None.
         skips_short_rows: whether rows with too few columns are passed over,
             as QQP's published files need it.
+        label_separator: what stands between the labels of a cell, for which a
+            JSON object must hold a list; None where a row has one label.
     """
 
     text_a: Optional[Column]
@@ -53,6 +56,7 @@ class Layout:
     header: bool = True
     row_id: Optional[Column] = None
     skips_short_rows: bool = False
+    label_separator: Optional[str] = None
 
     @property
     def columns(self) -> Dict[str, Column]:
@@ -266,10 +270,14 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
     for number, value in read_objects(path, text):
         where = f"{path}:{number + 1}"
-        yield (
-            number,
-            [_cell(where, value, name) for name in layout.columns.values()],
-        )
+        cells = []
+        for field, name in layout.columns.items():
+            if field == "label" and layout.label_separator is not None:
+                labels = _list_cell(where, value, name)
+                cells.append(join_labels(labels, layout.label_separator, where))
+            else:
+                cells.append(_cell(where, value, name))
+        yield number, cells
 
 
 def read_objects(
@@ -345,13 +353,33 @@ def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return values
 
 
-def _cell(where: str, values: Dict[str, object], name: Column) -> str:
+def _cell(where: str, values: Dict[str, Any], name: Column) -> str:
     """What a JSON object has for a column, as text."""
+    return _as_text(where, name, _value(where, values, name))
+
+
+def _list_cell(where: str, values: Dict[str, Any], name: Column) -> List[str]:
+    """The texts of the list that a JSON object has for a column."""
+    found = _value(where, values, name)
+    if not isinstance(found, list):
+        raise UserError(
+            f"{where}: {name!r} is {json.dumps(found)[:80]}, expected a list "
+            'of labels, as ["a", "b"]'
+        )
+    return [_as_text(where, name, value) for value in found]
+
+
+def _value(where: str, values: Dict[str, Any], name: Column) -> Any:
+    """What a JSON object has for a column."""
     if isinstance(name, int):
         raise UserError(
             f"{where}: JSON Lines have named columns, not a column {name}"
         )
-    value = read_key(where, values, name)
+    return read_key(where, values, name)
+
+
+def _as_text(where: str, name: Column, value: Any) -> str:
+    """A text, a number, `true` or `false` as a cell has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:

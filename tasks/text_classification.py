@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import Dict, Optional, Tuple
+from typing import Collection, Dict, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -61,9 +61,14 @@ class TextClassification(TextTask):
     Attributes:
         labels: the classes, in the order of the logits; None to take those
             that the training file holds, sorted.
+        has_sets: whether a row has any number of labels.
+        least_labels: how many labels there must be.
     """
 
     labels: Optional[Tuple[str, ...]] = None
+
+    has_sets = False
+    least_labels = 2
 
     def describe(self):
         """The labels, in the logits' order, and what all such tasks tell."""
@@ -87,11 +92,21 @@ class TextClassification(TextTask):
                 f"{train.path}: the column {self.labelled.label!r} holds only "
                 f"the label {found.pop()!r}, expected at least two labels"
             )
+        return self.with_labels(found, train.path)
+
+    def with_labels(
+        self, found: Collection[str], path: str
+    ) -> "TextClassification":
+        """This task with the labels of a file, sorted.
+
+        Raises:
+            UserError: one of them cannot be written into a table.
+        """
         for label in found:
             if "\t" in label or label.splitlines() != [label]:
                 raise UserError(
-                    f"{train.path}: the label {label[:80]!r} holds a tab or a "
-                    "line break; is it the right column?"
+                    f"{path}: the label {label[:80]!r} holds a tab or a line "
+                    "break; is it the right column?"
                 )
         return dataclasses.replace(self, labels=tuple(sorted(found)))
 
@@ -99,8 +114,15 @@ class TextClassification(TextTask):
         """This task, with the labels of a trained head."""
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
-        if not isinstance(labels, list) or len(labels) < 2:
+        if not isinstance(labels, list) or len(labels) < self.least_labels:
             raise UserError(f"{trained}, without labels; not on {self.name}")
+        several = bool(description.get("multi_label"))
+        if several != self.has_sets:
+            raise UserError(
+                f"{trained}, whose rows have "
+                + ("any number of labels" if several else "one label each")
+                + f"; not on {self.name} with --multi_label={self.has_sets}"
+            )
         labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
@@ -150,24 +172,36 @@ class TextClassification(TextTask):
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
-        labels = features.labels["label_ids"]
-        chosen = predictions["logits"].argmax(axis=-1)
-        # Slow to load, and of no use to a run that only trains.
-        from sklearn.metrics import precision_recall_fscore_support
-
-        scores = precision_recall_fscore_support(
-            labels, chosen, labels=range(len(self.labels)), zero_division=0
+        has = np.eye(len(self.labels), dtype=bool)
+        return self.write_label_scores(
+            results_path(output_dir, "eval_labels", suffix),
+            has[features.labels["label_ids"]],
+            has[predictions["logits"].argmax(axis=-1)],
         )
-        predicted = np.bincount(chosen, minlength=len(self.labels))
+
+    def write_label_scores(
+        self, path: str, labels: np.ndarray, chosen: np.ndarray
+    ) -> Tuple[str, ...]:
+        """Writes a table of each label's precision, recall and F1.
+
+        Args:
+            path: of the table.
+            labels: bool [rows, C], which labels a row has.
+            chosen: bool [rows, C], which it was given.
+
+        Returns:
+            The path.
+        """
         lines = ["label\texamples\tpredicted\tprecision\trecall\tf1"]
-        for label, precision, recall, f1, count, times in zip(
-            self.labels, *scores, predicted
+        for label, *counts_and_scores in zip(
+            self.labels,
+            labels.sum(axis=0),
+            chosen.sum(axis=0),
+            *metrics.label_scores(labels, chosen),
         ):
-            lines.append(
-                f"{label}\t{count}\t{times}\t{precision:.4f}\t{recall:.4f}"
-                f"\t{f1:.4f}"
-            )
-        path = results_path(output_dir, "eval_labels", suffix)
+            count, times, *scores = counts_and_scores
+            shown = "\t".join(f"{score:.4f}" for score in scores)
+            lines.append(f"{label}\t{count}\t{times}\t{shown}")
         files.write_text(path, "\n".join(lines) + "\n")
         return (path,)
 

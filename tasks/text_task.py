@@ -268,25 +268,36 @@ class TextTask(Task[Rows]):
 
         `test_results.tsv`: the head's numbers for each row, no header.
         `test_predictions.tsv`: `index`, `prediction` with a header; for the
-        user's own files `id`, `label` and, of classes, `probability`.
+        user's own files `id` and `named_columns`.
         """
         numbers, answers = self.answers(predictions)
         results = results_path(output_dir, "test_results", suffix)
         _write_table(results, (map(str, row) for row in numbers.tolist()))
         table = results_path(output_dir, "test_predictions", suffix)
         names = rows.row_id or list(map(str, range(len(rows))))
-        if not self.names_rows:
-            lines = [("index", "prediction"), *zip(names, answers)]
-        elif numbers.shape[1] == 1:
-            lines = [("id", "label"), *zip(names, answers)]
-        else:
-            sure = map(str, numbers.max(axis=1).tolist())
-            lines = [
-                ("id", "label", "probability"),
-                *zip(names, answers, sure),
-            ]
-        _write_table(table, lines)
+        columns = {"index": names, "prediction": answers}
+        if self.names_rows:
+            columns = {"id": names, **self.named_columns(numbers, answers)}
+        _write_table(table, [tuple(columns), *zip(*columns.values())])
         return results, table
+
+    def named_columns(
+        self, numbers: np.ndarray, answers: List[str]
+    ) -> Dict[str, List[str]]:
+        """What the user's own files of predictions have beside `id`.
+
+        Args:
+            numbers: of `answers`.
+            answers: the same.
+
+        Returns:
+            Columns [rows] by name.
+        """
+        columns = {"label": answers}
+        if numbers.shape[1] > 1:
+            sure = numbers.max(axis=1).tolist()
+            columns["probability"] = list(map(str, sure))
+        return columns
 
     @abc.abstractmethod
     def answers(

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import files
+import metrics
 import modeling
 from errors import UserError
 from methods import parsing
@@ -19,7 +20,7 @@ from weights import run_record
 
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
-FRACTIONS |= {"macro_f1"}
+FRACTIONS |= {"macro_f1", *metrics.LABEL_SET_METRICS}
 SQUAD = ("squad", "squad 2.0")
 
 # Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
@@ -392,6 +393,8 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score
-    # Of question answering, of the user's own labels, or of their numbers.
-    usual = [s for s in ("f1", "accuracy", "pearson") if s in run.scores]
+    # Of question answering, of the user's own labels, one or more of a row, or
+    # of their numbers.
+    names = ("f1", "accuracy", "micro_f1", "pearson")
+    usual = [s for s in names if s in run.scores]
     return usual[0] if usual else next(iter(run.scores))
