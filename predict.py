@@ -72,7 +72,8 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
                 "serves both, or ask them one after the other"
             )
     own = first[1].task.columns
-    return [named] if named else [own, TEXT_COLUMNS[: len(own)]]
+    usual = [TEXT_COLUMNS[: len(own)]] if len(own) <= len(TEXT_COLUMNS) else []
+    return [named] if named else [own, *usual]
 
 
 def answer_lines(

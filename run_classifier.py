@@ -36,6 +36,7 @@ CUSTOM_FLAGS = (
     "multi_label",
     "label_separator",
     "label_threshold",
+    "choice_columns",
 )
 
 
@@ -102,6 +103,12 @@ def define_flags() -> None:
         None,
         "custom, --multi_label: the probability from which on a row is given a "
         f"label; default: {THRESHOLD}.",
+    )
+    flags.DEFINE_list(
+        "choice_columns",
+        [],
+        "custom: columns of choices, as a,b,c; the label is the right one's "
+        "number from 0, or its column.",
     )
 
 

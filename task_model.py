@@ -51,15 +51,23 @@ class TaskModel(tf.Module):
         """Computes the head's predictions for a batch.
 
         Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T].
+            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
+                or of rows that are C choices [B, C, T], each of which is a row
+                for BERT and for the head.
             context: of this forward pass.
 
         Returns:
-            The head's outputs [B, ...] by name.
+            The head's outputs by name, [B, ...], or [B C, ...] of choices.
         """
-        output = self.bert(
-            features["input_ids"], features["segment_ids"], context
-        )
+        ids, segments = features["input_ids"], features["segment_ids"]
+        if ids.shape.rank == 3:
+            length = ids.shape[2] or tf.shape(ids)[2]
+            ids, segments, mask = (
+                tf.reshape(x, [-1, length])
+                for x in (ids, segments, context.input_mask)
+            )
+            context = dataclasses.replace(context, input_mask=mask)
+        output = self.bert(ids, segments, context)
         found = self.head(self.bert, output.sequence_output, context)
         return found if context.training else self.head.select(found)
 

@@ -14,13 +14,7 @@ from methods import parsing
 from methods.base import ALL_LAYERS, TuningMethod
 from modeling import BertConfig
 from tasks.head_shape import POOLED, SPANS, HeadShape
-from tasks.restored import (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    QUESTIONS,
-    REGRESSION,
-    kind_of,
-)
+from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION, kind_of
 from weights import run_record
 from weights.adapter_artifact import Artifact
 
@@ -314,7 +308,7 @@ def head_of(artifact: Artifact) -> Head:
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
-    if kind == MULTI_LABEL:
+    if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
         raise UserError(
             f"{source} is of the kind {kind}, whose heads cannot be written "
             "for other programs yet"

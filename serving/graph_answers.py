@@ -180,7 +180,7 @@ class GraphAnswers(tf.Module):
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
         # Of labels each of which stands by itself.
-        alone = tf.where(is_label, tf.sigmoid(logits), 0.0)
+        alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
         is_top = tf.equal(logits, top) & is_label
         logits = tf.where(is_label, logits - top, -np.inf)
@@ -201,7 +201,10 @@ class GraphAnswers(tf.Module):
             self._join(asked, labels, alone),
             tf.gather(labels, best, batch_dims=1)[:, 0],
         )
-        probability = tf.where(has_sets, 0.0, tf.reduce_max(scores, axis=1))
+        probability = tf.reduce_max(scores, axis=1)
+        probability = tf.where(
+            has_sets, tf.zeros_like(probability), probability
+        )
         scores = tf.where(has_sets[:, tf.newaxis], alone, scores)
         return {
             "label": label,

@@ -17,7 +17,7 @@ from tokenization import FullTokenizer
 from weights import adapter_artifact, pretrained
 from weights.base import choose_initial_values
 
-# The texts of a row, one or a pair.
+# The texts of a row: one, a pair, or a question's with its choices.
 Row = Tuple[str, ...]
 
 
@@ -173,7 +173,8 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
     """Compares a row with what a task reads.
 
     Raises:
-        UserError: it has more or fewer texts, or one that is none.
+        UserError: it has more or fewer texts, one that is none, or one that
+            the task does not take.
     """
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
@@ -194,3 +195,4 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
             raise UserError(
                 f"{where}: the text holds half a character ({error.reason})"
             ) from error
+    loaded.task.check_texts(row, where)

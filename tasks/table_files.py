@@ -16,6 +16,7 @@ from typing import (
     Iterator,
     List,
     Optional,
+    Sequence,
     Tuple,
     Union,
 )
@@ -46,6 +47,7 @@ class Layout:
         row_id: column of what names a row, or None.
         skips_short_rows: whether rows with too few columns are passed over,
             as QQP's published files need it.
+        choices: columns of further texts, as the choices of a question.
         label_separator: what stands between the labels of a cell, for which a
             JSON object must hold a list; None where a row has one label.
     """
@@ -56,22 +58,42 @@ class Layout:
     header: bool = True
     row_id: Optional[Column] = None
     skips_short_rows: bool = False
+    choices: Tuple[Column, ...] = ()
     label_separator: Optional[str] = None
 
     @property
     def columns(self) -> Dict[str, Column]:
-        """The columns that it has, by the name of their field in `Rows`."""
+        """The columns that it has, by the name of their field in `Rows`.
+
+        Those of `choices` by their numbers, as `choice_0`.
+        """
         columns = {
-            name: getattr(self, name)
-            for name in ("text_a", "text_b", "label", "row_id")
+            "text_a": self.text_a,
+            "text_b": self.text_b,
+            **dict(zip(self.choice_names, self.choices)),
+            "label": self.label,
+            "row_id": self.row_id,
         }
         return {
             n: column for n, column in columns.items() if column is not None
         }
 
+    @property
+    def choice_names(self) -> List[str]:
+        """The names of `choices` in `columns`."""
+        return [f"choice_{number}" for number in range(len(self.choices))]
+
+    @classmethod
+    def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
+        """A table of these texts, whose order it keeps; `more` as its own."""
+        text_a, *others = columns
+        return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
+
     def labels_only(self) -> "Layout":
         """The same table, of which only the labels are wanted."""
-        return dataclasses.replace(self, text_a=None, text_b=None, row_id=None)
+        return dataclasses.replace(
+            self, text_a=None, text_b=None, row_id=None, choices=()
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +109,7 @@ class Rows:
         text_b: the second texts, or None where there are none.
         label: the labels, as the file has them, or None.
         row_id: what names the rows, or None.
+        choices: the texts of each column of `Layout.choices`; may be dropped.
     """
 
     path: str
@@ -95,6 +118,7 @@ class Rows:
     text_b: Optional[List[str]] = None
     label: Optional[List[str]] = None
     row_id: Optional[List[str]] = None
+    choices: Tuple[List[str], ...] = ()
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -109,6 +133,10 @@ class Rows:
         return dataclasses.replace(
             self,
             lines=self.lines[chosen],
+            choices=tuple(
+                list(itertools.compress(texts, chosen))
+                for texts in self.choices
+            ),
             **{
                 name: list(itertools.compress(getattr(self, name), chosen))
                 for name in ("text_a", "text_b", "label", "row_id")
@@ -155,7 +183,8 @@ def read_rows(path: str, layout: Layout) -> Rows:
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
-    return Rows(path, np.array(lines, np.int64), **columns)
+    choices = tuple(columns.pop(name) for name in layout.choice_names)
+    return Rows(path, np.array(lines, np.int64), **columns, choices=choices)
 
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:

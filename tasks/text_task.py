@@ -188,7 +188,7 @@ class TextTask(Task[Rows]):
         if not self.is_complete:
             task = self.complete(rows.get("train") or self._labels(data_dir))
         for split in splits:
-            task.check_labels(rows[split])
+            task.check_rows(rows[split])
         return task, {split: rows[split] for split in splits}
 
     def _labels(self, data_dir: str) -> Rows:
@@ -201,8 +201,8 @@ class TextTask(Task[Rows]):
         path = find_table(data_dir, "train")
         return read_rows(path, self.labelled.labels_only())
 
-    def check_labels(self, rows: Rows) -> None:
-        """Checks the labels of rows, if they have any.
+    def check_rows(self, rows: Rows) -> None:
+        """Checks rows: their labels, if they have any.
 
         Raises:
             UserError: as `check_label`.
@@ -255,7 +255,9 @@ class TextTask(Task[Rows]):
 
     def keep(self, rows: Rows):
         """What names the rows in the predictions."""
-        return dataclasses.replace(rows, text_a=None, text_b=None, label=None)
+        return dataclasses.replace(
+            rows, text_a=None, text_b=None, label=None, choices=()
+        )
 
     def write_predictions(
         self,
