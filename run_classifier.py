@@ -45,6 +45,15 @@ def define_flags() -> None:
     run_flags.define_flags()
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
+    define_task_flags()
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "Longest input in tokens; more is cut off."
+    )
+    flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
+
+
+def define_task_flags() -> None:
+    """Defines the flags of which task it is, and where its data."""
     flags.DEFINE_string(
         "data_dir", None, "Folder with train, dev, ... as .tsv, .csv or .jsonl."
     )
@@ -53,10 +62,6 @@ def define_flags() -> None:
         None,
         f"The task: {', '.join(TASKS)}, or custom for your own files.",
     )
-    flags.DEFINE_integer(
-        "max_seq_length", 128, "Longest input in tokens; more is cut off."
-    )
-    flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
     flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
     flags.DEFINE_string(
         "text_b_column", None, "custom: the second text's column, for pairs."

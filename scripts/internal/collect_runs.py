@@ -65,6 +65,7 @@ RUN = {
     "training.epochs": float,
     "training.seed": int,
     "training.data": str,
+    "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
 COST = {
@@ -92,6 +93,7 @@ class Run:
             task can be compared if these are equal.
         conditions: the schedule and whatever else its training depends on
             but the seed, as text.
+        examples: rows of the training set; None of those that do not say.
         cost: what `cost.json` says; None if there is none, or the training
             was resumed, so that it does not tell all.
     """
@@ -107,6 +109,7 @@ class Run:
     bert: int
     data: Dict[str, str]
     conditions: str
+    examples: Optional[int]
     cost: Optional[Dict[str, float]]
 
 
@@ -161,12 +164,12 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     shapes = modeling.list_variables(run_record.bert_config(run, str(path)))
     return Run(
         folder=folder,
-        task=_task_name(run, results),
+        task=task_name_of(run, results),
         method=parsing.parse(run["method"]),
         rate=training["learning_rate"],
         epochs=training["epochs"],
         seed=training["seed"],
-        scores=_scores(run["task"]["name"], results),
+        scores=scores_of(run["task"]["name"], results),
         kept=kept,
         bert=sum(map(math.prod, shapes.values())),
         data={
@@ -179,12 +182,18 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
             {k: v for k, v in training.items() if k != "seed"},
             sort_keys=True,
         ),
+        examples=training.get("examples"),
         cost=_read_cost(folder),
     )
 
 
-def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
-    """The name under which a run is compared with others."""
+def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
+    """The name under which a run is compared with others.
+
+    Args:
+        run: its description, of which the task and the data's name are read.
+        results: its scores.
+    """
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
@@ -194,7 +203,7 @@ def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
     return f"{own} (custom)" if own.lower() in (*TASKS, *SQUAD) else own
 
 
-def _scores(task: str, results: Dict[str, Any]) -> Dict[str, float]:
+def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
     return {
         name[len("eval_") :]: value
