@@ -176,7 +176,8 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     local = 16 // CORES
     # `row` and the labels; tokens, mask and segments.
     rows = 1 + len(make_rows(task).labels)
-    assert sorted(shapes[0]) == [[local]] * rows + [[local, LENGTH]] * 3
+    tokens = [local, *make_rows(task).row_shape, LENGTH]
+    assert sorted(shapes[0]) == [[local]] * rows + [tokens] * 3
 
 
 def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):

@@ -9,10 +9,13 @@ import pytest
 import tensorflow as tf
 from conftest import SENTENCES, own_lines, run_process
 from task_files import PROPERTY, read, refusal
+from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
+from tiny_model import TinyModel
 
 import input_pipeline
 from input_pipeline import Choices, Features, make_batch
+from methods.parsing import parse
 from serving.frozen_bert import FrozenBert
 from serving.loaded_task import load_task
 from serving.predictor import Predictor
@@ -308,6 +311,16 @@ def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     np.testing.assert_allclose(
         found, -np.log(shares[[0, 1], labels]), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_every_method_computes_choices_as_rows(tiny_config, text):
+    tiny = TinyModel(tiny_config, parse(text))
+    expected = tiny.logits()
+    rows = dict(tiny.features)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        tiny.features[name] = tf.reshape(rows[name], [2, 2, 9])
+    np.testing.assert_allclose(tiny.logits(), expected, atol=1e-6)
 
 
 # Results
