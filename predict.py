@@ -143,7 +143,10 @@ def main() -> None:
         write(answer_lines(predictor, row_stream.chunks(rows)))
         progress.close()
         return
-    rows = row_stream.pipe_rows(sys.stdin.buffer, columns)
+    # Not `sys.stdin` itself: Python closes that at its end, and would wait for
+    # the thread that reads ahead.
+    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+    rows = row_stream.pipe_rows(stdin, columns)
     grouped: Callable = row_stream.chunks
     if row_stream.is_piped():
         grouped = row_stream.chunks_at_once

@@ -1,13 +1,15 @@
 """Which of some texts goes with a text."""
 
 import json
+import subprocess
+import sys
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SENTENCES, own_lines, run_process
+from conftest import ROOT, SENTENCES, own_lines, run_process
 from task_files import PROPERTY, read, refusal
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
@@ -502,3 +504,29 @@ def test_an_empty_choice_ends_a_run_in_one_line(tiny_flags, tmp_path):
         f"{tmp_path / 'val.jsonl'}:9: the choice 'choice1' is empty"
     )
     assert not tiny_flags["output_dir"].exists()
+
+
+def test_an_empty_choice_from_an_open_pipe_ends_the_program_in_one_line(
+    folders, tiny_bert
+):
+    row = {"premise": "a", "question": "cause", "choice1": "", "choice2": "b"}
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "predict.py",
+            f"--init_checkpoint={tiny_bert}",
+            f"--adapter={folders['one'][0]}",
+        ],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(json.dumps(row) + "\n")
+        process.stdin.flush()
+        # More may come, so that the program is reading when it ends.
+        assert process.wait(60) == 1
+        assert not process.stdout.read()
+        last = own_lines(process.stderr.read())[-1]
+    assert last == "error: stdin:1: the choice 'choice1' is empty"
