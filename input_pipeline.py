@@ -125,6 +125,49 @@ class Features:
         """int64 [rows], tokens of each row."""
         return np.diff(self.starts)
 
+    @property
+    def row_shape(self) -> Tuple[int, ...]:
+        """Of how many sequences of tokens a row of a batch is: of one."""
+        return ()
+
+    def sequences(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [B, *row_shape], which sequences some rows, int64 [B], are."""
+        return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(Features):
+    """Rows each of which is several sequences, of which one is to be chosen.
+
+    In batches of training they stay together. `unlabelled` gives the sequences
+    as rows of their own, for predictions compare nothing.
+
+    Attributes:
+        tokens, segments: of all sequences, a row's one after the other.
+        starts: int64 [rows * choices + 1], where each sequence begins.
+        choices: sequences of a row.
+    """
+
+    choices: int = 2
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return (len(self.starts) - 1) // self.choices
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows], tokens of each row's longest sequence."""
+        return np.diff(self.starts).reshape(-1, self.choices).max(axis=1)
+
+    @property
+    def row_shape(self) -> Tuple[int, ...]:
+        """As many as there are choices."""
+        return (self.choices,)
+
+    def sequences(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [B, choices], the sequences of some rows, int64 [B]."""
+        return rows[:, np.newaxis] * self.choices + np.arange(self.choices)
+
 
 def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     """Whole batches in `epochs` passes over the rows, at least one.
@@ -214,7 +257,8 @@ def make_batch(
         step: of the training, from 0; None in prediction.
 
     Returns:
-        `input_ids`, `input_mask`, `segment_ids` int32 [B, T]; `row` int32
+        `input_ids`, `input_mask`, `segment_ids` int32 [B, T], or of C
+        `Choices` [B, C, T]; `row` int32
         [B], places within the batch; the labels' rows. Where tokens have
         labels, `token_labels` int32 [B, T], and `token_weights` float32 [B],
         what a labelled token weighs in its row's loss: rows of the batch / its
@@ -222,13 +266,14 @@ def make_batch(
         gradient, is the mean over the labelled tokens of the whole batch.
         Whatever `Features.finish` adds.
     """
-    starts = features.starts[rows]
-    lengths = features.starts[rows + 1] - starts
+    sequences = features.sequences(rows)
+    starts = features.starts[sequences]
+    lengths = features.starts[sequences + 1] - starts
     if length is None:
         length = int(lengths.max())
     places = np.arange(length)
-    mask = places < lengths[:, np.newaxis]
-    sources = (starts[:, np.newaxis] + places)[mask]
+    mask = places < lengths[..., np.newaxis]
+    sources = (starts[..., np.newaxis] + places)[mask]
     batch = {"input_mask": mask.astype(np.int32)}
     for name, values in (
         ("input_ids", features.tokens),
@@ -338,7 +383,7 @@ def batch_signature(
         batch_size: static number of rows, or None.
     """
     signature = {
-        name: tf.TensorSpec([batch_size, length], tf.int32)
+        name: tf.TensorSpec([batch_size, *features.row_shape, length], tf.int32)
         for name in ("input_ids", "input_mask", "segment_ids")
     }
     signature["row"] = tf.TensorSpec([batch_size], tf.int32)

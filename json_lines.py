@@ -46,14 +46,23 @@ def text_at(values: Mapping[str, Any], name: str) -> str:
     Raises:
         ValueError: nothing, or neither a text nor a number.
     """
+    return _as_text(name, _value_at(values, name))
+
+
+def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
+    """The list that an object has under a key, as texts.
+
+    Raises:
+        ValueError: nothing, or no list, or something in it is neither a text
+            nor a number.
+    """
     value = _value_at(values, name)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, (str, int, float)) or value in INFINITE:
+    if not isinstance(value, list):
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+            f"{name!r} is {json.dumps(value)[:80]}, expected a list of labels, "
+            'as ["a", "b"]'
         )
-    return _check(name, str(value))
+    return [_as_text(name, label) for label in value]
 
 
 def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
@@ -76,6 +85,17 @@ def _value_at(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
         raise ValueError(f"no key {name!r}, found {', '.join(values)[:200]}")
     return values[name]
+
+
+def _as_text(name: str, value: Any) -> str:
+    """A text, a number, `true` or `false` as a cell of a table has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (str, int, float)) or value in INFINITE:
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+        )
+    return _check(name, str(value))
 
 
 def _check(name: str, text: str) -> str:

@@ -1,12 +1,13 @@
 """Scores from predictions: plain functions of numpy arrays.
 
 Each of `METRICS` takes (labels, predictions), both [N], and returns a float
-under the name that tasks and result files use. Those of question answering are
-in `tasks/squad_scores.py`. SciPy and scikit-learn are loaded by those who need
-them: that takes as long as several steps of training.
+under the name that tasks and result files use. Each of `LABEL_SET_METRICS`
+takes both as bool [N, C]: which labels a row has. Those of question answering
+are in `tasks/squad_scores.py`. SciPy and scikit-learn are loaded by those who
+need them: that takes as long as several steps of training.
 """
 
-from typing import Callable, Dict
+from typing import Callable, Dict, Tuple
 
 import numpy as np
 
@@ -78,6 +79,76 @@ METRICS: Dict[str, Metric] = {
     "pearson": pearson,
     "spearman": spearman,
 }
+
+
+def label_scores(
+    labels: np.ndarray, predictions: np.ndarray
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Precision, recall and F1 of each label; 0 where they are undefined.
+
+    Args:
+        labels: bool [N, C], which labels a row has.
+        predictions: bool [N, C].
+
+    Returns:
+        float64 [C], 0 to 1, each of the three.
+    """
+    right = np.sum(labels & predictions, axis=0)
+    wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
+    return (
+        right / np.maximum(given, 1),
+        right / np.maximum(wanted, 1),
+        2 * right / np.maximum(wanted + given, 1),
+    )
+
+
+def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 of all labels of all rows together, 0 to 1; 0 where undefined."""
+    flat = labels.reshape(-1, 1), predictions.reshape(-1, 1)
+    return float(label_scores(*flat)[2][0])
+
+
+def label_macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean of each label's F1, 0 to 1, over the labels that rows have.
+
+    0 where no row has any.
+    """
+    is_there = labels.any(axis=0)
+    scores = label_scores(labels, predictions)[2][is_there]
+    return float(scores.mean()) if len(scores) else 0.0
+
+
+def subset_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Share of rows all of whose labels are right, 0 to 1."""
+    return float(np.mean(np.all(labels == predictions, axis=1)))
+
+
+LABEL_SET_METRICS: Dict[str, Metric] = {
+    "micro_f1": micro_f1,
+    "macro_f1": label_macro_f1,
+    "subset_accuracy": subset_accuracy,
+}
+
+
+def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Negative log probability of each label's presence or absence, in nats.
+
+    Args:
+        logits: float32 [N, C].
+        labels: bool [N, C].
+
+    Returns:
+        float64 [N, C].
+    """
+    logits = logits.astype(np.float64)
+    return np.logaddexp(0, np.where(labels, -logits, logits))
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Probabilities, float64 [N, C], of float32 logits [N, C]."""
+    # Of great negative logits the right limit, 0.
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -72,7 +72,8 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
                 "serves both, or ask them one after the other"
             )
     own = first[1].task.columns
-    return [named] if named else [own, TEXT_COLUMNS[: len(own)]]
+    usual = [TEXT_COLUMNS[: len(own)]] if len(own) <= len(TEXT_COLUMNS) else []
+    return [named] if named else [own, *usual]
 
 
 def answer_lines(
@@ -146,7 +147,10 @@ def main() -> None:
         write(answer_lines(predictor, row_stream.chunks(rows)))
         progress.close()
         return
-    rows = row_stream.pipe_rows(sys.stdin.buffer, columns, takes_tokens)
+    # Not `sys.stdin` itself: Python closes that at its end, and would wait for
+    # the thread that reads ahead.
+    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+    rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
     grouped: Callable = row_stream.chunks
     if row_stream.is_piped():
         grouped = row_stream.chunks_at_once

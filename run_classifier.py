@@ -18,6 +18,8 @@ from runs.setup import describe_parameters
 from tasks import TASKS, get_task
 from tasks.base import Task
 from tasks.custom import custom_task
+from tasks.label_sets import SEPARATOR
+from tasks.multi_label import THRESHOLD
 from tasks.text_classification import weigh_classes
 
 FLAGS = flags.FLAGS
@@ -32,6 +34,10 @@ CUSTOM_FLAGS = (
     "dev_share",
     "split_seed",
     "regression",
+    "multi_label",
+    "label_separator",
+    "label_threshold",
+    "choice_columns",
 )
 
 
@@ -40,6 +46,15 @@ def define_flags() -> None:
     run_flags.define_flags()
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
+    define_task_flags()
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "Longest input in tokens; more is cut off."
+    )
+    flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
+
+
+def define_task_flags() -> None:
+    """Defines the flags of which task it is, and where its data."""
     flags.DEFINE_string(
         "data_dir", None, "Folder with train, dev, ... as .tsv, .csv or .jsonl."
     )
@@ -48,10 +63,6 @@ def define_flags() -> None:
         None,
         f"The task: {', '.join(TASKS)}, or custom for your own files.",
     )
-    flags.DEFINE_integer(
-        "max_seq_length", 128, "Longest input in tokens; more is cut off."
-    )
-    flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
     flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
     flags.DEFINE_string(
         "text_b_column", None, "custom: the second text's column, for pairs."
@@ -87,6 +98,30 @@ def define_flags() -> None:
         "Weights of the labels' losses in training: balanced, so that rare "
         'labels count as much as common ones, or as {"spam": 2.5} with 1 for '
         "all others.",
+    )
+    flags.DEFINE_bool(
+        "multi_label",
+        False,
+        "custom: rows have any number of labels: in .tsv and .csv files a cell "
+        "with --label_separator between them, in .jsonl files a list.",
+    )
+    flags.DEFINE_string(
+        "label_separator",
+        None,
+        "custom, --multi_label: what stands between labels, a single "
+        f"character; default: {SEPARATOR}.",
+    )
+    flags.DEFINE_float(
+        "label_threshold",
+        None,
+        "custom, --multi_label: the probability from which on a row is given a "
+        f"label; default: {THRESHOLD}.",
+    )
+    flags.DEFINE_list(
+        "choice_columns",
+        [],
+        "custom: columns of choices, as a,b,c; the label is the right one's "
+        "number from 0, or its column.",
     )
 
 

@@ -52,15 +52,22 @@ class TaskModel(tf.Module):
 
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                and what the head reads beside.
+                and what the head reads beside; or of rows that are C choices
+                [B, C, T], each of which is a row for BERT and for the head.
             context: of this forward pass.
 
         Returns:
-            The head's outputs [B, ...] by name.
+            The head's outputs by name, [B, ...], or [B C, ...] of choices.
         """
-        output = self.bert(
-            features["input_ids"], features["segment_ids"], context
-        )
+        ids, segments = features["input_ids"], features["segment_ids"]
+        if ids.shape.rank == 3:
+            length = ids.shape[2] or tf.shape(ids)[2]
+            ids, segments, mask = (
+                tf.reshape(x, [-1, length])
+                for x in (ids, segments, context.input_mask)
+            )
+            context = dataclasses.replace(context, input_mask=mask)
+        output = self.bert(ids, segments, context)
         found = self.head(
             self.bert,
             output.sequence_output,

@@ -307,15 +307,16 @@ def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
     Raises:
-        UserError: its description cannot be read.
+        UserError: its description cannot be read, or the head is of a kind
+            that is not written for other programs.
     """
     task, read = artifact.config["task"], artifact.weights.read
     source = artifact.weights.source
     kind = kind_of(task)
     if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
         raise UserError(
-            f"{source} was trained on the task {task['name']}, whose head "
-            "cannot be written for another program"
+            f"{source} is of the kind {kind}, whose heads cannot be written "
+            "for other programs yet"
         )
     questions = kind == QUESTIONS
     scope = "cls/squad/" if questions else ""
@@ -362,7 +363,7 @@ def exported(artifact: Artifact, name: str) -> Exported:
     """One of this project's adapters, read.
 
     Raises:
-        UserError: its description cannot be read.
+        UserError: as `head_of`.
     """
     config, source = artifact.config, artifact.weights.source
     return Exported(

@@ -7,7 +7,7 @@ the best mean score over seeds is chosen, on the dev set, and shown with its
 standard error. Writes into OUT, each as .md, .tex and .csv:
 
     glue      Table 1: GLUE, with total and trained parameters
-    other     Table 2: every other task: the user's own, and tagging
+    other     Table 2: every other task, and without BERT
     squad     question answering (section 3.5)
     methods   every method with its size that was run on every task but SQuAD:
               scores, parameters, cost
@@ -32,6 +32,7 @@ from tensorboard.plugins.hparams import api as hparams
 
 import command_line
 import files
+from scripts.internal.baselines import Baseline, find_baselines
 from scripts.internal.collect_runs import (
     GLUE,
     GLUE_COLUMNS,
@@ -53,6 +54,7 @@ from scripts.internal.collect_runs import (
 from scripts.internal.result_folder import replace_results
 
 NONE = "-"
+NO_BERT = "no BERT"
 CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
 MEAN = "mean ± standard error (seeds)"
 
@@ -148,10 +150,35 @@ def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
     return f"{shared + sum(shares):.2f}×", f"{100 * mean:.2f}%"
 
 
+def show_baseline(baseline: Optional[Baseline], score: str) -> str:
+    """A score without BERT."""
+    if baseline is None or score not in baseline.scores:
+        return NONE
+    return f"{baseline.scores[score]:.1f}"
+
+
+def mean_of_baselines(
+    baselines: Dict[str, Baseline], scores: Sequence[Tuple[str, str]]
+) -> str:
+    """The mean over (task, score), if all have a baseline."""
+    found = [
+        baselines[task].scores[score]
+        for task, score in scores
+        if task in baselines
+    ]
+    if not found or len(found) < len(scores):
+        return NONE
+    return f"{sum(found) / len(found):.1f}"
+
+
 def glue_table(
-    by_task: Dict[str, List[SeedGroup]], fixed_size: int
+    by_task: Dict[str, List[SeedGroup]],
+    fixed_size: int,
+    baselines: Dict[str, Baseline],
 ) -> Optional[Table]:
     """Table 1: a row for each kind of tuning; None without GLUE.
+
+    Of baselines there is a row if there are any.
 
     Raises:
         UserError: the tasks' runs are of different BERTs.
@@ -184,6 +211,16 @@ def glue_table(
         if task != OMITTED and all(task in row for row in rows.values())
     ]
     cells = []
+    if any(task in baselines for task in tasks):
+        cells.append(
+            (
+                NO_BERT,
+                NONE,
+                NONE,
+                *(show_baseline(baselines.get(t), s) for _, t, s in columns),
+                mean_of_baselines(baselines, shared),
+            )
+        )
     for name, chosen in rows.items():
         means = [chosen[task].mean(score) for task, score in shared]
         cells.append(
@@ -203,8 +240,12 @@ def glue_table(
     )
 
 
-def other_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
+def other_table(
+    by_task: Dict[str, List[SeedGroup]], baselines: Dict[str, Baseline]
+) -> Optional[Table]:
     """Table 2: a row for each other task; None without one.
+
+    Of baselines there is a column if there are any.
 
     Raises:
         UserError: the tasks' runs are of different BERTs.
@@ -238,11 +279,14 @@ def other_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
             cells = [f"{sum(means) / len(means):.1f}", *parameters(seed_groups)]
         for end, cell in zip(ends, cells):
             end.append(cell)
-    return Table(
-        f"Other tasks, {CHOSEN}; {MEAN}",
-        ("", *map(title_of, names)),
-        (*rows, *map(tuple, ends)),
-    )
+    header = ("", *map(title_of, names))
+    rows += [tuple(end) for end in ends]
+    if any(task in baselines for task in tasks):
+        header = (header[0], NO_BERT, *header[1:])
+        own = [show_baseline(baselines.get(t), scores[t]) for t in tasks]
+        own += [mean_of_baselines(baselines, list(scores.items())), NONE, NONE]
+        rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, own)]
+    return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
 
 
 def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
@@ -422,10 +466,11 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
     """
     runs = find_runs(folders)
     by_task = group_by_task(runs)
+    baselines = find_baselines(folders, runs)
     contents = {}
     tables = {
-        "glue": glue_table(by_task, fixed_size),
-        "other": other_table(by_task),
+        "glue": glue_table(by_task, fixed_size, baselines),
+        "other": other_table(by_task, baselines),
         "squad": squad_table(by_task),
         "methods": methods_table(by_task),
     }

@@ -46,7 +46,7 @@ class Group:
 
         Args:
             loaded: the task.
-            outputs: its head's, [rows of the features, ...].
+            outputs: its head's, [rows of the unlabelled features, ...].
 
         Raises:
             UserError: some of them are no numbers.
@@ -86,13 +86,19 @@ def compute(
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
     found = _compute_mixed(
         tables,
-        [(g.features, [t for t in g.tasks if id(t) in mixed]) for g in groups],
+        [
+            (
+                g.features.unlabelled(),
+                [t for t in g.tasks if id(t) in mixed],
+            )
+            for g in groups
+        ],
         batch_size,
     )
     return [
         next(found)
         if id(loaded) in mixed
-        else _compute_alone(loaded, group.features, batch_size)
+        else _compute_alone(loaded, group.features.unlabelled(), batch_size)
         for group in groups
         for loaded in group.tasks
     ]

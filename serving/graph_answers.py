@@ -14,17 +14,27 @@ from serving.graph_spans import SpanRules, cut_out
 from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.text_windows import Rows, Windows
-from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+from tasks.label_sets import SEPARATOR
+from tasks.multi_label import MultiLabel
+from tasks.restored import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+)
 from tasks.squad import Squad
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
 
-# What `Task` class gives what.
+# What `Task` class gives what; the first that a task is of counts.
 KINDS = {
+    MultiLabel: MULTI_LABEL,
     TextClassification: CLASSIFICATION,
     TextRegression: REGRESSION,
     Squad: QUESTIONS,
 }
+# More bytes than a text has.
+LONGEST = 2**31 - 1
 Fields = Dict[str, tf.Tensor]
 # Of a window and of one more, each kind of head's, by name.
 Outputs = Mapping[str, tf.Tensor]
@@ -77,6 +87,7 @@ class GraphAnswers(tf.Module):
         """
         kinds = list(map(kind_of, tasks))
         self._kind = keep(np.array(kinds))
+        self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
         self._heads = {
             kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
             for kind in KINDS.values()
@@ -84,6 +95,8 @@ class GraphAnswers(tf.Module):
         labels: List[str] = []
         first = np.zeros(len(tasks), np.int32)
         scale = np.tile(np.array([-np.inf, np.inf]), (len(tasks), 1))
+        threshold = np.ones(len(tasks))
+        separators = [SEPARATOR] * len(tasks)
         widest = 0
         for number, loaded in enumerate(tasks):
             task = loaded.task
@@ -91,12 +104,17 @@ class GraphAnswers(tf.Module):
                 first[number] = len(labels)
                 labels += task.labels
                 widest = max(widest, len(task.labels))
+                if isinstance(task, MultiLabel):
+                    threshold[number] = task.threshold
+                    separators[number] = task.separator
             elif isinstance(task, TextRegression) and task.scale:
                 scale[number] = task.scale
         self._widest = widest
         # Whatever is padding reads an empty one.
         self._labels = keep(np.array(labels + [""] * (widest + 1)))
         self._first_label, self._scale = keep(first), keep(scale)
+        self._threshold = keep(threshold)
+        self._separator = keep(np.array(separators))
         counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
         self._label_count = keep(np.array(counts, np.int32))
         questions = [
@@ -119,7 +137,9 @@ class GraphAnswers(tf.Module):
         Returns:
             Of N rows and at most L labels: `kind`, string [N]; `label`,
             string [N], its `probability`, float32 [N], `labels`, string [N,
-            L], their `scores`, float32 [N, L]; `value`, float32 [N];
+            L], their `scores`, float32 [N, L]; of tasks whose rows have sets
+            of labels `label` holds all that a row is given, with the task's
+            separator between them, and `probability` 0; `value`, float32 [N];
             `answer`, string [N], `start` and `end`, int32 [N], `score` and
             `null_score`, float32 [N].
         """
@@ -139,7 +159,7 @@ class GraphAnswers(tf.Module):
     def _classes(self, asked: Question, outputs: Outputs) -> Fields:
         count = asked.rows.count
         logits = tf.fill([count, self._widest], np.float64(-np.inf))
-        for head in self._heads[CLASSIFICATION]:
+        for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
             found, is_mine = self._of_head(asked, outputs, head, "logits")
             missing = self._widest - found.shape[1]
             found = tf.pad(
@@ -159,6 +179,8 @@ class GraphAnswers(tf.Module):
         task = asked.rows.task
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
+        # Of labels each of which stands by itself.
+        alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
         is_top = tf.equal(logits, top) & is_label
         logits = tf.where(is_label, logits - top, -np.inf)
@@ -173,12 +195,49 @@ class GraphAnswers(tf.Module):
         )
         # The first of equal ones.
         best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
+        has_sets = tf.gather(self._has_sets, task)
+        label = tf.where(
+            has_sets,
+            self._join(asked, labels, alone),
+            tf.gather(labels, best, batch_dims=1)[:, 0],
+        )
+        probability = tf.reduce_max(scores, axis=1)
+        probability = tf.where(
+            has_sets, tf.zeros_like(probability), probability
+        )
+        scores = tf.where(has_sets[:, tf.newaxis], alone, scores)
         return {
-            "label": tf.gather(labels, best, batch_dims=1)[:, 0],
-            "probability": tf.cast(tf.reduce_max(scores, axis=1), tf.float32),
+            "label": label,
+            "probability": tf.cast(probability, tf.float32),
             "labels": labels,
             "scores": tf.cast(scores, tf.float32),
         }
+
+    def _join(
+        self, asked: Question, labels: tf.Tensor, scores: tf.Tensor
+    ) -> tf.Tensor:
+        """The labels that rows are given, in one text.
+
+        Args:
+            asked: the rows.
+            labels: string [N, L], "" at the end.
+            scores: float64 [N, L], each label's probability by itself, 0 at
+                the end.
+
+        Returns:
+            string [N].
+        """
+        task = asked.rows.task
+        is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
+        separator = tf.gather(self._separator, task)
+        before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
+        parts = tf.where(is_given, tf.strings.join([before, labels]), "")
+        joined = tf.strings.reduce_join(parts, axis=1)
+        # But for what stands before the first label.
+        start = tf.strings.length(separator)
+        start = tf.minimum(start, tf.strings.length(joined))
+        end = tf.fill(tf.shape(start), LONGEST)
+        return tf.strings.substr(joined, start, end)
 
     def _values(self, asked: Question, outputs: Outputs) -> Fields:
         value = tf.zeros([asked.rows.count], tf.float64)

@@ -19,7 +19,7 @@ from weights.base import choose_initial_values
 
 # A text, or the words of one that is divided already.
 Text = Union[str, Tuple[str, ...]]
-# The texts of a row, one or a pair.
+# The texts of a row: one, a pair, or a question's with its choices.
 Row = Tuple[Text, ...]
 
 
@@ -181,8 +181,8 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
     """Compares a row with what a task reads.
 
     Raises:
-        UserError: it has more or fewer texts, or one that is none, or words
-            where the task reads texts only.
+        UserError: it has more or fewer texts, one that is none or that the
+            task does not take, or words where the task reads texts only.
     """
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
@@ -200,6 +200,7 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
             )
         for part in text if isinstance(text, tuple) else (text,):
             _check_text(part, where)
+    loaded.task.check_texts(row, where)
 
 
 def _check_text(text: Any, where: str) -> None:

@@ -20,6 +20,7 @@ function addRow(...texts) {
 // The answer and how sure it is, as a person reads them.
 function shown(answer) {
   if (answer.kind === "regression") return [answer.value.toFixed(3), ""];
+  if (answer.kind === "multi-label") return [answer.label || "(none)", ""];
   if (answer.kind === "questions") {
     return [answer.answer || "(no answer)", answer.score.toFixed(2)];
   }

@@ -178,11 +178,11 @@ class Predictor:
 
         Returns:
             An answer, a list of answers, or an iterator of answers. Of a
-            classification `label`, `probability` and `scores`; of a regression
-            `value`; of a question `answer`, `start`, `end`, `score` and
-            `null_score`; of words that are tagged `tokens`, `tags` and
-            `entities`. Of a list of names instead of each answer a
-            dictionary of them by name.
+            classification `label`, `probability` and `scores`; of rows with
+            sets of labels `labels` and `scores`; of a regression `value`; of a
+            question `answer`, `start`, `end`, `score` and `null_score`; of
+            words that are tagged `tokens`, `tags` and `entities`. Of a list of
+            names instead of each answer a dictionary of them by name.
 
         Raises:
             UserError: no task has this name, or a row is not as it reads them.

@@ -24,8 +24,6 @@ PlacedRow = Tuple[Row, str]
 Alternatives = Sequence[Sequence[str]]
 # Rows that are answered together, the short with the short.
 CHUNK = 1024
-# Fields of `Layout` for a row's texts.
-FIELDS = ("text_a", "text_b")
 
 
 def file_rows(
@@ -120,7 +118,7 @@ def _rows(
     if not names:
         yield from _unnamed(name, lines, ending, count)
         return
-    layout = Layout(**dict(zip(FIELDS, names)), takes_tokens=takes_tokens)
+    layout = Layout.of_texts(names, takes_tokens=takes_tokens)
     for number, texts in READERS[ending][0](name, lines, layout):
         yield tuple(texts), f"{name}:{number + 1}"
 
@@ -155,7 +153,7 @@ def _unnamed(
     Empty lines at the end are passed over, except where they may be texts.
     """
     if ending == ".csv":
-        layout = Layout(**dict(zip(FIELDS, range(count))), header=False)
+        layout = Layout.of_texts(range(count), header=False)
         cells = READERS[ending][0](name, lines, layout)
     else:
         split = (line.rstrip("\n").rstrip("\r").split("\t") for line in lines)

@@ -3,10 +3,12 @@
 from typing import Dict
 
 from errors import UserError
-from tasks import glue
+from tasks import commonsense, glue
 from tasks.base import Task
 
-TASKS: Dict[str, Task] = {task.name: task for task in glue.GLUE}
+TASKS: Dict[str, Task] = {
+    task.name: task for task in (*glue.GLUE, *commonsense.COMMONSENSE)
+}
 
 
 def get_task(name: str) -> Task:

@@ -200,6 +200,15 @@ class Task(abc.ABC, Generic[RowsType]):
     def reading(self) -> Hashable:
         """What makes features of texts: equal where equal texts make equal."""
 
+    def check_texts(self, texts: Sequence[str], where: str) -> None:
+        """Checks the texts of a row, of which there are as many as are read.
+
+        Raises:
+            UserError: there is one that the task cannot take; the message
+                opens with `where`.
+        """
+        return
+
     @abc.abstractmethod
     def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
         """Rows without labels, of texts that come from no file.

@@ -1,12 +1,18 @@
 """A task over the user's own tables, by column names."""
 
-from typing import Optional, Union
+from typing import Any, Dict, Optional, Sequence, Type
 
+import metrics
 from errors import UserError
+from tasks.label_sets import SEPARATOR, check_separator
+from tasks.multi_label import MultiLabel
+from tasks.multiple_choice import MultipleChoice
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
-from tasks.text_task import TEXT_COLUMNS, HeldOut
+from tasks.text_task import TEXT_COLUMNS, HeldOut, TextTask
+
+MOST_CHOICES = 1000
 
 
 def custom_task(
@@ -18,7 +24,11 @@ def custom_task(
     dev_share: float = 0.0,
     split_seed: int = 1,
     regression: bool = False,
-) -> Union[TextClassification, TextRegression]:
+    multi_label: bool = False,
+    label_separator: Optional[str] = None,
+    label_threshold: Optional[float] = None,
+    choice_columns: Sequence[str] = (),
+) -> TextTask:
     """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
     Args:
@@ -33,14 +43,50 @@ def custom_task(
             file of its own.
         split_seed: of the held-out rows' choice.
         regression: whether labels are numbers to be predicted.
+        multi_label: whether rows have any number of labels.
+        label_separator: what stands between these, a single character;
+            default: `SEPARATOR`.
+        label_threshold: the probability from which on a row is given one, in
+            between 0 and 1; default: `THRESHOLD`.
+        choice_columns: columns of the choices, of which labels name the right
+            one; () where there are none.
 
     Returns:
         A task whose labels are those found in the training file.
 
     Raises:
-        UserError: a column of files without a header is no number, the share
-            is none, or the seed is negative.
+        UserError: a column of files without a header is no number, the share,
+            the separator or the threshold is none, the seed is negative, or
+            arguments contradict each other.
     """
+    kinds = {
+        "--regression": regression,
+        "--multi_label": multi_label,
+        "--choice_columns": choice_columns,
+    }
+    named = [flag for flag, is_named in kinds.items() if is_named]
+    if len(named) > 1:
+        raise UserError(f"{' and '.join(named)} exclude each other")
+    about_sets: Dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("separator", label_separator),
+            ("threshold", label_threshold),
+        )
+        if value is not None
+    }
+    if about_sets and not multi_label:
+        raise UserError(
+            f"--label_{next(iter(about_sets))} is for --multi_label, where "
+            "rows have any number of labels"
+        )
+    if label_separator is not None:
+        check_separator(label_separator)
+    if label_threshold is not None and not 0 < label_threshold < 1:
+        raise UserError(
+            f"--label_threshold is {label_threshold}, expected a probability "
+            "above 0 and below 1"
+        )
     if not 0 <= dev_share < 1:
         raise UserError(
             f"--dev_share is {dev_share}, expected a share from 0 to below 1"
@@ -59,6 +105,8 @@ def custom_task(
             )
         return int(name)
 
+    if choice_columns:
+        _check_choices(choice_columns, header)
     columns = tuple(
         str(name) if header else usual
         for name, usual in zip((text_a_column, text_b_column), TEXT_COLUMNS)
@@ -67,15 +115,59 @@ def custom_task(
     text_a, text_b, label, row_id = map(
         column, (text_a_column, text_b_column, label_column, id_column)
     )
-    make, scores = TextClassification, ("accuracy", "macro_f1")
+    make: Type[TextTask] = TextClassification
+    scores = ("accuracy", "macro_f1")
     if regression:
         make, scores = TextRegression, ("pearson", "spearman")
+    if multi_label:
+        make, scores = MultiLabel, tuple(metrics.LABEL_SET_METRICS)
+    choices = tuple(map(column, choice_columns))
+    if choices:
+        make, scores = MultipleChoice, ("accuracy",)
+        columns += (
+            tuple(choice_columns)
+            if header
+            else tuple(f"choice{number}" for number in range(len(choices)))
+        )
+    separator = about_sets.get("separator", SEPARATOR) if multi_label else None
     return make(
         "custom",
-        labelled=Layout(text_a, text_b, label, header),
-        unlabelled=Layout(text_a, text_b, None, header, row_id),
+        labelled=Layout(
+            text_a,
+            text_b,
+            label,
+            header,
+            choices=choices,
+            label_separator=separator,
+        ),
+        unlabelled=Layout(
+            text_a, text_b, None, header, row_id, choices=choices
+        ),
         columns=columns,
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,
         names_rows=True,
+        **about_sets,
     )
+
+
+def _check_choices(names: Sequence[str], header: bool) -> None:
+    """Checks the columns of choices.
+
+    Raises:
+        UserError: there are too few or too many, two are one, or a name would
+            be a label that means another choice.
+    """
+    if not 2 <= len(names) <= MOST_CHOICES:
+        raise UserError(
+            f"--choice_columns names {len(names)} columns, expected 2 to "
+            f"{MOST_CHOICES}"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--choice_columns names {name!r} twice")
+        if header and name.isdigit():
+            raise UserError(
+                f"--choice_columns names {name!r}, but a label that is a "
+                "number means a choice's number from 0; rename the column"
+            )

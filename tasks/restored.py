@@ -5,7 +5,7 @@ from typing import Any, Dict, Mapping
 from errors import UserError
 from tasks import TASKS
 from tasks.base import Task
-from tasks.custom import custom_task
+from tasks.custom import MOST_CHOICES, custom_task
 from tasks.masked_lm import NAME as MASKED_LM
 from tasks.masked_lm import masked_lm_task
 from tasks.squad import Squad
@@ -19,6 +19,7 @@ CLASSIFICATION, REGRESSION, QUESTIONS = (
     "regression",
     "questions",
 )
+MULTI_LABEL, CHOICE = "multi-label", "multiple choice"
 # As `run_squad.py` has them; those of adapters that do not say.
 SQUAD_SETTINGS: Dict[str, Any] = {
     "doc_stride": 128,
@@ -28,6 +29,8 @@ SQUAD_SETTINGS: Dict[str, Any] = {
     "version_2_with_negative": False,
     "null_score_diff_threshold": 0.0,
 }
+# As `custom_task` takes them, those of tasks whose rows have sets of labels.
+SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
@@ -36,6 +39,10 @@ def kind_of(description: Mapping[str, Any]) -> str:
         return QUESTIONS
     if description["name"] in (TAGGING, MASKED_LM):
         return description["name"]
+    if description.get("multi_label"):
+        return MULTI_LABEL
+    if "choices" in description:
+        return CHOICE
     return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
@@ -93,17 +100,50 @@ def _restore_custom(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
     pairs = bool(description.get("pairs"))
-    columns = settings.get("columns", list(TEXT_COLUMNS[: 1 + pairs]))
+    choices = description.get("choices", 0)
+    if type(choices) is not int or choices < 0 or choices > MOST_CHOICES:
+        raise UserError(
+            f"{source}: task.choices is {choices!r}, expected a number up to "
+            f"{MOST_CHOICES}"
+        )
+    texts = 1 + pairs
+    usual = [*TEXT_COLUMNS[:texts], *map("choice{}".format, range(choices))]
+    columns = settings.get("columns", usual)
     if (
         not isinstance(columns, list)
-        or len(columns) != 1 + pairs
+        or len(columns) != len(usual)
         or not all(isinstance(column, str) for column in columns)
     ):
         raise UserError(
             f"{source}: task_settings.columns is {columns!r}, expected the "
-            f"names of {1 + pairs} columns"
+            f"names of {len(usual)} columns"
         )
+    multi_label = bool(description.get("multi_label"))
+    about_sets = {
+        name: settings[name]
+        for name, expected in SETTINGS_OF_SETS.items()
+        if multi_label and _has(settings, name, expected, source)
+    }
     return custom_task(
-        **dict(zip(("text_a_column", "text_b_column"), columns)),
+        **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
+        choice_columns=columns[texts:],
         regression=bool(description.get("regression")),
+        multi_label=multi_label,
+        **about_sets,
     )
+
+
+def _has(
+    settings: Mapping[str, Any], name: str, expected: type, source: str
+) -> bool:
+    """Whether there is a setting.
+
+    Raises:
+        UserError: it is of another type than expected.
+    """
+    if name in settings and type(settings[name]) is not expected:
+        raise UserError(
+            f"{source}: task_settings.{name} is {settings[name]!r}, expected a "
+            f"{expected.__name__}"
+        )
+    return name in settings

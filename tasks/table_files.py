@@ -14,6 +14,7 @@ from typing import (
     Iterator,
     List,
     Optional,
+    Sequence,
     Tuple,
     TypeVar,
     Union,
@@ -25,6 +26,7 @@ from absl import logging
 import files
 import json_lines
 from errors import UserError
+from tasks.label_sets import join_labels
 
 Column = Union[int, str]
 Found = TypeVar("Found")
@@ -46,6 +48,9 @@ class Layout:
             as QQP's published files need it.
         takes_tokens: whether a JSON object may hold a list of words for a
             text, which becomes a tuple.
+        choices: columns of further texts, as the choices of a question.
+        label_separator: what stands between the labels of a cell, for which a
+            JSON object must hold a list; None where a row has one label.
     """
 
     text_a: Optional[Column]
@@ -55,21 +60,42 @@ class Layout:
     row_id: Optional[Column] = None
     skips_short_rows: bool = False
     takes_tokens: bool = False
+    choices: Tuple[Column, ...] = ()
+    label_separator: Optional[str] = None
 
     @property
     def columns(self) -> Dict[str, Column]:
-        """The columns that it has, by the name of their field in `Rows`."""
+        """The columns that it has, by the name of their field in `Rows`.
+
+        Those of `choices` by their numbers, as `choice_0`.
+        """
         columns = {
-            name: getattr(self, name)
-            for name in ("text_a", "text_b", "label", "row_id")
+            "text_a": self.text_a,
+            "text_b": self.text_b,
+            **dict(zip(self.choice_names, self.choices)),
+            "label": self.label,
+            "row_id": self.row_id,
         }
         return {
             n: column for n, column in columns.items() if column is not None
         }
 
+    @property
+    def choice_names(self) -> List[str]:
+        """The names of `choices` in `columns`."""
+        return [f"choice_{number}" for number in range(len(self.choices))]
+
+    @classmethod
+    def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
+        """A table of these texts, whose order it keeps; `more` as its own."""
+        text_a, *others = columns
+        return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
+
     def labels_only(self) -> "Layout":
         """The same table, of which only the labels are wanted."""
-        return dataclasses.replace(self, text_a=None, text_b=None, row_id=None)
+        return dataclasses.replace(
+            self, text_a=None, text_b=None, row_id=None, choices=()
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +111,7 @@ class Rows:
         text_b: the second texts, or None where there are none.
         label: the labels, as the file has them, or None.
         row_id: what names the rows, or None.
+        choices: the texts of each column of `Layout.choices`; may be dropped.
     """
 
     path: str
@@ -93,6 +120,7 @@ class Rows:
     text_b: Optional[List[str]] = None
     label: Optional[List[str]] = None
     row_id: Optional[List[str]] = None
+    choices: Tuple[List[str], ...] = ()
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -107,6 +135,10 @@ class Rows:
         return dataclasses.replace(
             self,
             lines=self.lines[chosen],
+            choices=tuple(
+                list(itertools.compress(texts, chosen))
+                for texts in self.choices
+            ),
             **{
                 name: list(itertools.compress(getattr(self, name), chosen))
                 for name in ("text_a", "text_b", "label", "row_id")
@@ -153,7 +185,8 @@ def read_rows(path: str, layout: Layout) -> Rows:
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
-    return Rows(path, np.array(lines, np.int64), **columns)
+    choices = tuple(columns.pop(name) for name in layout.choice_names)
+    return Rows(path, np.array(lines, np.int64), **columns, choices=choices)
 
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
@@ -266,32 +299,43 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
 
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
-    columns = list(layout.columns.values())
-    for name in columns:
+    columns = layout.columns
+    for name in columns.values():
         if isinstance(name, int):
             raise UserError(
                 f"{path}:1: JSON Lines have named columns, not a column {name}"
             )
 
-    def cell(value: Dict[str, Any], name: str) -> Union[str, Tuple[str, ...]]:
+    def cell(
+        value: Dict[str, Any], where: str, field: str, name: str
+    ) -> Union[str, Tuple[str, ...]]:
+        if field == "label" and layout.label_separator is not None:
+            labels = json_lines.labels_at(value, name)
+            return join_labels(labels, layout.label_separator, where)
         if layout.takes_tokens and isinstance(value.get(name), list):
             return tuple(json_lines.texts_at(value, name))
         return json_lines.text_at(value, name)
 
     yield from read_objects(
-        path, text, lambda value: [cell(value, name) for name in columns]
+        path,
+        text,
+        lambda value, where: [
+            cell(value, where, *column) for column in columns.items()
+        ],
     )
 
 
 def read_objects(
-    path: str, text: Iterable[str], read: Callable[[Dict[str, Any]], Found]
+    path: str,
+    text: Iterable[str],
+    read: Callable[[Dict[str, Any], str], Found],
 ) -> Iterator[Tuple[int, Found]]:
     """What is read of the JSON objects of lines; empty lines are passed over.
 
     Args:
         path: of the file, for messages.
         text: its lines.
-        read: of an object; its ValueErrors get the line's place.
+        read: of an object and its place; its ValueErrors get the place.
 
     Yields:
         The line's number from 0, and what was read.
@@ -302,10 +346,11 @@ def read_objects(
     for number, line in enumerate(text):
         if not line.strip():
             continue
+        where = f"{path}:{number + 1}"
         try:
-            found = read(json_lines.parse_object(line.rstrip("\n")))
+            found = read(json_lines.parse_object(line.rstrip("\n")), where)
         except ValueError as error:
-            raise UserError(f"{path}:{number + 1}: {error}") from error
+            raise UserError(f"{where}: {error}") from error
         yield number, found
 
 

@@ -295,7 +295,10 @@ def _read_json_lines(
     """An object for each sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
-    def read(value: Dict[str, Any]) -> Tuple[List[str], List[Optional[str]]]:
+    def read(
+        value: Dict[str, Any], where: str
+    ) -> Tuple[List[str], List[Optional[str]]]:
+        del where  # What is wrong is told by a ValueError.
         words = json_lines.texts_at(value, token)
         if not needs_tags:
             return words, [None] * len(words)
@@ -337,7 +340,9 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
     """The file's own objects with these tags."""
     ours = rows.divide(tags)
-    for _, value in read_objects(rows.path, rows.text, lambda value: value):
+    for _, value in read_objects(
+        rows.path, rows.text, lambda value, where: value
+    ):
         changed = {**value, rows.columns.keys[1]: list(next(ours))}
         yield json.dumps(changed, ensure_ascii=False) + "\n"
 

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import json
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -86,11 +86,16 @@ class TextClassification(TextTask):
         weighting: weights of the labels in training by name, of all others 1;
             or `BALANCED`; or None.
         class_weights: what that comes to, in the order of the logits.
+        has_sets: whether a row has any number of labels.
+        least_labels: how many labels there must be.
     """
 
     labels: Optional[Tuple[str, ...]] = None
     weighting: Union[None, str, Mapping[str, float]] = None
     class_weights: Optional[Tuple[float, ...]] = None
+
+    has_sets = False
+    least_labels = 2
 
     def describe(self):
         """The labels, in the logits' order, and what all such tasks tell."""
@@ -114,11 +119,21 @@ class TextClassification(TextTask):
                 f"{train.path}: the column {self.labelled.label!r} holds only "
                 f"the label {found.pop()!r}, expected at least two labels"
             )
+        return self.with_labels(found, train.path)
+
+    def with_labels(
+        self, found: Collection[str], path: str
+    ) -> "TextClassification":
+        """This task with the labels of a file, sorted.
+
+        Raises:
+            UserError: one of them cannot be written into a table.
+        """
         for label in found:
             if "\t" in label or label.splitlines() != [label]:
                 raise UserError(
-                    f"{train.path}: the label {label[:80]!r} holds a tab or a "
-                    "line break; is it the right column?"
+                    f"{path}: the label {label[:80]!r} holds a tab or a line "
+                    "break; is it the right column?"
                 )
         return dataclasses.replace(self, labels=tuple(sorted(found)))
 
@@ -126,8 +141,15 @@ class TextClassification(TextTask):
         """This task, with the labels of a trained head."""
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
-        if not isinstance(labels, list) or len(labels) < 2:
+        if not isinstance(labels, list) or len(labels) < self.least_labels:
             raise UserError(f"{trained}, without labels; not on {self.name}")
+        several = bool(description.get("multi_label"))
+        if several != self.has_sets:
+            raise UserError(
+                f"{trained}, whose rows have "
+                + ("any number of labels" if several else "one label each")
+                + f"; not on {self.name} with --multi_label={self.has_sets}"
+            )
         labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
@@ -224,31 +246,17 @@ class TextClassification(TextTask):
         logits = predictions["logits"]
         chosen = logits.argmax(axis=-1)
         # Slow to load, and of no use to a run that only trains.
-        from sklearn.metrics import (
-            confusion_matrix,
-            precision_recall_fscore_support,
-        )
+        from sklearn.metrics import confusion_matrix
 
-        places = range(len(self.labels))
-        scores = precision_recall_fscore_support(
-            labels, chosen, labels=places, zero_division=0
+        has = np.eye(len(self.labels), dtype=bool)
+        counted = confusion_matrix(
+            labels, chosen, labels=range(len(self.labels))
         )
-        predicted = np.bincount(chosen, minlength=len(self.labels))
-        of_labels = [
-            ("label", "examples", "predicted", "precision", "recall", "f1")
-        ]
-        for label, precision, recall, f1, count, times in zip(
-            self.labels, *scores, predicted
-        ):
-            shares = (f"{x:.4f}" for x in (precision, recall, f1))
-            of_labels.append((label, str(count), str(times), *shares))
         confusion = [("label", *self.labels)]
-        for label, counts in zip(
-            self.labels, confusion_matrix(labels, chosen, labels=places)
-        ):
+        for label, counts in zip(self.labels, counted):
             confusion.append((label, *map(str, counts)))
         tables = {
-            "eval_labels": of_labels,
+            "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,
             "eval_hardest": self._hardest(rows, labels, logits),
         }
@@ -290,6 +298,28 @@ class TextClassification(TextTask):
             )
         return table
 
+    def label_table(
+        self, labels: np.ndarray, chosen: np.ndarray
+    ) -> List[Tuple[str, ...]]:
+        """A table of each label's precision, recall and F1.
+
+        Args:
+            labels: bool [rows, C], which labels a row has.
+            chosen: bool [rows, C], which it was given.
+        """
+        table = [
+            ("label", "examples", "predicted", "precision", "recall", "f1")
+        ]
+        for label, count, times, *scores in zip(
+            self.labels,
+            labels.sum(axis=0),
+            chosen.sum(axis=0),
+            *metrics.label_scores(labels, chosen),
+        ):
+            shown = (f"{score:.4f}" for score in scores)
+            table.append((label, str(count), str(times), *shown))
+        return table
+
     def answer(self, rows, predictions):
         """`label`, its `probability`, and `scores`, those of all labels."""
         probabilities, chosen = self.answers(predictions)
@@ -319,10 +349,10 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
     Raises:
         UserError: the task has no classes, or the text says something else.
     """
-    if not isinstance(task, TextClassification):
+    if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
-            f"--class_weights is for tasks with labels, which {task.name} with "
-            "these flags has not"
+            "--class_weights is for tasks with one label for each row, which "
+            f"{task.name} with these flags has not"
         )
     if text == BALANCED:
         return dataclasses.replace(task, weighting=text)

@@ -207,7 +207,7 @@ class TextTask(Task[Rows]):
         if not self.is_complete:
             task = self.complete(rows.get("train") or self._labels(data_dir))
         for split in splits:
-            task.check_labels(rows[split])
+            task.check_rows(rows[split])
         return task, {split: rows[split] for split in splits}
 
     def _labels(self, data_dir: str) -> Rows:
@@ -220,8 +220,8 @@ class TextTask(Task[Rows]):
         path = find_table(data_dir, "train")
         return read_rows(path, self.labelled.labels_only())
 
-    def check_labels(self, rows: Rows) -> None:
-        """Checks the labels of rows, if they have any.
+    def check_rows(self, rows: Rows) -> None:
+        """Checks rows: their labels, if they have any.
 
         Raises:
             UserError: as `check_label`.
@@ -279,7 +279,9 @@ class TextTask(Task[Rows]):
         """
         if rows.label is not None:
             return rows
-        return dataclasses.replace(rows, text_a=None, text_b=None, label=None)
+        return dataclasses.replace(
+            rows, text_a=None, text_b=None, label=None, choices=()
+        )
 
     def write_predictions(
         self,
@@ -292,25 +294,36 @@ class TextTask(Task[Rows]):
 
         `test_results.tsv`: the head's numbers for each row, no header.
         `test_predictions.tsv`: `index`, `prediction` with a header; for the
-        user's own files `id`, `label` and, of classes, `probability`.
+        user's own files `id` and `named_columns`.
         """
         numbers, answers = self.answers(predictions)
         results = results_path(output_dir, "test_results", suffix)
         write_table(results, (list(map(str, row)) for row in numbers.tolist()))
         table = results_path(output_dir, "test_predictions", suffix)
         names = rows.row_id or list(map(str, range(len(rows))))
-        if not self.names_rows:
-            lines = [("index", "prediction"), *zip(names, answers)]
-        elif numbers.shape[1] == 1:
-            lines = [("id", "label"), *zip(names, answers)]
-        else:
-            sure = map(str, numbers.max(axis=1).tolist())
-            lines = [
-                ("id", "label", "probability"),
-                *zip(names, answers, sure),
-            ]
-        write_table(table, lines)
+        columns = {"index": names, "prediction": answers}
+        if self.names_rows:
+            columns = {"id": names, **self.named_columns(numbers, answers)}
+        write_table(table, [tuple(columns), *zip(*columns.values())])
         return results, table
+
+    def named_columns(
+        self, numbers: np.ndarray, answers: List[str]
+    ) -> Dict[str, List[str]]:
+        """What the user's own files of predictions have beside `id`.
+
+        Args:
+            numbers: of `answers`.
+            answers: the same.
+
+        Returns:
+            Columns [rows] by name.
+        """
+        columns = {"label": answers}
+        if numbers.shape[1] > 1:
+            sure = numbers.max(axis=1).tolist()
+            columns["probability"] = list(map(str, sure))
+        return columns
 
     @abc.abstractmethod
     def answers(

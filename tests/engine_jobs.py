@@ -14,8 +14,9 @@ import modeling
 import optimization
 import task_model
 from engines import Job
-from input_pipeline import NO_LABEL, Features, TrainPlan
+from input_pipeline import NO_LABEL, Choices, Features, TrainPlan
 from methods.parsing import parse
+from tasks.commonsense import COPA
 from tasks.squad import Squad
 from tasks.table_files import Layout
 from tasks.tag_schemes import split_tag
@@ -45,14 +46,17 @@ SQUAD = Squad(
 TAGGING = dataclasses.replace(
     tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))
 )
-TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING)}
+CHOICE = dataclasses.replace(COPA, name="choice")
+TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING, CHOICE)}
 LENGTH = 12
 
 
 def make_rows(task, lengths=None):
     """40 random rows with the task's labels."""
     rng = np.random.default_rng(0)
-    if lengths is None:
+    if task is CHOICE:
+        lengths = rng.integers(3, LENGTH + 1, 2 * 40)
+    elif lengths is None:
         lengths = rng.integers(3, LENGTH + 1, 40)
     rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
     if task is SQUAD:
@@ -70,7 +74,10 @@ def make_rows(task, lengths=None):
         )
     else:
         labels = {"label_ids": rng.integers(0, 2, 40).astype(np.int32)}
-    return Features.from_rows(rows, labels)
+    features = Features.from_rows(rows, labels)
+    if task is CHOICE:
+        return Choices(**vars(features), choices=2)
+    return features
 
 
 def make_job(

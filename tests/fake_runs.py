@@ -31,6 +31,7 @@ class FakeRuns:
         cost=None,
         parent=None,
         kind="custom",
+        examples=10,
     ):
         """Writes a run; `scores` without `eval_`, as the programs do."""
         folder = self.folder / (parent or task) / str(self.count)
@@ -51,6 +52,7 @@ class FakeRuns:
                 "batch_size": batch_size,
                 "steps": 3,
                 "data": data,
+                "examples": examples,
             },
             "parameters": {"trained": 0, "total": 0, "kept": kept},
         }
@@ -60,4 +62,22 @@ class FakeRuns:
         (folder / "eval_results.json").write_text(json.dumps(results))
         if cost:
             (folder / "cost.json").write_text(json.dumps(cost))
+        return folder
+
+    def add_baseline(self, task, scores, examples=10, described=None):
+        """Writes what the program without BERT writes."""
+        folder = self.folder / "no_bert" / str(self.count)
+        self.count += 1
+        folder.mkdir(parents=True)
+        name = task if task in TASKS else "custom"
+        record = {
+            "baseline": "words",
+            "task": described or {"name": name},
+            "data_name": task,
+            "examples": examples,
+        }
+        (folder / "baseline.json").write_text(json.dumps(record))
+        results = {f"eval_{name}": value for name, value in scores.items()}
+        results.update(global_step=0, dev_data={})
+        (folder / "eval_results.json").write_text(json.dumps(results))
         return folder

@@ -19,6 +19,12 @@ QUESTIONS = [(question, context) for context, _, question in TINY_CONTEXTS]
 LABELS = {"name": "custom", "labels": ["x", "y", "z"], "pairs": False}
 PAIR = {"name": "custom", "labels": ["no", "yes"], "pairs": True}
 SCORE = {"name": "custom", "regression": True, "pairs": False}
+SETS = {
+    "name": "custom",
+    "labels": ["a", "b", "c", "d"],
+    "pairs": False,
+    "multi_label": True,
+}
 SQUAD = {"name": "squad"}
 # Of four kinds of methods and heads, in several sizes.
 LIBRARY = {
@@ -26,6 +32,7 @@ LIBRARY = {
     "large": ("houlsby(size=4)", LABELS, TEXTS),
     "pair": ("lora(rank=3, alpha=6.0)", PAIR, PAIRS),
     "score": ("houlsby(size=4)", SCORE, TEXTS),
+    "sets": ("houlsby(size=3)", SETS, TEXTS),
     "whole": ("full", CLASSIFICATION, TEXTS),
     "squad": ("lora(rank=4)", SQUAD, QUESTIONS),
 }
@@ -102,7 +109,7 @@ def test_a_random_mix_of_tasks(load):
         if name.startswith("kind_")
     }
     kinds = {(name.partition("/")[0], count) for name, count in rows.items()}
-    assert sorted(count for _, count in kinds) == [3, 3]
+    assert sorted(count for _, count in kinds) == [3, 4]
     # Values are in memory once, and what asks one task finds them.
     again = predictor("small", TEXTS)
     for answer, one in zip(again, expected):

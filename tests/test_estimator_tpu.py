@@ -178,8 +178,8 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     features = make_rows(task)
     of_tokens = features.token_labels is not None
     rows = 1 + len(features.labels) + of_tokens
-    tokens = 3 + of_tokens
-    assert sorted(shapes[0]) == [[local]] * rows + [[local, LENGTH]] * tokens
+    tokens = [[local, *features.row_shape, LENGTH]] * (3 + of_tokens)
+    assert sorted(shapes[0]) == [[local]] * rows + tokens
 
 
 def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from test_exchange import GOLDEN, config_of_bert, read
 
 import exchange
 from errors import UserError
+from exchange.base import head_of
 
 pytestmark = pytest.mark.newer_stack
 
@@ -337,3 +339,12 @@ def test_half_a_file_is_refused(copied):
 def test_no_adapter_at_all_is_refused(tmp_path):
     with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
         exchange.read(str(tmp_path), config_of_bert())
+
+
+def test_sets_of_labels_are_not_written_for_other_programs():
+    artifact = types.SimpleNamespace(
+        config={"task": {"name": "custom", "multi_label": True}},
+        weights=types.SimpleNamespace(source="a", read=None),
+    )
+    with pytest.raises(UserError, match="a is of the kind multi-label, whose"):
+        head_of(artifact)

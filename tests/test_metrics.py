@@ -145,3 +145,57 @@ def test_cross_entropy_of_extreme_logits_is_finite():
     np.testing.assert_allclose(
         metrics.cross_entropy(logits, np.array([1, 0])), [1000.0, 0.0]
     )
+
+
+# Sets of labels
+
+SETS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]], bool)
+GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        # Two found, two wrongly found, two missed.
+        ("micro_f1", 4 / 8),
+        # 2 of 2 + 2; 2 of 2 + 1; the third label is nowhere right or wanted.
+        ("macro_f1", (2 / 4 + 2 / 3) / 2),
+        ("subset_accuracy", 2 / 4),
+    ],
+)
+def test_scores_of_sets_are_those_counted_by_hand(name, value):
+    score = metrics.LABEL_SET_METRICS[name](SETS, GIVEN)
+    assert isinstance(score, float)
+    assert score == pytest.approx(value, abs=1e-12)
+
+
+@PROPERTY
+@hypothesis.given(
+    hypothesis.extra.numpy.arrays(bool, (7, 3)),
+    hypothesis.extra.numpy.arrays(bool, (7, 3)),
+)
+def test_scores_of_sets_are_scikit_learns(labels, given):
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+    *expected, _ = precision_recall_fscore_support(
+        labels, given, zero_division=0
+    )
+    np.testing.assert_allclose(metrics.label_scores(labels, given), expected)
+    micro = precision_recall_fscore_support(
+        labels, given, average="micro", zero_division=0
+    )
+    assert metrics.micro_f1(labels, given) == pytest.approx(micro[2])
+    assert metrics.subset_accuracy(labels, given) == (
+        accuracy_score(labels, given)
+    )
+
+
+def test_scores_of_sets_without_labels_are_zero():
+    nothing = np.zeros((3, 2), bool)
+    assert metrics.micro_f1(nothing, nothing) == 0
+    assert metrics.label_macro_f1(nothing, nothing) == 0
+
+
+def test_a_sigmoid_of_any_logits():
+    logits = np.array([[-1e30, -1000, 0, 1000]], np.float32)
+    assert metrics.sigmoid(logits).tolist() == [[0, 0, 0.5, 1]]

@@ -98,7 +98,7 @@ def test_there_is_no_mean_over_different_berts(fake):
         with pytest.raises(UserError, match="of different BERTs"):
             table(groups(fake))
     with pytest.raises(UserError, match="of different BERTs"):
-        summarize.glue_table(groups(fake), 64)
+        summarize.glue_table(groups(fake), 64, {})
 
 
 def test_own_tasks_are_named_by_their_data(fake):
@@ -113,9 +113,9 @@ def test_own_tasks_are_named_by_their_data(fake):
         "squad (custom)",
         "rte",
     }
-    rows = cells(summarize.glue_table(found, 64))
+    rows = cells(summarize.glue_table(found, 64, {}))
     assert rows["full fine-tuning"]["RTE (acc.)"] == "70.0"
-    assert len(summarize.other_table(found).rows) == 4 + 3
+    assert len(summarize.other_table(found, {}).rows) == 4 + 3
     assert summarize.squad_table(found) is None
 
 
@@ -180,7 +180,7 @@ def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", {"accuracy": 0.6})
     fake.add("rte", "houlsby(size=64, sites=ffn)", {"accuracy": 0.7})
-    rows = cells(summarize.glue_table(groups(fake), 64))
+    rows = cells(summarize.glue_table(groups(fake), 64, {}))
     assert {name: row["mean"] for name, row in rows.items()} == {
         "adapters, best size": "60.0",
         "adapters, size 64": "60.0",
@@ -191,7 +191,7 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", {"accuracy": 0.6}, kept=10)
     fake.add("wnli", "full", {"accuracy": 0.2}, kept=10)
-    (row,) = cells(summarize.glue_table(groups(fake), 64)).values()
+    (row,) = cells(summarize.glue_table(groups(fake), 64, {})).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
@@ -206,12 +206,12 @@ def test_other_initial_scales_are_not_chosen(fake):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
         fake.add("rte", method, {"accuracy": score})
-    rows = cells(summarize.glue_table(groups(fake), 64))
+    rows = cells(summarize.glue_table(groups(fake), 64, {}))
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
-    rows = cells(summarize.glue_table(groups(fake), 64))
+    rows = cells(summarize.glue_table(groups(fake), 64, {}))
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
@@ -250,7 +250,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
                 seed=seed,
                 kept=bert,
             )
-    table = summarize.glue_table(groups(fake), 64)
+    table = summarize.glue_table(groups(fake), 64, {})
     rows = cells(table)
     assert list(rows) == [
         "full fine-tuning",
@@ -279,7 +279,7 @@ def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
         fake.add(task, "houlsby(size=8)", {"accuracy": adapters}, kept=100)
         fake.add(task, "full", {"accuracy": full}, kept=bert)
     fake.add("spam", "top_layers(k=1)", {"accuracy": 0.9}, kept=1000)
-    table = summarize.other_table(groups(fake))
+    table = summarize.other_table(groups(fake), {})
     assert table.header[1:] == (
         "full fine-tuning",
         "adapters, best size",

@@ -97,12 +97,16 @@ def as_answer(fields):
         return value.decode() if isinstance(value, bytes) else value
 
     kind = text(fields["kind"])
+    scores = {
+        text(label): float(score)
+        for label, score in zip(fields["labels"], fields["scores"])
+        if label
+    }
+    if kind == "multi-label":
+        assert fields["probability"] == 0
+        label = text(fields["label"])
+        return {"labels": label.split("|") if label else [], "scores": scores}
     if kind == "classification":
-        scores = {
-            text(label): float(score)
-            for label, score in zip(fields["labels"], fields["scores"])
-            if label
-        }
         return {
             "label": text(fields["label"]),
             "probability": float(fields["probability"]),

@@ -21,11 +21,19 @@ import command_line
 import files
 from errors import UserError
 from methods import parsing
-from tasks.restored import TAGGING
+from tasks.restored import (
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+    kind_of,
+)
 from weights import adapter_artifact, run_record
 
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
+# By which tasks of a kind are drawn; others by accuracy.
+SCORES = {REGRESSION: "pearson", MULTI_LABEL: "micro_f1", QUESTIONS: "f1"}
 ABOUT_FILE = "ablation.json"
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
@@ -82,7 +90,8 @@ def main(run: str, output: str) -> List[str]:
         files.prepare_folder(folder)
         adapter_artifact.write(folder, config, ablate(values, first, last))
     task = config["task"]["name"]
-    score = "pearson" if config["task"].get("regression") else "accuracy"
+    # The paper shows CoLA in accuracy, too.
+    score = SCORES.get(kind_of(config["task"]), "accuracy")
     files.write_json(
         about,
         {
@@ -90,8 +99,7 @@ def main(run: str, output: str) -> List[str]:
             if task in ("custom", TAGGING)
             else task,
             "task": task,
-            # The paper shows CoLA in accuracy, too.
-            "score": "f1" if task in ("squad", TAGGING) else score,
+            "score": score,
             "layers": layers,
             "sha256": config["sha256"],
         },

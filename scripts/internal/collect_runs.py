@@ -10,6 +10,7 @@ import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import files
+import metrics
 import modeling
 from errors import UserError
 from methods import parsing
@@ -21,6 +22,7 @@ from weights import run_record
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
 FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
+FRACTIONS |= set(metrics.LABEL_SET_METRICS)
 SQUAD = ("squad", "squad 2.0")
 
 # Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
@@ -65,6 +67,7 @@ RUN = {
     "training.epochs": float,
     "training.seed": int,
     "training.data": str,
+    "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
 COST = {
@@ -93,6 +96,7 @@ class Run:
             task can be compared if these are equal.
         conditions: the schedule and whatever else its training depends on
             but the seed, as text.
+        examples: rows of the training set; None of those that do not say.
         cost: what `cost.json` says; None if there is none, or the training
             was resumed, so that it does not tell all.
     """
@@ -108,6 +112,7 @@ class Run:
     bert: int
     data: Dict[str, str]
     conditions: str
+    examples: Optional[int]
     cost: Optional[Dict[str, float]]
 
 
@@ -162,12 +167,12 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     shapes = modeling.list_variables(run_record.bert_config(run, str(path)))
     return Run(
         folder=folder,
-        task=_task_name(run, results),
+        task=task_name_of(run, results),
         method=parsing.parse(run["method"]),
         rate=training["learning_rate"],
         epochs=training["epochs"],
         seed=training["seed"],
-        scores=_scores(run["task"]["name"], results),
+        scores=scores_of(run["task"]["name"], results),
         kept=kept,
         bert=sum(map(math.prod, shapes.values())),
         data={
@@ -180,12 +185,18 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
             {k: v for k, v in training.items() if k != "seed"},
             sort_keys=True,
         ),
+        examples=training.get("examples"),
         cost=_read_cost(folder),
     )
 
 
-def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
-    """The name under which a run is compared with others."""
+def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
+    """The name under which a run is compared with others.
+
+    Args:
+        run: its description, of which the task and the data's name are read.
+        results: its scores.
+    """
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
@@ -195,7 +206,7 @@ def _task_name(run: Dict[str, Any], results: Dict[str, Any]) -> str:
     return f"{own} ({name})" if own.lower() in (*TASKS, *SQUAD) else own
 
 
-def _scores(task: str, results: Dict[str, Any]) -> Dict[str, float]:
+def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
     return {
         name[len("eval_") :]: value
@@ -394,7 +405,8 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score
-    # Of question answering and tagging, of the user's own labels, or of their
-    # numbers.
-    usual = [s for s in ("f1", "accuracy", "pearson") if s in run.scores]
+    # Of question answering and tagging, of the user's own labels, one or more
+    # of a row, or of their numbers.
+    names = ("f1", "accuracy", "micro_f1", "pearson")
+    usual = [s for s in names if s in run.scores]
     return usual[0] if usual else next(iter(run.scores))

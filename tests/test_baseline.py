@@ -1,0 +1,183 @@
+"""`scripts/baseline.py`: scores of words and pairs of words."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, SENTENCES, own_lines, write_table
+from task_files import make_rows, refusal
+
+from scripts import baseline
+from tasks.custom import custom_task
+
+pytestmark = pytest.mark.newer_stack
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder
+
+
+def write(folder, labels, split="train", header=("text", "label"), more=()):
+    rows = [
+        (text, *more, label) for (text, _), label in zip(SENTENCES * 5, labels)
+    ]
+    write_table(folder / f"{split}.tsv", rows, header)
+
+
+# What a row's first word is.
+SCORES = {"the": "1", "a": "2", "is": "3", "not": "4"}
+
+
+def label_sets():
+    return [
+        "|".join(sorted({"cat", "dog"} & set(text.split())))
+        for text, _ in SENTENCES
+    ]
+
+
+KINDS = {
+    "labels": ({}, [label for _, label in SENTENCES], "accuracy"),
+    "three": ({}, list("abcabcab"), "accuracy"),
+    "numbers": (
+        {"regression": True},
+        [SCORES[text.split()[0]] for text, _ in SENTENCES],
+        "pearson",
+    ),
+    "sets": ({"multi_label": True}, label_sets(), "micro_f1"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
+    options, labels, name = KINDS[kind]
+    write(data, labels * 5)
+    write(data, labels, "dev")
+    out = tmp_path / "out"
+    found = baseline.run(custom_task(**options), str(data), str(out))
+    assert found[f"eval_{name}"] > 0.95
+    results = json.loads((out / "eval_results.json").read_text())
+    assert {**found, "dev_data": results["dev_data"]} == results
+    record = json.loads((out / "baseline.json").read_text())
+    assert record["examples"] == 40 and record["data_name"] == "data"
+    tried = record["cross_validation"]
+    assert len(tried) == len(baseline.STRENGTHS)
+    assert tried[f"{record['C']:g}"] == max(tried.values())
+    assert (out / "eval_labels.tsv").exists() == (kind != "numbers")
+
+
+def test_pairs_of_words_count_and_texts_stand_side_by_side():
+    rows = make_rows("a cat sat", "a dog", text_b=["cat", "dog sat"])
+    words = baseline.Words(rows)
+    # a, cat, sat, dog, a cat, cat sat, a dog; cat, dog, sat, dog sat.
+    assert words(rows).shape == (2, 7 + 4)
+    swapped = make_rows(*rows.text_b, text_b=rows.text_a)
+    assert (words(rows) != words(swapped)).nnz
+
+
+def test_a_class_that_no_row_has_is_the_least_likely():
+    inputs = baseline.Words(make_rows("a", "b"))(make_rows("a", "b", "a"))
+    labels = np.array([0, 2, 0])
+    model = baseline._Classes(inputs, labels, 3, 1.0)
+    logits = model(inputs)
+    assert np.isfinite(logits).all()
+    assert (logits.argmin(axis=1) == 1).all()
+    # Of one class alone.
+    alone = baseline._Classes(inputs, np.zeros(3, int), 2, 1.0)(inputs)
+    assert (alone.argmax(axis=1) == 0).all()
+
+
+def test_equal_data_gives_equal_files(data, tmp_path):
+    write(data, KINDS["labels"][1] * 5)
+    write(data, KINDS["labels"][1], "dev")
+    bits = []
+    for name in "ab":
+        baseline.run(custom_task(), str(data), str(tmp_path / name))
+        bits.append(
+            [
+                (tmp_path / name / file).read_bytes()
+                for file in ("baseline.json", "eval_results.json")
+            ]
+        )
+    assert bits[0] == bits[1]
+
+
+def test_a_folder_of_something_else_is_refused(data, tmp_path):
+    write(data, KINDS["labels"][1] * 5)
+    write(data, KINDS["labels"][1], "dev")
+    out = tmp_path / "out"
+    baseline.run(custom_task(), str(data), str(out))
+    before = (out / "eval_results.json").read_bytes()
+    pairs = custom_task(dev_share=0.5)
+    (data / "dev.tsv").unlink()
+    message = refusal(baseline.run, pairs, str(data), str(out))
+    assert "holds the baseline of another task" in message
+    assert (out / "eval_results.json").read_bytes() == before
+    (out / "run.json").write_text("{}")
+    message = refusal(baseline.run, pairs, str(data), str(out))
+    assert "holds a run of BERT" in message
+
+
+def test_texts_without_words_are_refused(data, tmp_path):
+    write_table(
+        data / "train.tsv", [("!", "a"), ("?", "b")] * 5, ("text", "label")
+    )
+    write_table(data / "dev.tsv", [("!", "a")], ("text", "label"))
+    message = refusal(
+        baseline.run, custom_task(), str(data), str(tmp_path / "o")
+    )
+    assert message == f"{data / 'train.tsv'}: texts without words"
+
+
+def test_too_few_rows_are_refused(data, tmp_path):
+    write(data, ["a", "b", "a"])
+    write(data, ["a"], "dev")
+    message = refusal(
+        baseline.run, custom_task(), str(data), str(tmp_path / "o")
+    )
+    assert "holds 3 rows" in message and not (tmp_path / "o").exists()
+
+
+def run_baseline(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.baseline", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_from_the_shell(data, tmp_path):
+    write(data, KINDS["labels"][1] * 5)
+    write(data, KINDS["labels"][1], "dev")
+    done = run_baseline(
+        "--task_name=custom",
+        f"--data_dir={data}",
+        f"--output_dir={tmp_path / 'o'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "(chosen)" in done.stderr and "eval_accuracy = 1.0" in done.stderr
+    assert (tmp_path / "o" / "eval_results.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["--task_name=copa", "--data_dir=x", "--output_dir=y"], "no baseline"),
+        (
+            ["--task_name=squad", "--data_dir=x", "--output_dir=y"],
+            "unknown task",
+        ),
+        (["--task_name=rte", "--output_dir=y"], "--data_dir is missing"),
+        (["--task_name=rte", "--init_checkpoint=x"], "init_checkpoint"),
+    ],
+)
+def test_what_it_is_not_for_is_refused_in_one_line(arguments, part):
+    done = run_baseline(*arguments)
+    assert done.returncode == 1
+    assert part in own_lines(done.stderr)[-1]
+    assert "Traceback" not in done.stderr

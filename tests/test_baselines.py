@@ -1,0 +1,111 @@
+"""Scores without BERT in the tables."""
+
+import pytest
+from fake_runs import FakeRuns
+
+from errors import UserError
+from scripts import summarize
+from scripts.internal.baselines import find_baselines
+from scripts.internal.collect_runs import find_runs, group_by_task
+
+pytestmark = pytest.mark.newer_stack
+
+
+@pytest.fixture
+def fake(tmp_path, tiny_config):
+    return FakeRuns(tmp_path / "runs", tiny_config)
+
+
+def read(fake):
+    runs = find_runs([str(fake.folder)])
+    return group_by_task(runs), find_baselines([str(fake.folder)], runs)
+
+
+def cells(table):
+    return {row[0]: dict(zip(table.header, row)) for row in table.rows}
+
+
+def test_glue_has_a_row_without_bert(fake):
+    for task in ("rte", "sst-2", "wnli"):
+        fake.add(task, "full", {"accuracy": 0.8})
+    fake.add_baseline("rte", {"accuracy": 0.5, "loss": 0.7})
+    by_task, baselines = read(fake)
+    row = cells(summarize.glue_table(by_task, 64, baselines))["no BERT"]
+    assert row["RTE (acc.)"] == "50.0"
+    assert row["SST-2 (acc.)"] == row["mean"] == row["parameters"] == "-"
+    fake.add_baseline("sst-2", {"accuracy": 0.9})
+    by_task, baselines = read(fake)
+    row = cells(summarize.glue_table(by_task, 64, baselines))["no BERT"]
+    assert row["mean"] == "70.0"
+
+
+def test_other_tasks_have_a_column_without_bert(fake):
+    fake.add("spam", "full", {"accuracy": 0.9})
+    fake.add("news", "full", {"micro_f1": 0.7, "macro_f1": 0.5})
+    fake.add_baseline("spam", {"accuracy": 0.6})
+    fake.add_baseline("news", {"micro_f1": 0.4, "macro_f1": 0.2})
+    by_task, baselines = read(fake)
+    table = summarize.other_table(by_task, baselines)
+    assert table.header[:2] == ("", "no BERT")
+    found = {name: row["no BERT"] for name, row in cells(table).items()}
+    assert found == {
+        "spam": "60.0",
+        "news": "40.0",
+        "mean": "50.0",
+        "parameters": "-",
+        "of a task": "-",
+    }
+    assert cells(table)["news"]["full fine-tuning"] == "70.0"
+
+
+def test_tables_without_baselines_do_not_mention_them(fake):
+    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add("spam", "full", {"accuracy": 0.9})
+    by_task, baselines = read(fake)
+    assert not baselines
+    for table in (
+        summarize.glue_table(by_task, 64, baselines),
+        summarize.other_table(by_task, baselines),
+    ):
+        assert "no BERT" not in table.to_markdown()
+
+
+def test_all_tables_are_written_with_baselines(fake, tmp_path, capsys):
+    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add_baseline("rte", {"accuracy": 0.5})
+    out = tmp_path / "summary"
+    summarize.write_all([str(fake.folder)], str(out), 64)
+    for ending in ("md", "tex", "csv"):
+        assert "no BERT" in (out / f"glue.{ending}").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"examples": 11}, "differ in their number of training rows"),
+        (
+            {"described": {"name": "rte", "labels": ["a"]}},
+            "differ in their labels or held-out rows",
+        ),
+    ],
+)
+def test_a_baseline_of_other_data_is_refused(fake, changes, part):
+    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
+    with pytest.raises(UserError, match=part):
+        read(fake)
+
+
+def test_a_baseline_without_runs_is_left_out(fake, capsys):
+    fake.add("rte", "full", {"accuracy": 0.8})
+    folder = fake.add_baseline("mrpc", {"f1": 0.5})
+    assert not read(fake)[1]
+    assert f"{folder} is left out" in capsys.readouterr().err
+
+
+def test_a_damaged_baseline_is_refused(fake):
+    fake.add("rte", "full", {"accuracy": 0.8})
+    folder = fake.add_baseline("rte", {"accuracy": 0.5})
+    (folder / "baseline.json").write_text("{")
+    with pytest.raises(UserError, match="baseline.json"):
+        read(fake)

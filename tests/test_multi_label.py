@@ -1,0 +1,324 @@
+"""Rows that have any number of labels."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES, run_process, write_table
+from task_files import complete, make_rows, read, refusal
+
+import metrics
+from tasks.custom import custom_task
+from tasks.multi_label import MultiLabelHead
+from tasks.restored import kind_of, restore_task
+
+SETS = custom_task(multi_label=True)
+# The cat is told of, and is it good?
+CELLS = ["cat|good", "", "good", "[]", "cat|good", "", "good", "cat"]
+
+
+def write_sets(folder, cells, split="train"):
+    rows = [(f"text {i}", cell) for i, cell in enumerate(cells)]
+    write_table(folder / f"{split}.tsv", rows)
+
+
+def write_lists(folder, lists, split="train"):
+    lines = [json.dumps({"text": "x", "label": found}) for found in lists]
+    (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def known(tmp_path):
+    write_sets(tmp_path, CELLS)
+    return complete(SETS, tmp_path)
+
+
+def test_labels_are_those_of_all_cells(known):
+    assert known.labels == ("cat", "good")
+    assert known.describe() == {
+        "labels": ["cat", "good"],
+        "multi_label": True,
+        "pairs": False,
+    }
+
+
+def test_lists_in_json_lines_are_the_same_sets(tmp_path, known):
+    (tmp_path / "json").mkdir()
+    lists = [
+        cell.split("|") if "a" in cell or "g" in cell else [] for cell in CELLS
+    ]
+    write_lists(tmp_path / "json", lists)
+    other = complete(SETS, tmp_path / "json")
+    assert other == known
+    found = [
+        task.label_features(read(task, folder, "train").label)["label_sets"]
+        for task, folder in ((known, tmp_path), (other, tmp_path / "json"))
+    ]
+    np.testing.assert_array_equal(*found)
+    assert found[0][:3].tolist() == [[1, 1], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "value, part",
+    [
+        ("a|b", "expected a list of labels"),
+        (None, "expected a list of labels"),
+        ([["a"]], "expected a text or a number"),
+        (["a|b"], "holds '|'"),
+        (["a", "a"], "is given twice"),
+        ([""], "a label is empty"),
+    ],
+)
+def test_what_is_no_list_of_labels_is_refused(tmp_path, value, part):
+    write_lists(tmp_path, [["a"], value])
+    message = refusal(complete, SETS, tmp_path)
+    assert message.startswith(f"{tmp_path / 'train.jsonl'}:2: ")
+    assert part in message
+
+
+def test_numbers_are_labels_too(tmp_path):
+    write_lists(tmp_path, [[1, "b"], [True]])
+    assert complete(SETS, tmp_path).labels == ("1", "b", "true")
+
+
+def test_another_separator(tmp_path):
+    write_sets(tmp_path, ["a|b;c", "c"])
+    task = custom_task(multi_label=True, label_separator=";")
+    assert complete(task, tmp_path).labels == ("a|b", "c")
+
+
+def test_a_malformed_cell_is_refused_with_its_first_line(tmp_path):
+    write_sets(tmp_path, ["a", "b||a", "b||a"])
+    message = refusal(complete, SETS, tmp_path)
+    assert message.startswith(f"{tmp_path / 'train.tsv'}:3: ")
+
+
+def test_a_training_file_without_labels_is_refused(tmp_path):
+    write_sets(tmp_path, ["", "[]"])
+    assert "no row of the column 'label' holds a label" in (
+        refusal(complete, SETS, tmp_path)
+    )
+
+
+def test_a_dev_label_that_training_lacks_is_refused(tmp_path, known):
+    write_sets(tmp_path, ["", "good|new"], "dev")
+    message = refusal(read, known, tmp_path, "dev")
+    assert message == (
+        f"{tmp_path / 'dev.tsv'}:3: unknown label 'new', expected one of cat, "
+        "good"
+    )
+
+
+def test_rare_labels_are_held_out_alike():
+    cells = ["often"] * 60 + ["often|rare"] * 10 + ["single|often"]
+    groups = SETS.held_out_groups(cells)
+    assert groups == ["often"] * 60 + ["rare"] * 10 + ["single"]
+    assert SETS.held_out_groups(["", "a"]) == ["", "a"]
+
+
+def test_the_log_says_how_common_labels_are():
+    rows = make_rows(*"wxyz", label=["a|b", "a", "", "a"])
+    assert SETS.summarize(rows) == (
+        "a 3 (75.0%), b 1 (25.0%), (no label) 1 (25.0%)"
+    )
+
+
+def test_the_loss_is_the_mean_of_binary_cross_entropies(tiny_config):
+    head = MultiLabelHead(
+        2, tiny_config, lambda name, shape, _: tf.zeros(shape)
+    )
+    logits = np.array([[2.0, -1.0], [0.0, 3.0]], np.float32)
+    labels = np.array([[1, 0], [0, 0]], np.int32)
+    found = head.loss({"logits": logits}, {"label_sets": labels}).numpy()
+    share = 1 / (1 + np.exp(-logits))
+    expected = -np.log(np.where(labels, share, 1 - share)).mean(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics.binary_cross_entropy(logits, labels.astype(bool)).mean(axis=1),
+        expected,
+        rtol=1e-6,
+    )
+
+
+# One row is right, one lacks a label, one has one too many.
+LOGITS = np.array([[5, -5], [-5, -5], [5, 5]], np.float32)
+LABELS = ["cat", "good", "cat"]
+
+
+def features(task):
+    return type("Features", (), {"labels": task.label_features(LABELS)})
+
+
+def test_scores_are_those_counted_by_hand(known):
+    scores = known.evaluate(None, features(known), {"logits": LOGITS})
+    assert list(scores) == ["micro_f1", "macro_f1", "subset_accuracy", "loss"]
+    assert scores["micro_f1"] == pytest.approx(4 / 6)
+    assert scores["macro_f1"] == pytest.approx((1 + 0) / 2)
+    assert scores["subset_accuracy"] == pytest.approx(1 / 3)
+    wrong, right = np.log1p(np.exp(5)), np.log1p(np.exp(-5))
+    assert scores["loss"] == pytest.approx((2 * wrong + 4 * right) / 6)
+
+
+def test_each_label_has_a_row_in_the_report(known, tmp_path):
+    (path,) = known.write_report(
+        str(tmp_path), None, features(known), {"logits": LOGITS}
+    )
+    assert open(path).read().splitlines() == [
+        "label\texamples\tpredicted\tprecision\trecall\tf1",
+        "cat\t2\t2\t1.0000\t1.0000\t1.0000",
+        "good\t1\t1\t0.0000\t0.0000\t0.0000",
+    ]
+
+
+def test_predictions_have_id_labels_and_a_probability_of_each(known, tmp_path):
+    _, path = known.write_predictions(
+        str(tmp_path), make_rows(*"xyz"), {"logits": LOGITS}
+    )
+    assert open(path).read().splitlines() == [
+        "id\tlabels\tprobability_cat\tprobability_good",
+        "0\tcat\t0.9933\t0.0067",
+        "1\t\t0.0067\t0.0067",
+        "2\tcat|good\t0.9933\t0.9933",
+    ]
+
+
+def test_the_threshold_is_the_least_probability(tmp_path):
+    write_sets(tmp_path, CELLS)
+    logits = np.array([[0.0, 1.0]], np.float32)
+    found = []
+    for threshold in (0.5, 0.6, 0.9):
+        task = custom_task(multi_label=True, label_threshold=threshold)
+        (answer,) = complete(task, tmp_path).answer(None, {"logits": logits})
+        found.append(answer["labels"])
+    assert found == [["cat", "good"], ["good"], []]
+    assert answer["scores"] == pytest.approx({"cat": 0.5, "good": 0.731}, 1e-3)
+
+
+def test_a_trained_task_is_restored_with_its_settings(tmp_path):
+    write_sets(tmp_path, ["a;b", "b"])
+    task = complete(
+        custom_task(multi_label=True, label_separator=";", label_threshold=0.3),
+        tmp_path,
+    )
+    description = json.loads(json.dumps({"name": "custom", **task.describe()}))
+    settings = json.loads(json.dumps(task.settings))
+    assert settings == {
+        "columns": ["text"],
+        "label_separator": ";",
+        "label_threshold": 0.3,
+    }
+    found = restore_task(description, settings, "head")
+    assert found == task and kind_of(description) == "multi-label"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"label_separator": 1}, {"label_threshold": "x"}]
+)
+def test_malformed_settings_are_refused(settings, known):
+    description = {"name": "custom", **known.describe()}
+    message = refusal(restore_task, description, settings, "head")
+    assert message.startswith(f"head: task_settings.{next(iter(settings))} is")
+
+
+def test_heads_of_one_label_a_row_and_of_sets_are_not_mistaken(known):
+    description = {"name": "custom", **known.describe()}
+    message = refusal(custom_task().restore, description, "head")
+    assert "any number of labels" in message
+    del description["multi_label"]
+    message = refusal(SETS.restore, description, "head")
+    assert "one label each" in message
+
+
+def test_a_separator_that_a_trained_label_holds_is_refused(tmp_path):
+    write_sets(tmp_path, ["a,b|c"])
+    description = {"name": "custom", **complete(SETS, tmp_path).describe()}
+    other = custom_task(multi_label=True, label_separator=",")
+    assert "'a,b' holds ','" in refusal(other.restore, description, "head")
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        ({"regression": True, "multi_label": True}, "exclude each other"),
+        ({"label_separator": ";"}, "--label_separator is for --multi_label"),
+        ({"label_threshold": 0.4}, "--label_threshold is for --multi_label"),
+        ({"multi_label": True, "label_separator": "ab"}, "single character"),
+        ({"multi_label": True, "label_threshold": 1.0}, "below 1"),
+        ({"multi_label": True, "label_threshold": float("nan")}, "below 1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, part):
+    assert part in refusal(lambda: custom_task(**arguments))
+
+
+def write_tiny_sets(folder):
+    """Sets that can be learned of the tiny sentences."""
+    rows = [
+        (
+            text,
+            "|".join(
+                word
+                for word in ("cat", "dog", "film")
+                if re.search(rf"\b{word}\b", text)
+            ),
+        )
+        for text, _ in SENTENCES
+    ]
+    write_table(folder / "train.tsv", rows * 5)
+    write_table(folder / "dev.tsv", rows)
+    texts = [row[:1] for row in rows]
+    write_table(folder / "test.tsv", texts, ("text",))
+    return rows
+
+
+def test_training_learns_sets_and_an_adapter_answers_alike(
+    tiny_flags, tiny_bert, tmp_path, engine
+):
+    rows = write_tiny_sets(tmp_path)
+    tiny_flags.update(
+        data_dir=tmp_path,
+        multi_label=True,
+        engine=engine,
+        num_train_epochs=30,
+        tuning_method="full",
+        label_threshold=0.4,
+        do_eval=True,
+        do_predict=True,
+    )
+    del tiny_flags["adapter_size"]
+    run_process(*(f"--{name}={value}" for name, value in tiny_flags.items()))
+    out = tiny_flags["output_dir"]
+    results = json.loads((out / "eval_results.json").read_text())
+    assert results["eval_micro_f1"] == results["eval_subset_accuracy"] == 1
+    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t")[1] for line in lines] == [x for _, x in rows]
+    config = json.loads((out / "adapter" / "adapter_config.json").read_text())
+    assert config["task_settings"]["label_threshold"] == 0.4
+    answers = tmp_path / "answers.jsonl"
+    run_process(
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter={out / 'adapter'}",
+        f"--input={tmp_path / 'test.tsv'}",
+        f"--output={answers}",
+        program="predict.py",
+    )
+    for line, row in zip(answers.read_text().splitlines(), lines):
+        found = json.loads(line)
+        assert "|".join(found["labels"]) == row.split("\t")[1]
+        shares = [float(x) for x in row.split("\t")[2:]]
+        assert list(found["scores"].values()) == pytest.approx(shares, abs=1e-4)
+
+
+def test_a_bad_cell_ends_a_run_in_one_line(tiny_flags, tmp_path):
+    write_tiny_sets(tmp_path)
+    with open(tmp_path / "dev.tsv", "a") as dev:
+        dev.write("the cat\tcat||dog\n")
+    tiny_flags.update(data_dir=tmp_path, multi_label=True, do_eval=True)
+    flags = [f"--{name}={value}" for name, value in tiny_flags.items()]
+    done = run_process(*flags, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"{tmp_path / 'dev.tsv'}:10: a label is empty" in last
+    assert not tiny_flags["output_dir"].exists()

@@ -1,0 +1,532 @@
+"""Which of some texts goes with a text."""
+
+import json
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT, SENTENCES, own_lines, run_process
+from task_files import PROPERTY, read, refusal
+from test_methods import METHOD_TEXTS
+from tiny_artifacts import make_artifact, outputs_of
+from tiny_model import TinyModel
+
+import input_pipeline
+from input_pipeline import Choices, Features, make_batch
+from methods.parsing import parse
+from serving.frozen_bert import FrozenBert
+from serving.loaded_task import load_task
+from serving.predictor import Predictor
+from serving.text_model import TextModel
+from tasks import TASKS
+from tasks.custom import custom_task
+from tasks.multiple_choice import ChoiceHead
+from tasks.restored import kind_of, restore_task
+from tokenization import FullTokenizer
+
+COPA, SWAG = TASKS["copa"], TASKS["swag"]
+OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bert):
+    return FullTokenizer(str(tiny_bert / "vocab.txt"))
+
+
+def write_json(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def copa_row(number=0, **changes):
+    text, _ = SENTENCES[number % len(SENTENCES)]
+    # The right one is the other in every second row.
+    choices = ["good film", "bad dog"][:: 1 if number % 2 else -1]
+    return {
+        "premise": text,
+        "choice1": choices[0],
+        "choice2": choices[1],
+        "question": ("cause", "effect")[number // 2 % 2],
+        "label": (number + 1) % 2,
+        "idx": number,
+        **changes,
+    }
+
+
+SWAG_HEADER = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    "ending0,ending1,ending2,ending3,label"
+)
+
+
+def write_swag(folder):
+    lines = [
+        SWAG_HEADER,
+        "0,v,1,the cat . the dog,the cat .,the dog,gold,sat,ran,is,was,2",
+        '1,v,1,x,"a cat, a dog",the,gen,"ran, in",in,on,out,0',
+    ]
+    (folder / "val.csv").write_text("\n".join(lines) + "\n")
+
+
+# Reading
+
+
+def test_swag_is_read_as_published(tmp_path, tokenizer):
+    write_swag(tmp_path)
+    rows = read(SWAG, tmp_path, "val")
+    features = SWAG.featurize(rows, tokenizer, 32)
+    assert len(features) == len(rows) == 2 and features.choices == 4
+    assert features.labels["label_ids"].tolist() == [2, 0]
+    found = [
+        features.tokens[first:last].tolist()
+        for first, last in zip(features.starts, features.starts[1:])
+    ]
+    expected = [
+        f"the cat . [SEP] the dog {ending}"
+        for ending in ("sat", "ran", "is", "was")
+    ] + [
+        f"a cat , a dog [SEP] the {ending}"
+        for ending in ("ran , in", "in", "on", "out")
+    ]
+    words = tokenizer.vocabulary
+    assert found == [
+        [words[word] for word in ("[CLS] " + text + " [SEP]").split()]
+        for text in expected
+    ]
+    assert features.segments[: len(found[0])].tolist() == [0] * 5 + [1] * 4
+
+
+def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
+    rows = [copa_row(), copa_row(2)]
+    write_json(tmp_path / "val.jsonl", rows)
+    found = read(COPA, tmp_path, "val")
+    features = COPA.featurize(found, tokenizer, 32)
+    for row, question in enumerate(
+        ("What was the cause of this?", "What happened as a result?")
+    ):
+        for place, name in enumerate(("choice1", "choice2")):
+            text = f"{question} {rows[row][name]}"
+            premise, choice = tokenizer.encode_ids([rows[row]["premise"], text])
+            first, last = features.starts[2 * row + place :][:2]
+            assert features.tokens[first:last].tolist() == [
+                tokenizer.classify_id,
+                *premise,
+                tokenizer.separate_id,
+                *choice,
+                tokenizer.separate_id,
+            ]
+    assert features.labels["label_ids"].tolist() == [1, 1]
+
+
+def write_own(folder, rows, split="train", header="q\ta\tb\tc\tlabel"):
+    lines = [header, *("\t".join(row) for row in rows)]
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_label_is_a_number_or_a_column(tmp_path):
+    write_own(tmp_path, [("q", "x", "y", "z", label) for label in ("1", "c")])
+    rows = read(OWN, tmp_path, "train")
+    assert rows.choices == (["x", "x"], ["y", "y"], ["z", "z"])
+    assert OWN.label_features(rows.label)["label_ids"].tolist() == [1, 2]
+
+
+def test_columns_by_number(tmp_path):
+    task = custom_task("1", None, "0", header=False, choice_columns=("3", "2"))
+    assert task.columns == ("text", "choice0", "choice1")
+    (tmp_path / "train.tsv").write_text("0\tq\tx\ty\nchoice1\tq\tx\ty\n")
+    rows = read(task, tmp_path, "train")
+    assert rows.choices == (["y", "y"], ["x", "x"])
+    assert task.label_features(rows.label)["label_ids"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "row, part",
+    [
+        (("q", "x", " ", "z", "0"), "the choice 'b' is empty"),
+        (("q", "x", "y"), "found 3 tab-separated columns"),
+        (("q", "x", "y", "z", "3"), "the label is '3', expected the right"),
+        (("q", "x", "y", "z", ""), "the label is ''"),
+        (("q", "x", "y", "z", "A"), "its column, a or b or c"),
+    ],
+)
+def test_a_malformed_row_is_refused_with_its_place(tmp_path, row, part):
+    write_own(tmp_path, [("q", "x", "y", "z", "0"), row])
+    message = refusal(read, OWN, tmp_path, "train")
+    assert message.startswith(f"{tmp_path / 'train.tsv'}:3: ")
+    assert part in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"choice2": ""}, "the choice 'choice2' is empty"),
+        ({"question": "why"}, "'question' is 'why', expected cause or effect"),
+        ({"label": 2}, "the label is '2'"),
+    ],
+)
+def test_a_malformed_object_is_refused_with_its_place(tmp_path, changes, part):
+    write_json(tmp_path / "train.jsonl", [copa_row(), copa_row(**changes)])
+    message = refusal(read, COPA, tmp_path, "train")
+    assert message.startswith(f"{tmp_path / 'train.jsonl'}:2: ")
+    assert part in message
+
+
+def test_a_missing_choice_is_refused_with_its_place(tmp_path):
+    row = copa_row()
+    del row["choice1"]
+    write_json(tmp_path / "train.jsonl", [row])
+    message = refusal(read, COPA, tmp_path, "train")
+    assert message.startswith(f"{tmp_path / 'train.jsonl'}:1: no key 'choice1'")
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        ({"choice_columns": ("a",)}, "names 1 columns, expected 2"),
+        ({"choice_columns": ("a", "b", "a")}, "names 'a' twice"),
+        ({"choice_columns": ("a", "1")}, "rename the column"),
+        (
+            {"choice_columns": ("a", "b"), "regression": True},
+            "--regression and --choice_columns exclude each other",
+        ),
+        ({"choice_columns": ("a", "b"), "header": False}, "is no number"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, part):
+    assert part in refusal(lambda: custom_task(**arguments))
+
+
+def test_a_part_of_the_training_file_is_held_out(tmp_path):
+    write_own(tmp_path, [(f"q{i}", "x", f"y{i}", "z", "0") for i in range(20)])
+    task = custom_task("q", choice_columns=("a", "b", "c"), dev_share=0.25)
+    _, rows = task.read(str(tmp_path), ["train", "dev"])
+    assert [len(rows[split]) for split in ("train", "dev")] == [15, 5]
+    for part in rows.values():
+        numbers = [text[1:] for text in part.text_a]
+        assert [text[1:] for text in part.choices[1]] == numbers
+
+
+# Batches
+
+
+@st.composite
+def choices_of(draw):
+    count = draw(st.integers(1, 5))
+    choices = draw(st.integers(2, 4))
+    lengths = draw(
+        st.lists(
+            st.integers(1, 6),
+            min_size=count * choices,
+            max_size=count * choices,
+        )
+    )
+    sequences = [
+        (list(range(10 * i, 10 * i + n)), [i % 2] * n)
+        for i, n in enumerate(lengths)
+    ]
+    labels = {"label_ids": np.arange(count, dtype=np.int32)}
+    pairs = Features.from_rows(sequences, labels)
+    return Choices(**vars(pairs), choices=choices), sequences
+
+
+@PROPERTY
+@hypothesis.given(choices_of(), st.data())
+def test_a_rows_choices_stay_together_in_its_batch(made, data):
+    features, sequences = made
+    assert len(features) * features.choices == len(sequences)
+    longest = [
+        max(
+            len(tokens)
+            for tokens, _ in sequences[row * features.choices :][
+                : features.choices
+            ]
+        )
+        for row in range(len(features))
+    ]
+    assert features.lengths.tolist() == longest
+    rows = np.array(
+        data.draw(
+            st.lists(st.integers(0, len(features) - 1), min_size=1, max_size=6)
+        )
+    )
+    batch = make_batch(features, rows, None)
+    shape = (len(rows), features.choices, max(longest[row] for row in rows))
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert batch[name].shape == shape
+    assert batch["label_ids"].tolist() == rows.tolist()
+    for place, row in enumerate(rows):
+        for choice in range(features.choices):
+            tokens, segments = sequences[row * features.choices + choice]
+            mask = batch["input_mask"][place, choice].astype(bool)
+            assert mask.tolist() == [True] * len(tokens) + [False] * (
+                shape[2] - len(tokens)
+            )
+            for name, values in (
+                ("input_ids", tokens),
+                ("segment_ids", segments),
+            ):
+                assert batch[name][place, choice][mask].tolist() == values
+                assert not batch[name][place, choice][~mask].any()
+
+
+@PROPERTY
+@hypothesis.given(choices_of())
+def test_in_predictions_every_choice_is_a_row(made):
+    features, sequences = made
+    alone = features.unlabelled()
+    assert len(alone) == len(sequences)
+    rows = np.arange(len(alone))
+    batch = make_batch(alone, rows, None)
+    assert batch["input_mask"].sum(axis=1).tolist() == [
+        len(tokens) for tokens, _ in sequences
+    ]
+
+
+def test_a_dataset_has_the_shape_of_its_batches():
+    features = Choices(
+        **vars(
+            Features.from_rows(
+                [([1, 2], [0, 0])] * 6, {"label_ids": np.zeros(2, np.int32)}
+            )
+        ),
+        choices=3,
+    )
+    batch = make_batch(features, np.array([0, 1]), 5)
+    dataset = input_pipeline.to_dataset(lambda: iter([batch]), features, 5, 2)
+    (found,) = dataset
+    assert found["input_ids"].shape == (2, 3, 5)
+
+
+def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
+    head = ChoiceHead(
+        tiny_config, lambda name, shape, _: tf.zeros(shape), COPA.head
+    )
+    logits = np.array([[1.0, 3.0, 0.0], [2.0, 2.0, 2.0]], np.float32)
+    labels = np.array([1, 0], np.int32)
+    found = head.loss(
+        {"logits": tf.constant(logits.reshape(6, 1))}, {"label_ids": labels}
+    )
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        found, -np.log(shares[[0, 1], labels]), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_every_method_computes_choices_as_rows(tiny_config, text):
+    tiny = TinyModel(tiny_config, parse(text))
+    expected = tiny.logits()
+    rows = dict(tiny.features)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        tiny.features[name] = tf.reshape(rows[name], [2, 2, 9])
+    np.testing.assert_allclose(tiny.logits(), expected, atol=1e-6)
+
+
+# Results
+
+LOGITS = np.array([[1], [2], [0], [3], [0], [1]], np.float32)
+
+
+def test_scores_and_files_are_of_the_chosen(tmp_path):
+    write_own(tmp_path, [("q", "x", "y", "z", "1"), ("q", "x", "y", "z", "c")])
+    rows = OWN.keep(read(OWN, tmp_path, "train"))
+    features = type("F", (), {"labels": OWN.label_features(["1", "c"])})
+    found = OWN.decode(rows, features, {"logits": LOGITS})
+    scores = OWN.evaluate(rows, features, found)
+    assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
+    results, path = OWN.write_predictions(str(tmp_path), rows, found)
+    assert np.loadtxt(results).shape == (2, 3)
+    lines = [line.split("\t") for line in open(path).read().splitlines()]
+    assert lines[0] == ["id", "label", "probability"]
+    assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "0"]]
+    (first, _) = OWN.answer(rows, found)
+    assert list(first) == ["choice", "probability", "scores"]
+    assert first["choice"] == 1
+    assert (
+        first["probability"]
+        == first["scores"]["b"]
+        == max(first["scores"].values())
+    )
+
+
+@pytest.mark.parametrize("task", [OWN, COPA, SWAG], ids=lambda t: t.name)
+def test_a_trained_task_is_restored(task):
+    description = json.loads(json.dumps({"name": task.name, **task.describe()}))
+    settings = json.loads(json.dumps(task.settings))
+    found = restore_task(description, settings, "head")
+    assert found.columns == task.columns and found.head == task.head
+    assert type(found) is type(task) and found.reading == task.reading
+    assert kind_of(description) == "multiple choice"
+
+
+@pytest.mark.parametrize("choices", [-1, True, 10**9, "2"])
+def test_malformed_numbers_of_choices_are_refused(choices):
+    description = {"name": "custom", "pairs": False, "choices": choices}
+    assert "task.choices is" in refusal(restore_task, description, {}, "head")
+
+
+def test_other_heads_are_not_mistaken():
+    description = {"name": "custom", "labels": ["a", "b"], "pairs": False}
+    assert "which has no choices" in refusal(OWN.restore, description, "head")
+    description = {"name": "copa", **COPA.describe()}
+    assert "without labels" in (
+        refusal(custom_task().restore, description, "head")
+    )
+
+
+# Serving
+
+CHOICE_ROWS = [
+    ("the cat sat", "cause", "good", "not bad , the dog ran fast"),
+    ("a dog ran", "effect", "the film was slow !", "in"),
+    ("is the cat in ?", "cause", "mat", "out"),
+]
+DESCRIPTION = {"name": "copa", **COPA.describe()}
+
+
+@pytest.fixture
+def folders(tiny_bert, tmp_path):
+    found = {}
+    for seed, (name, method) in enumerate(
+        (("one", "houlsby(size=3)"), ("two", "lora(rank=2)"))
+    ):
+        folder = tmp_path / name
+        made = make_artifact(
+            folder, tiny_bert, method, COPA, DESCRIPTION, seed=seed
+        )
+        found[name] = str(folder), made
+    return found
+
+
+def test_a_predictor_chooses_alone_and_in_mixed_batches(
+    folders, tiny_bert, tokenizer
+):
+    predictor = Predictor.load(
+        str(tiny_bert), {n: f for n, (f, _) in folders.items()}, batch_size=3
+    )
+    alone = {name: predictor(name, list(CHOICE_ROWS)) for name in folders}
+    both = predictor(list(folders), list(CHOICE_ROWS))
+    for name, (_, (method, values)) in folders.items():
+        features = COPA.featurize(COPA.make_rows(CHOICE_ROWS), tokenizer, 24)
+        sequences = [
+            (features.tokens[a:b].tolist(), features.segments[a:b].tolist())
+            for a, b in zip(features.starts, features.starts[1:])
+        ]
+        logits = outputs_of(tiny_bert, method, values, COPA, sequences)
+        logits = np.concatenate([row["logits"] for row in logits]).reshape(3, 2)
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        for answers in (alone[name], [answer[name] for answer in both]):
+            found = [list(answer["scores"].values()) for answer in answers]
+            np.testing.assert_allclose(found, shares, atol=1e-5)
+            assert [answer["choice"] for answer in answers] == (
+                shares.argmax(axis=1).tolist()
+            )
+
+
+def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
+    predictor = Predictor.load(str(tiny_bert), {"one": folders["one"][0]})
+    for row, part in (
+        (("a", "cause", " ", "b"), "the choice 'choice1' is empty"),
+        (("a", "why", "a", "b"), "expected cause or effect"),
+        (("a", "cause", "a"), "found 3 texts"),
+    ):
+        message = refusal(predictor, "one", [CHOICE_ROWS[0], row])
+        assert message.startswith("row 2: ") and part in message
+
+
+def test_choices_cannot_be_exported(folders, tiny_bert):
+    bert = FrozenBert.open(str(tiny_bert))
+    tasks = {"one": load_task(bert, folders["one"][0], None)}
+    message = refusal(lambda: TextModel(bert, tasks, 4))
+    assert message == ("the task copa is of a kind that cannot be exported")
+
+
+def write_copa(folder):
+    rows = [copa_row(number) for number in range(8)]
+    write_json(folder / "train.jsonl", rows * 5)
+    write_json(folder / "val.jsonl", rows)
+    for row in rows:
+        del row["label"]
+    write_json(folder / "test.jsonl", rows)
+
+
+def test_training_learns_to_choose_and_an_adapter_answers_alike(
+    tiny_flags, tiny_bert, tmp_path, engine
+):
+    write_copa(tmp_path)
+    tiny_flags.update(
+        task_name="COPA",
+        data_dir=tmp_path,
+        engine=engine,
+        cpu_lanes=3,
+        gradient_accumulation_steps=2,
+        num_train_epochs=20,
+        tuning_method="full",
+        do_eval=True,
+        do_predict=True,
+    )
+    del tiny_flags["adapter_size"]
+    run_process(*(f"--{name}={value}" for name, value in tiny_flags.items()))
+    out = tiny_flags["output_dir"]
+    results = json.loads((out / "eval_results.json").read_text())
+    assert results["eval_accuracy"] == 1.0
+    lines = (out / "test_predictions.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    predicted = [line.split("\t")[1] for line in lines[1:]]
+    assert predicted == ["1", "0"] * 4
+    answers = tmp_path / "answers.jsonl"
+    run_process(
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter={out / 'adapter'}",
+        f"--input={tmp_path / 'test.jsonl'}",
+        f"--output={answers}",
+        program="predict.py",
+    )
+    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert [str(answer["choice"]) for answer in found] == predicted
+    shares = np.loadtxt(out / "test_results.tsv")
+    for answer, row in zip(found, shares):
+        assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
+
+
+def test_an_empty_choice_ends_a_run_in_one_line(tiny_flags, tmp_path):
+    write_copa(tmp_path)
+    with open(tmp_path / "val.jsonl", "a") as dev:
+        dev.write(json.dumps(copa_row(choice1="")) + "\n")
+    tiny_flags.update(task_name="copa", data_dir=tmp_path, do_eval=True)
+    flags = [f"--{name}={value}" for name, value in tiny_flags.items()]
+    done = run_process(*flags, check=False)
+    assert done.returncode == 1
+    assert own_lines(done.stderr)[-1].endswith(
+        f"{tmp_path / 'val.jsonl'}:9: the choice 'choice1' is empty"
+    )
+    assert not tiny_flags["output_dir"].exists()
+
+
+def test_an_empty_choice_from_an_open_pipe_ends_the_program_in_one_line(
+    folders, tiny_bert
+):
+    row = {"premise": "a", "question": "cause", "choice1": "", "choice2": "b"}
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "predict.py",
+            f"--init_checkpoint={tiny_bert}",
+            f"--adapter={folders['one'][0]}",
+        ],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(json.dumps(row) + "\n")
+        process.stdin.flush()
+        # More may come, so that the program is reading when it ends.
+        assert process.wait(60) == 1
+        assert not process.stdout.read()
+        last = own_lines(process.stderr.read())[-1]
+    assert last == "error: stdin:1: the choice 'choice1' is empty"
