@@ -1,0 +1,436 @@
+"""Masked language modelling's entry point: files, resumption, refusals."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import (
+    ROOT,
+    TINY_WORDS,
+    entry_point,
+    own_lines,
+    run_process,
+)
+from test_masked_lm import (  # noqa: F401 (two are fixtures)
+    HEAD,
+    pretrained,
+    random_head,
+    texts,
+)
+from test_methods_runs import TEXTS, without_size
+
+import run_mlm
+from errors import UserError
+from tasks.masked_lm import WORD_EMBEDDINGS
+from weights import adapter_artifact, training_state
+
+
+@pytest.fixture
+def model_text():
+    """Runs `run_mlm.py` with flags, within this process."""
+    with entry_point(run_mlm) as run:
+        yield run
+
+
+@pytest.fixture
+def text_flags(tiny_bert, texts, tmp_path):  # noqa: F811
+    """Flags of a small training."""
+    return {
+        "train_file": texts / "train.txt",
+        "eval_file": texts / "eval.txt",
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "do_train": True,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 4,
+        "adapter_size": 4,
+        "cpu_lanes": 1,
+    }
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def artifact_bytes(folder):
+    return (folder / "adapter" / "adapter.safetensors").read_bytes()
+
+
+# Runs
+
+
+def test_a_run_writes_all_its_files(text_flags, tiny_config):
+    """As a user starts it, on lines of one word each, 18 words in all."""
+    words = [word for word in TINY_WORDS if word.isalpha()]
+    path = text_flags["output_dir"].parent / "repeated.txt"
+    path.write_text("".join(" ".join([word] * 20) + "\n" for word in words * 5))
+    flags = {**text_flags, "num_train_epochs": 20}
+    flags.update(train_file=path, eval_file=path)
+    done = run_process(
+        *(f"--{name}={value}" for name, value in flags.items()),
+        "--do_eval",
+        program="run_mlm.py",
+    )
+    out = text_flags["output_dir"]
+    scores = read(out, "eval_results.json")
+    assert set(scores) >= {"eval_perplexity", "eval_accuracy", "eval_loss"}
+    # Whoever does not read the line around a masked word has 18.
+    assert len(words) == 18
+    assert scores["eval_perplexity"] < 11 and scores["eval_accuracy"] > 0.2
+    assert scores["eval_perplexity"] == pytest.approx(
+        math.exp(scores["eval_loss"])
+    )
+    run = read(out, "run.json")
+    assert run["task"] == {
+        "name": "masked_lm",
+        "mlm_probability": 0.15,
+        "whole_word_masking": False,
+    }
+    assert run["training"]["examples"] == 90
+    assert len(run["training"]["data"]) == 64
+    held = adapter_artifact.read(str(out / "adapter"))
+    names = set(held.weights.shapes)
+    assert {name for name in names if name.startswith(HEAD)} == set(
+        random_head(tiny_config)
+    )
+    assert WORD_EMBEDDINGS not in names
+    assert "1800 tokens in 90 rows" in done.stderr
+    assert not list(out.rglob("*tmp*"))
+
+
+def test_a_pretrained_head_is_evaluated_untrained(
+    model_text,
+    text_flags,
+    pretrained,  # noqa: F811
+    tmp_path,
+):
+    """With a method that adds nothing, and without one of them refused."""
+    flags = {
+        **without_size(text_flags),
+        "tuning_method": "bitfit",
+        "do_train": False,
+        "do_eval": True,
+    }
+    scores = []
+    for layout in ("google", "hugging_face"):
+        out = tmp_path / layout
+        flags.update(init_checkpoint=pretrained / layout, output_dir=out)
+        if layout == "google":
+            # The other's config says what its `gelu` is.
+            flags["bert_config_file"] = tmp_path / "config.json"
+            config = read(pretrained / layout, "config.json")
+            config["hidden_act"] = "gelu_erf"
+            flags["bert_config_file"].write_text(json.dumps(config))
+        model_text(**flags)
+        scores.append(read(out, "eval_results.json")["eval_loss"])
+        flags.pop("bert_config_file", None)
+    assert scores[0] == scores[1]
+    flags["init_checkpoint"] = text_flags["init_checkpoint"]
+    with pytest.raises(UserError, match="holds no trained head"):
+        model_text(**{**flags, "output_dir": tmp_path / "none"})
+
+
+def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
+    model_text, text_flags, tmp_path
+):
+    flags = {**text_flags, "num_train_epochs": 1}
+    model_text(**flags, do_eval=True)
+    first = read(text_flags["output_dir"], "eval_results.json")
+    found = []
+    for seed in (1, 1, 2):
+        out = tmp_path / f"again-{len(found)}"
+        model_text(
+            **{
+                **without_size(flags),
+                "do_train": False,
+                "do_eval": True,
+                "seed": seed,
+                "adapter": text_flags["output_dir"] / "adapter",
+                "output_dir": out,
+            }
+        )
+        found.append(read(out, "eval_results.json"))
+    assert found[0]["eval_loss"] == found[1]["eval_loss"] == first["eval_loss"]
+    assert found[2]["eval_loss"] != first["eval_loss"]
+    assert found[2]["dev_data"] == first["dev_data"]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"do_predict": True}, "answers nothing"),
+        ({"mlm_probability": 0}, "--mlm_probability is 0"),
+        ({"mlm_probability": 1.5}, "--mlm_probability is 1.5"),
+        ({"mlm_probability": "nan"}, "--mlm_probability is nan"),
+        ({"train_file": ""}, "--train_file is missing"),
+        ({"do_eval": True, "eval_file": ""}, "--eval_file is missing"),
+        ({"train_file": "/nowhere"}, "/nowhere does not exist"),
+        ({"max_seq_length": 2}, "at least 3"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_refused(model_text, text_flags, change, words):
+    with pytest.raises(UserError, match=words):
+        model_text(**{**text_flags, **change})
+    assert not text_flags["output_dir"].exists()
+
+
+def test_bad_input_is_one_line(text_flags):
+    flags = {**text_flags, "mlm_probability": 2}
+    done = run_process(
+        *(f"--{name}={value}" for name, value in flags.items()),
+        program="run_mlm.py",
+        check=False,
+    )
+    assert done.returncode == 1 and not done.stdout
+    (line,) = own_lines(done.stderr)
+    assert line.startswith("error: --mlm_probability is 2")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"mlm_probability": 0.2}, "task.mlm_probability was 0.15, now 0.2"),
+        ({"whole_word_masking": True}, "task.whole_word_masking was False"),
+        ({"seed": 2}, "training.seed was 1, now 2"),
+    ],
+    ids=str,
+)
+def test_another_masking_in_a_used_folder_is_refused(
+    model_text, text_flags, change, words
+):
+    flags = {**text_flags, "num_train_epochs": 0.1}
+    model_text(**flags)
+    with pytest.raises(UserError, match="another configuration") as caught:
+        model_text(**{**flags, **change})
+    assert words in str(caught.value)
+
+
+def test_an_adapter_is_trained_further_with_other_masks(
+    model_text, text_flags, tmp_path
+):
+    flags = {**text_flags, "num_train_epochs": 0.5}
+    model_text(**flags)
+    flags.update(
+        adapter=text_flags["output_dir"] / "adapter",
+        output_dir=tmp_path / "further",
+        whole_word_masking=True,
+        learning_rate=1e-30,
+    )
+    del flags["adapter_size"]
+    model_text(**flags)
+    before, after = (
+        adapter_artifact.read(str(folder / "adapter")).weights
+        for folder in (text_flags["output_dir"], tmp_path / "further")
+    )
+    for name in before.shapes:
+        np.testing.assert_allclose(
+            after.read(name), before.read(name), atol=1e-6
+        )
+
+
+@pytest.mark.gate
+def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path):
+    """With accumulation, in lanes, and with whole words."""
+    text_flags.update(
+        num_train_epochs=30,
+        save_checkpoints_steps=7,
+        whole_word_masking=True,
+        gradient_accumulation_steps=2,
+        cpu_lanes=2,
+    )
+
+    def command(folder):
+        text_flags["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in text_flags.items()] + ["--do_eval"]
+
+    run_process(*command("whole"), program="run_mlm.py")
+    process = subprocess.Popen(
+        [sys.executable, "run_mlm.py", *command("killed")],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    killed = tmp_path / "killed"
+    while not training_state.latest_step(str(killed))[1]:
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < training_state.latest_step(str(killed))[1] < 150
+    run_process(*command("killed"), program="run_mlm.py")
+    assert artifact_bytes(killed) == artifact_bytes(tmp_path / "whole")
+    results = [
+        read(folder, "eval_results.json")
+        for folder in (killed, tmp_path / "whole")
+    ]
+    assert results[0] == results[1]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "method",
+    [*TEXTS, "full", "top_layers(1)", "layernorm", "head"],
+)
+def test_every_method_is_trained(model_text, text_flags, tmp_path, method):
+    """Its artifact gives the same scores; phases are over once for all."""
+    flags = {**without_size(text_flags), "num_train_epochs": 2}
+    flags["tuning_method"] = method
+    model_text(**flags, do_eval=True)
+    out = text_flags["output_dir"]
+    loss = read(out, "eval_results.json")["eval_loss"]
+    again = {
+        **flags,
+        "do_train": False,
+        "do_eval": True,
+        "adapter": out / "adapter",
+        "output_dir": tmp_path / "again",
+    }
+    del again["tuning_method"]
+    model_text(**again)
+    found = read(tmp_path / "again", "eval_results.json")["eval_loss"]
+    # What prefix tuning's network made is kept in its place.
+    assert found == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.gate
+def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
+    flags = {**without_size(text_flags), "tuning_method": "lora(rank=2)"}
+    model_text(**flags, do_eval=True)
+    out, merged = text_flags["output_dir"], tmp_path / "merged"
+    run_process(
+        "scripts.merge_adapter",
+        f"--init_checkpoint={text_flags['init_checkpoint']}",
+        f"--adapter={out / 'adapter'}",
+        f"--output_dir={merged}",
+        program="-m",
+    )
+    flags.update(
+        init_checkpoint=merged,
+        tuning_method="head",
+        do_train=False,
+        do_eval=True,
+        output_dir=tmp_path / "again",
+    )
+    model_text(**flags)
+    losses = [
+        read(folder, "eval_results.json")["eval_loss"]
+        for folder in (out, tmp_path / "again")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+# Its artifact elsewhere
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bert, texts, tmp_path_factory):  # noqa: F811
+    """The folder of a run."""
+    out = tmp_path_factory.mktemp("trained") / "out"
+    with entry_point(run_mlm) as run:
+        run(
+            train_file=texts / "train.txt",
+            eval_file=texts / "eval.txt",
+            init_checkpoint=tiny_bert,
+            output_dir=out,
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            train_batch_size=8,
+            num_train_epochs=1,
+            tuning_method="pfeiffer(size=4)",
+            cpu_lanes=1,
+        )
+    return out
+
+
+def shell(program, *arguments):
+    """Runs a program, which may fail."""
+    return subprocess.run(
+        [sys.executable, program, *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
+    shelf = tmp_path / "shelf"
+    added = shell("adapter_library.py", "add", shelf, trained)
+    assert (added.returncode, added.stdout) == (0, "added masked_lm\n")
+    verified = shell(
+        "adapter_library.py", "verify", shelf, f"--init_checkpoint={tiny_bert}"
+    )
+    assert verified.stdout == "masked_lm: whole\n"
+    (entry,) = json.loads(
+        shell("adapter_library.py", "list", shelf, "--json").stdout
+    )
+    assert entry["task"] == entry["kind"] == "masked_lm"
+    assert set(entry["scores"]) == {"perplexity", "accuracy", "loss"}
+    assert "perplexity" in shell("adapter_library.py", "list", shelf).stdout
+    shown = shell("adapter_library.py", "show", shelf, "masked_lm").stdout
+    assert "mlm_probability" in shown
+    done = shell(
+        "adapter_library.py",
+        "export",
+        shelf,
+        "masked_lm",
+        tmp_path / "other",
+        "--to=adapterhub",
+    )
+    assert done.returncode == 1 and not (tmp_path / "other").exists()
+    (line,) = own_lines(done.stderr)
+    assert "whose head cannot be written" in line
+
+
+@pytest.mark.parametrize("program", ["predict.py", "export_model.py"])
+def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
+    flags = [
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter={trained / 'adapter'}",
+    ]
+    if program == "predict.py":
+        (tmp_path / "rows.txt").write_text("the cat\n")
+        flags += [
+            f"--input={tmp_path / 'rows.txt'}",
+            f"--output={tmp_path / 'answers'}",
+        ]
+    else:
+        flags.append(f"--output_dir={tmp_path / 'exported'}")
+    done = shell(program, *flags)
+    assert done.returncode == 1 and not done.stdout
+    line = own_lines(done.stderr)[-1]
+    assert line.startswith("error: ")
+    words = "the task masked_lm is of a kind that cannot be exported"
+    if program == "predict.py":
+        words = "was trained on the task masked_lm, which answers no texts"
+    assert words in line
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_classification_does_not_start_from_it(
+    classify, tiny_flags, trained, regression
+):
+    flags = {**without_size(tiny_flags), "regression": regression}
+    flags["adapter"] = trained / "adapter"
+    with pytest.raises(UserError, match="trained on the task masked_lm"):
+        classify(**flags)
+
+
+def test_it_does_not_start_from_another_task(
+    model_text, text_flags, tiny_adapters
+):
+    folder = next(iter(tiny_adapters.values()))
+    flags = {**without_size(text_flags), "adapter": folder}
+    with pytest.raises(UserError, match="not on masked_lm"):
+        model_text(**flags)
