@@ -4,7 +4,8 @@ An engine is a class with `check_devices`, `train` and `predictor`, which makes
 a `prediction.Predictor`; with `shards`, the devices that a batch is divided
 among, `lanes`, the groups of rows that each of them computes at the same time,
 `workers`, the processes that take part, and `is_chief`, whether this one writes
-the files, which hold after `check_devices`. All see the same batches, model,
+the files, which hold after `check_devices`. `can_pause` says whether a training
+may be looked at (`Pause`). All see the same batches, model,
 optimizer and initial values, which a `Job` holds.
 """
 

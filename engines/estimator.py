@@ -7,7 +7,6 @@ their pretrained values at every start and stay out of checkpoints.
 """
 
 import dataclasses
-import math
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -123,12 +122,10 @@ class EstimatorEngine:
                 batch_size // shards,
             )
 
-        if len(self._devices) > 1:
-            estimator = self._mirrored_estimator(job, batch_size, schedule)
-        else:
-            # A TPU returns to its host at each of the steps.
-            loop = math.gcd(self._hardware.iterations_per_loop, *pause.steps)
-            estimator = self._estimator(job, batch_size, schedule, loop)
+        mirrored = len(self._devices) > 1
+        estimator = (self._mirrored_estimator if mirrored else self._estimator)(
+            job, batch_size, schedule
+        )
         saver = SaverHook(
             job, save_checkpoints_steps, pause, lambda: self.predictor(job)
         )
@@ -144,6 +141,11 @@ class EstimatorEngine:
         )
         if saver.predictor is not None:
             self._trained = _Trained(job, saver.looked_step, saver.predictor)
+
+    @property
+    def can_pause(self) -> bool:
+        """Not on a TPU: a second session would initialize it anew."""
+        return not self._hardware.use_tpu
 
     @property
     def shards(self) -> int:
@@ -173,7 +175,7 @@ class EstimatorEngine:
 
     # One machine may have a TF_CONFIG, which a RunConfig may refuse.
     @multi_worker.unseen()
-    def _estimator(self, job, batch_size, schedule, loop=None):
+    def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
         config = tpu.RunConfig(
@@ -187,7 +189,7 @@ class EstimatorEngine:
             log_step_count_steps=None,
             session_config=_session_config(),
             tpu_config=tpu.TPUConfig(
-                iterations_per_loop=loop or hardware.iterations_per_loop,
+                iterations_per_loop=hardware.iterations_per_loop,
                 num_shards=hardware.num_tpu_cores,
                 per_host_input_for_training=(
                     tpu.InputPipelineConfig.PER_HOST_V2

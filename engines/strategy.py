@@ -77,6 +77,7 @@ class StrategyEngine:
         self._hardware = hardware
         self._strategy = tf.distribute.get_strategy()
         self.is_chief = True
+        self.can_pause = True
         self.workers = 1
         self.lanes = 1
         self._trained: Optional[_Trained] = None

@@ -98,6 +98,13 @@ def score(
     return scores
 
 
+def fingerprints(
+    splits: Splits, features: Dict[str, Features]
+) -> Dict[str, str]:
+    """The fingerprint of each dev split's rows."""
+    return {name: features[name].fingerprint() for _, name in splits.dev}
+
+
 def load_best(setup: Setup, predictor: Predictor) -> None:
     """Gives a predictor the values of the best step, if that is kept.
 
@@ -121,7 +128,7 @@ def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
         return frozenset()
     if training.eval_steps == EPOCH:
         count = int(training.epochs)
-        found = {int(last / training.epochs * n) for n in range(1, count + 1)}
+        found = {int(last * n / training.epochs) for n in range(1, count + 1)}
     else:
         every = int(training.eval_steps)
         found = set(range(every, last, every))

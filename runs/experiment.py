@@ -80,6 +80,11 @@ def _run_in_folder(
     if experiment.do_train:
         schedule = training.make_schedule(setup, features["train"])
     record = describe_run(setup, engine, features.get("train"), schedule)
+    if experiment.do_train and experiment.training.keep_best:
+        # They decide what the training comes to.
+        record["training"]["dev_data"] = evaluation.fingerprints(
+            splits, features
+        )
     run_record.check(
         experiment.output_dir, record, setup.base, experiment.do_train
     )
@@ -137,6 +142,12 @@ def _start_engine(experiment: Experiment) -> Any:
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
+    is_looked_at = experiment.do_train and experiment.training.eval_steps
+    if is_looked_at and not engine.can_pause:
+        raise UserError(
+            "--eval_steps, --keep_best and --early_stopping cannot be used "
+            "with TPUEstimator on a TPU; pass --engine=strategy"
+        )
     engine.check_devices()
     if experiment.do_train:
         check_batch_size(
@@ -171,6 +182,13 @@ def _choose_splits(experiment: Experiment) -> Splits:
     test = task.test_splits if experiment.do_predict else ()
     if test and dev and task.test_is_dev:
         test = dev
+    if experiment.max_eval_examples and {*dict(dev).values()} & {
+        *dict(test).values()
+    }:
+        raise UserError(
+            "--max_eval_examples would leave out predictions, since the same "
+            "file is evaluated and predicted; do one after the other"
+        )
     return Splits(dev, test)
 
 
@@ -379,7 +397,7 @@ def _evaluate(
             suffix,
         ):
             logging.info("more of the evaluation is in %s", path)
-    data = {name: rows.features[name].fingerprint() for _, name in dev}
+    data = evaluation.fingerprints(rows.splits, rows.features)
     _, step = training_state.latest_step(output_dir)
     best = dev_scores.best_checkpoint(output_dir)
     if best:

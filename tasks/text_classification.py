@@ -21,6 +21,8 @@ from tasks.text_task import TEXT_COLUMNS, TextTask, write_table
 
 # `TextClassification.weighting` by how common labels are.
 BALANCED = "balanced"
+# The greatest weight.
+FLOAT_MAX = float(np.finfo(np.float32).max)
 # Rows of `eval_hardest.tsv`.
 HARDEST = 50
 
@@ -220,9 +222,7 @@ class TextClassification(TextTask):
 
     @property
     def training_settings(self):
-        """How classes are weighed, if they are."""
-        if self.weighting is None:
-            return {}
+        """How classes are weighed."""
         return {"class_weights": self.weighting}
 
     def evaluate(self, rows, features, predictions):
@@ -359,7 +359,7 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict) and all(
-            type(weight) in (int, float) and 0 < weight < float("inf")
+            type(weight) in (int, float) and 0 < weight <= FLOAT_MAX
             for weight in found.values()
         ):
             return dataclasses.replace(task, weighting=found)

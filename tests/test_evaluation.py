@@ -361,6 +361,7 @@ def test_when_steps_are_scored():
     assert steps("50", 10) == [10]
     assert steps("epoch", 30) == [10, 20, 30]
     assert steps("epoch", 25, 2.5) == [10, 20, 25]
+    assert steps("epoch", 61, 7.0) == [8, 17, 26, 34, 43, 52, 61]
     assert steps("epoch", 4, 0.5) == [4]
     assert steps("epoch", 1, 3.0) == [1]
 
@@ -388,3 +389,50 @@ def test_the_first_examples_alone(classify, tiny_flags, tmp_path):
     assert sum(int(line.split("\t")[1]) for line in table) == 3
     with pytest.raises(UserError, match="another configuration"):
         classify(**flags, max_train_examples=17)
+
+
+def test_other_dev_rows_are_another_run(classify, tiny_flags, tmp_path):
+    flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
+    classify(**flags, keep_best="accuracy", max_eval_examples=3)
+    with pytest.raises(UserError, match="training.dev_data"):
+        classify(**flags, keep_best="accuracy")
+
+
+def test_the_best_answers_to_questions(answer, squad_flags, tmp_path):
+    flags = {**squad_flags, "do_eval": True, "num_train_epochs": 4}
+    flags.update(eval_steps=2, keep_best="f1", early_stopping=2)
+    answer(**flags)
+    out = tmp_path / "out"
+    scores = read(out / "dev_scores.json")
+    f1 = scores["scores"][str(scores["best_step"])]["f1"]
+    assert f1 == max(of["f1"] for of in scores["scores"].values())
+    assert read(out / "eval_results.json")["eval_f1"] == f1
+    with pytest.raises(UserError, match="would leave out predictions"):
+        answer(**flags, do_predict=True, max_eval_examples=3)
+
+
+@pytest.mark.newer_stack
+def test_the_second_of_two_phases_is_looked_at(classify, tiny_flags, tmp_path):
+    flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
+    del flags["adapter_size"]
+    flags["tuning_method"] = "lt_sft(sparsity=0.1)"
+    classify(**flags, keep_best="loss", eval_steps=2)
+    out = tmp_path / "out"
+    scores = read(out / "dev_scores.json")
+    assert list(scores["scores"]) == ["2", "4", "5"]
+    assert not (out / "phase_1" / "dev_scores.json").exists()
+    best = str(scores["best_step"])
+    assert (
+        read(out / "eval_results.json")["eval_loss"]
+        == (scores["scores"][best]["loss"])
+    )
+
+
+def test_a_tpus_estimator_cannot_be_looked_at(classify, flags, engine):
+    flags.update(use_tpu=True, tpu_name="local", eval_steps=2)
+    refused = (
+        "cannot be used with TPUEstimator" if engine == "estimator" else ""
+    )
+    with pytest.raises(UserError, match=refused or "TPU") as caught:
+        classify(**flags)
+    assert bool(refused) == ("--engine=strategy" in str(caught.value))

@@ -128,7 +128,7 @@ def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
     assert set(found) == {"news", "squad (tagging)"}
     assert found["news"][0].runs[0].scores["token_accuracy"] == 60.0
     assert found["news"][0].runs[0].scores["loss"] == 2.0
-    rows = cells(summarize.other_table({"news": found["news"]}))
+    rows = cells(summarize.other_table({"news": found["news"]}, {}))
     assert rows["news"]["full fine-tuning"] == "50.0"
 
 
@@ -417,3 +417,26 @@ def test_a_folder_without_runs_is_refused(tmp_path, name):
     assert done.returncode == 1
     (line,) = [x for x in done.stderr.splitlines() if re.match("error", x)]
     assert str(tmp_path / name) in line
+
+
+def test_a_run_that_came_to_its_best_step_counts(fake):
+    folder = fake.add("rte", "full", {"accuracy": 0.6})
+    path = folder / "run.json"
+    run = json.loads(path.read_text())
+    run["training"]["keep_best"] = "accuracy"
+    path.write_text(json.dumps(run))
+    results = json.loads((folder / "eval_results.json").read_text())
+    results["global_step"] = 3
+    (folder / "eval_results.json").write_text(json.dumps(results))
+    assert collect_runs.read_run(folder) is None
+    scores = {"5": {"accuracy": 0.5}, "3": {"accuracy": 0.6}}
+    (folder / "dev_scores.json").write_text(
+        json.dumps({"keep_best": "accuracy", "scores": scores})
+    )
+    assert collect_runs.read_run(folder).scores["accuracy"] == 60.0
+    # The scores are of another step than the best.
+    scores["7"] = {"accuracy": 0.7}
+    (folder / "dev_scores.json").write_text(
+        json.dumps({"keep_best": "accuracy", "scores": scores})
+    )
+    assert collect_runs.read_run(folder) is None

@@ -91,7 +91,7 @@ def test_balanced_weights_are_inverse_to_counts():
     two = weigh_classes(TASK, "balanced").learn(make_rows("aab"))
     assert two.class_weights[:2] == pytest.approx((3 / 4, 3 / 2))
     assert TASK.learn(make_rows("aab")) is TASK
-    assert TASK.training_settings == {}
+    assert TASK.training_settings == {"class_weights": None}
 
 
 def test_named_weights():
@@ -104,6 +104,7 @@ def test_named_weights():
 @pytest.mark.parametrize(
     "text",
     ["", "even", "[1]", '{"a": 0}', '{"a": "1"}', '{"a": true}', '{"a": 1e999}']
+    + ['{"a": 1e39}', '{"a": 1%s}' % ("0" * 400)]
     + ["[" * 100000],
 )
 def test_weights_that_are_none(text):

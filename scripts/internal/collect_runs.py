@@ -17,7 +17,7 @@ from methods import parsing
 from methods.base import TuningMethod
 from tasks import TASKS
 from tasks.restored import TAGGING
-from weights import run_record
+from weights import dev_scores, run_record
 
 # Scores of these are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
@@ -162,7 +162,11 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
         str(folder / "eval_results.json"), "a run's scores", RESULTS
     )
     training, kept = run["training"], run["parameters"].get("kept")
-    if kept is None or results["global_step"] != training["steps"]:
+    last = training["steps"]
+    if training.get("keep_best"):
+        scores = dev_scores.read(str(folder))
+        last = scores and scores.best_step
+    if kept is None or results["global_step"] != last:
         return None
     shapes = modeling.list_variables(run_record.bert_config(run, str(path)))
     return Run(
