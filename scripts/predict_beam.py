@@ -114,6 +114,17 @@ def check_input(pattern: str, has_tasks: bool) -> None:
     if not found:
         raise UserError(f"no file matches --input {pattern}")
     for path, size in ((file.path, file.size_in_bytes) for file in found):
+        if bulk.ending(path) in bulk.TABLES:
+            raise UserError(
+                f"--input {path} is a table, whose first line names the "
+                "columns of all others; make it a .jsonl file, or without "
+                "such a line a .txt file with tabs between texts"
+            )
+        if not has_tasks and not bulk.is_json_lines(path):
+            raise UserError(
+                f"the rows of --input {path} name no task, as those of a "
+                ".jsonl file may; pass --task"
+            )
         compression = bulk.compression(path)
         if compression in bulk.UNCHECKED:
             raise UserError(
@@ -125,17 +136,6 @@ def check_input(pattern: str, has_tasks: bool) -> None:
             raise UserError(
                 f"--input {path} is empty, which no compressed file is; write "
                 "it again, or leave it out"
-            )
-        if bulk.ending(path) in bulk.TABLES:
-            raise UserError(
-                f"--input {path} is a table, whose first line names the "
-                "columns of all others; make it a .jsonl file, or without "
-                "such a line a .txt file with tabs between texts"
-            )
-        if not has_tasks and not bulk.is_json_lines(path):
-            raise UserError(
-                f"the rows of --input {path} name no task, as those of a "
-                ".jsonl file may; pass --task"
             )
 
 
