@@ -91,12 +91,14 @@ def check_output(output: str) -> None:
     Raises:
         UserError: they cannot, or there are.
     """
-    found = beam.matching(f"{output}-*{beam.ENDING}")
-    if found:
-        raise UserError(
-            f"{found[0]} is there already; delete {output}-*{beam.ENDING}, or "
-            "choose another --output"
-        )
+    for name in (output, output + beam.REFUSED):
+        pattern = beam.written(name)
+        found = beam.matching(pattern)
+        if found:
+            raise UserError(
+                f"{found[0].path} is there already; delete {pattern}, or "
+                "choose another --output"
+            )
     if "://" not in output:
         files.prepare_folder(os.path.dirname(output))
 
@@ -105,12 +107,13 @@ def check_input(pattern: str, has_tasks: bool) -> None:
     """Checks that there are files, such as can be read.
 
     Raises:
-        UserError: there is none, or one is a table or needs `--task`.
+        UserError: there is none, or one is a table, or needs `--task`, or is
+            compressed so that its missing end would not be seen.
     """
-    paths = beam.matching(pattern)
-    if not paths:
+    found = beam.matching(pattern)
+    if not found:
         raise UserError(f"no file matches --input {pattern}")
-    for path in paths:
+    for path, size in ((file.path, file.size_in_bytes) for file in found):
         if bulk.ending(path) in bulk.TABLES:
             raise UserError(
                 f"--input {path} is a table, whose first line names the "
@@ -121,6 +124,18 @@ def check_input(pattern: str, has_tasks: bool) -> None:
             raise UserError(
                 f"the rows of --input {path} name no task, as those of a "
                 ".jsonl file may; pass --task"
+            )
+        compression = bulk.compression(path)
+        if compression in bulk.UNCHECKED:
+            raise UserError(
+                f"--input {path} ends with {compression}, of which it would "
+                "not be seen if it were cut short; compress it as one of "
+                f"{', '.join(bulk.COMPRESSED)}"
+            )
+        if compression and not size:
+            raise UserError(
+                f"--input {path} is empty, which no compressed file is; write "
+                "it again, or leave it out"
             )
 
 
@@ -170,9 +185,11 @@ def main() -> None:
     del model
     answered, refused = beam.run(job, options)
     print(f"{answered} answers, {refused} refusals")
-    refusals = f"{output}{beam.REFUSED}-*{beam.ENDING}"
-    if beam.matching(refusals):
-        raise UserError(f"{refused} refusals; {refusals} tells why")
+    refusals = output + beam.REFUSED
+    if beam.matching(beam.written(refusals)):
+        raise UserError(
+            f"{refused} refusals; {refusals}-*{beam.ENDING} tells why"
+        )
 
 
 if __name__ == "__main__":

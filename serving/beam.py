@@ -4,16 +4,36 @@ Nothing else of this project imports Beam, which has an environment of its own
 (`make beam`).
 """
 
+import builtins
 import contextlib
 import dataclasses
 import io
+import logging
 import os
+import re
 import sys
 import threading
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+import traceback
+from typing import (
+    IO,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import apache_beam as beam
 import tensorflow as tf
+from apache_beam.io import filebasedsink, textio
+from apache_beam.io.filesystem import (
+    BeamIOError,
+    CompressionTypes,
+    FileMetadata,
+)
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.ml.inference.base import (
@@ -29,18 +49,31 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState, create_runner
 
 from errors import UserError, first_line
-from serving.bulk import Refusal, Source, answer_line, questions, refusal_line
+from serving import bulk
+from serving.bulk import Refusal, Source
 from serving.exported import ExportedModel, Row, Tasks
 
 # Beam's own default first tries a program that it would download.
 RUNNER = "FnApiRunner"
 DEFAULTS = (f"--runner={RUNNER}", "--default_sdk_harness_log_level=WARNING")
 ENDING, REFUSED = ".jsonl", "-refused"
+# In the pattern of the names that Beam gives to a job's files.
+NUMBER = "[0-9]" * 5
 COUNTERS = "bulk"
 # The name of Beam's threads that each look after a worker's process.
 WORKER_THREAD = "run_worker"
 # Under this key a prediction tells why there is none.
 ERROR = "error"
+# The last line of what a worker tells of an exception: its class and text.
+RAISED = re.compile(r"^(?:RuntimeError: )*(?:\w+\.)*(\w+): (\S.*)$", re.M)
+FILE_ERRORS = [
+    name
+    for name, kind in {**vars(builtins), "BeamIOError": BeamIOError}.items()
+    if isinstance(kind, type) and issubclass(kind, OSError)
+]
+LOGGER_OF_RAISED = "apache_beam.runners.common"
+# What Beam adds to the text.
+STEP = re.compile(r" \[while running '[^']*'\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +154,66 @@ def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
     return [answer for row in rows for answer in _answers(model, [row])]
 
 
+class _Rows(textio._TextSourceWithFilename):
+    """Beam's (file, line), of compressed files only if they have their end.
+
+    Beam itself takes the missing end of a compressed file for the end.
+    """
+
+    @contextlib.contextmanager
+    def open_file(self, file_name: str) -> Iterator[IO[bytes]]:
+        """Opens a file to read what it holds, decompressed."""
+        plain = CompressionTypes.UNCOMPRESSED
+        decompress = bulk.COMPRESSED.get(bulk.compression(file_name))
+        with FileSystems.open(file_name, compression_type=plain) as file:
+            if decompress is None:
+                yield file
+            else:
+                with decompress(file) as decompressed:
+                    yield decompressed
+
+    def read_records(
+        self, file_name: str, range_tracker: Any
+    ) -> Iterator[Tuple[str, bytes]]:
+        """Reads the lines of a part of a file.
+
+        Raises:
+            UserError: it cannot be read, or is damaged, or cut short.
+        """
+        try:
+            yield from super().read_records(file_name, range_tracker)
+        except bulk.UNREADABLE as error:
+            raise UserError(
+                f"cannot read --input {file_name}: {first_line(error)}"
+            ) from error
+
+
+class _ReadRows(beam.io.ReadFromTextWithFilename):
+    """Reads all files that match a pattern."""
+
+    _source_class = _Rows
+
+
+class _Lines(filebasedsink.FileBasedSink):
+    """Writes texts as lines of files, and deletes no file."""
+
+    def write_encoded_record(self, file_handle: IO[bytes], encoded: bytes):
+        """Writes a line."""
+        file_handle.write(encoded + b"\n")
+
+    def pre_finalize(self, init_result: Any, writer_results: Any) -> None:
+        """Leaves alone what is there.
+
+        Beam would delete all that matches `answers-*-of-00001.jsonl`, and so
+        what another job has written to `answers-2`.
+        """
+
+
+def _write(output: str, **options) -> beam.PTransform:
+    coder = beam.coders.StrUtf8Coder()
+    return beam.io.Write(_Lines(output, coder, ENDING, **options))
+
+
 class _Ask(beam.DoFn):
     """From a line to (source, row) for each task, and refusals."""
 
@@ -128,7 +221,7 @@ class _Ask(beam.DoFn):
         self._tasks, self._names = tasks, names
 
     def process(self, element: Tuple[str, bytes]):
-        for asked in questions(*element, self._tasks, self._names):
+        for asked in bulk.questions(*element, self._tasks, self._names):
             if isinstance(asked, Refusal):
                 yield beam.pvalue.TaggedOutput(REFUSED, asked)
             else:
@@ -147,11 +240,11 @@ class _Tell(beam.DoFn):
         name = prediction.example.task.decode()
         found = prediction.inference
         if ERROR in found:
-            refusal = Refusal(source, name, found[ERROR])
-            yield beam.pvalue.TaggedOutput(REFUSED, refusal)
+            refused = bulk.refusal(source, name, found[ERROR])
+            yield beam.pvalue.TaggedOutput(REFUSED, refused)
         else:
             self._answered.inc()
-            yield answer_line(source, self._tasks[name], found)
+            yield bulk.answer_line(source, self._tasks[name], found)
 
 
 class _TellRefusal(beam.DoFn):
@@ -162,7 +255,7 @@ class _TellRefusal(beam.DoFn):
 
     def process(self, element: Refusal):
         self._refused.inc()
-        yield refusal_line(element)
+        yield bulk.refusal_line(element)
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -170,10 +263,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     handler = ExportedModelHandler(job.model, job.version, job.batch_size)
     asked = (
         pipeline
-        | "Read"
-        >> beam.io.ReadFromTextWithFilename(
-            job.input, coder=beam.coders.BytesCoder()
-        )
+        | "Read" >> _ReadRows(job.input, coder=beam.coders.BytesCoder())
         # So that one file may keep many workers busy.
         | "Spread" >> beam.Reshuffle()
         | "Ask"
@@ -187,13 +277,12 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "Tell"
         >> beam.ParDo(_Tell(job.tasks)).with_outputs(REFUSED, main="told")
     )
-    told.told | "Write" >> beam.io.WriteToText(job.output, ENDING)
+    told.told | "Write" >> _write(job.output)
     (
         (asked[REFUSED], told[REFUSED])
         | beam.Flatten()
         | "TellRefusals" >> beam.ParDo(_TellRefusal())
-        | "WriteRefusals"
-        >> beam.io.WriteToText(job.output + REFUSED, ENDING, skip_if_empty=True)
+        | "WriteRefusals" >> _write(job.output + REFUSED, skip_if_empty=True)
     )
 
 
@@ -204,13 +293,22 @@ def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
         How many answers and how many refusals were written.
 
     Raises:
-        UserError: it has not come to its end.
+        UserError: it has not come to its end: a file cannot be read or
+            written, a worker has ended, or the runner has ended the job.
     """
     threading.excepthook = _end_with_worker
+    # It logs, with a traceback, what is raised here as well.
+    logging.getLogger(LOGGER_OF_RAISED).setLevel(logging.CRITICAL)
     pipeline = beam.Pipeline(options=options)
-    build(pipeline, job)
-    result = pipeline.run()
-    state = result.wait_until_finish()
+    try:
+        build(pipeline, job)
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise UserError(reason) from error
     if state != PipelineState.DONE:
         raise UserError(
             f"the runner ended the job as {state}; run the same command again"
@@ -221,6 +319,24 @@ def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
         for counter in result.metrics().query(filtered)["counters"]
     }
     return counts.get("answered", 0), counts.get("refused", 0)
+
+
+def _reason(error: Exception) -> Optional[str]:
+    """Why a job has failed, if files are to blame, else None.
+
+    Of what a worker raises, Beam gives the text alone, as it is printed.
+    """
+    text = "".join(traceback.format_exception_only(type(error), error))
+    raised = RAISED.findall(text)
+    if not raised:
+        return None
+    name, said = raised[-1]
+    said = STEP.sub("", said)
+    if name == UserError.__name__:
+        return said
+    if name in FILE_ERRORS:
+        return f"cannot read --input or write --output: {said}"
+    return None
 
 
 def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
@@ -277,8 +393,13 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
     return options
 
 
-def matching(pattern: str) -> List[str]:
-    """Paths of the files that match a pattern.
+def written(output: str) -> str:
+    """The pattern of the files that a job writes to an output."""
+    return f"{output}-{NUMBER}-of-{NUMBER}{ENDING}"
+
+
+def matching(pattern: str) -> List[FileMetadata]:
+    """Paths and sizes of the files that match a pattern.
 
     Raises:
         UserError: they cannot be looked for.
@@ -289,4 +410,4 @@ def matching(pattern: str) -> List[str]:
         raise UserError(
             f"cannot look for {pattern}: {first_line(error)}"
         ) from error
-    return [file.path for file in found.metadata_list]
+    return found.metadata_list

@@ -4,10 +4,16 @@ A line is understood by itself, since others may be on another machine. So what
 is wrong with a line is told beside the answers of the others.
 """
 
+import bz2
+import gzip
 import json
+import lzma
 import os
+import zlib
 from typing import (
+    IO,
     Any,
+    BinaryIO,
     Callable,
     Dict,
     Iterator,
@@ -21,8 +27,18 @@ from typing import (
 import json_lines
 from serving.exported import Row, Tasks, problem
 
-# Endings that Beam takes for compressed files.
-COMPRESSED = (".gz", ".bz2", ".deflate", ".zst", ".zstd", ".xz", ".lzma")
+# Ending of a compressed file -> what reads it, and raises one of UNREADABLE
+# where its end is missing.
+COMPRESSED: Dict[str, Callable[[BinaryIO], IO[bytes]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".lzma": lzma.open,
+}
+# Others that Beam reads, to where they are cut short, without a word.
+UNCHECKED = (".deflate", ".zst", ".zstd")
+# What reading a missing, damaged or shortened file raises.
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # Tables, whose first line says what the others hold.
 TABLES = (".tsv", ".csv")
 BYTE_ORDER_MARK = "\ufeff"
@@ -50,10 +66,29 @@ class Refusal(NamedTuple):
     reason: str
 
 
+def refusal(source: Source, task: str, reason: str) -> Refusal:
+    """A refusal, whose reason can be written whatever it quotes of a row.
+
+    Args:
+        source: of the row.
+        task: that does not answer; "" if it is the line itself.
+        reason: may hold halves of characters, which no file can.
+    """
+    return Refusal(
+        source, task, reason.encode("utf-8", "backslashreplace").decode()
+    )
+
+
+def compression(file: str) -> str:
+    """The ending of a file's name that tells its compression, or ""."""
+    found = os.path.splitext(file.lower())[1]
+    return found if found in (*COMPRESSED, *UNCHECKED) else ""
+
+
 def ending(file: str) -> str:
     """The ending of a file's name, before that of its compression."""
-    root, found = os.path.splitext(file.lower())
-    return os.path.splitext(root)[1] if found in COMPRESSED else found
+    whole = file.lower()
+    return os.path.splitext(whole[: len(whole) - len(compression(file))])[1]
 
 
 def is_json_lines(file: str) -> bool:
@@ -84,7 +119,7 @@ def questions(
         text = line.decode().lstrip(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 text (byte 0x{line[error.start]:02x})"
-        yield Refusal(as_text, "", reason)
+        yield refusal(as_text, "", reason)
         return
     if not is_json_lines(file):
         texts = text.split("\t")
@@ -100,14 +135,14 @@ def questions(
     try:
         values = json_lines.parse_object(text)
     except ValueError as error:
-        yield Refusal(as_text, "", str(error))
+        yield refusal(as_text, "", str(error))
         return
     source = Source(file, text)
     if not names:
         try:
             names = [json_lines.text_at(values, "task")]
         except ValueError as error:
-            yield Refusal(source, "", str(error))
+            yield refusal(source, "", str(error))
             return
     for name in names:
         yield _question(source, name, tasks, _choose_texts, values)
@@ -127,10 +162,10 @@ def _question(
         try:
             texts = read(tasks[name], values)
         except ValueError as error:
-            return Refusal(source, name, str(error))
+            return refusal(source, name, str(error))
         row = Row(*(x.encode() for x in (*texts, "")[:2]), row.task)
         reason = problem(tasks, row)
-    return Refusal(source, name, reason) if reason else Question(source, row)
+    return refusal(source, name, reason) if reason else Question(source, row)
 
 
 def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
@@ -219,12 +254,12 @@ def answer_line(
     return _line({"task": task["name"]}, source, told)
 
 
-def refusal_line(refusal: Refusal) -> str:
+def refusal_line(refused: Refusal) -> str:
     """The line of a refusal; without `task` if the line has none."""
-    first = {"reason": refusal.reason, "file": refusal.source.file}
-    if refusal.task:
-        first["task"] = refusal.task
-    return _line(first, refusal.source, {})
+    first = {"reason": refused.reason, "file": refused.source.file}
+    if refused.task:
+        first["task"] = refused.task
+    return _line(first, refused.source, {})
 
 
 def _line(

@@ -1,6 +1,10 @@
 """Lines of large inputs, each understood by itself."""
 
+import bz2
+import gzip
+import io
 import json
+import lzma
 import string
 
 import pytest
@@ -10,12 +14,16 @@ from hypothesis import strategies as st
 
 from errors import UserError
 from serving.bulk import (
+    COMPRESSED,
+    UNREADABLE,
     Question,
     Refusal,
     Source,
     answer_line,
+    compression,
     ending,
     questions,
+    refusal,
     refusal_line,
 )
 from serving.exported import ExportedModel, Row
@@ -76,6 +84,7 @@ def test_the_texts_of_an_object(values, expected):
         (b'{"text": NaN}', ("", "not JSON: NaN is no value")),
         (b"[1]", ("", "expected a JSON object")),
         (b'{"text": "a"}', ("", "no key 'task', found text")),
+        (b'{"\\ud800": 1}', ("", "no key 'task', found \\ud800")),
         (b'{"text": "\xff"}', ("", "not UTF-8 text (byte 0xff)")),
         (b'{"task": [1]}', ("", "'task' is [1], expected")),
         (b'{"task": "no"}', ("no", "unknown task no; there are: one, two")),
@@ -130,9 +139,47 @@ def test_the_ending_before_that_of_a_compression():
     assert ending("/a.b/c.JSONL.GZ") == ".jsonl"
     assert ending("c.jsonl") == ".jsonl"
     assert ending("jsonl.gz") == ""
+    assert ending("a.tsv.zst") == ".tsv"
+    assert compression("a.jsonl.XZ") == ".xz"
+    assert compression("a.deflate.jsonl") == ""
+
+
+WRITERS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_the_missing_end_of_a_compressed_file_is_noticed(name):
+    def read(content):
+        with COMPRESSED[name](io.BytesIO(content)) as file:
+            return file.read()
+
+    parts = [b"the cat\n" * 30, b"a dog\n"]
+    first, second = map(WRITERS[name], parts)
+    assert read(first) == parts[0]
+    # Some programs write several of these one after another.
+    if name != ".lzma":
+        assert read(first + second) == b"".join(parts)
+        first += second
+    whole = {len(first), len(first) - len(second), 0}
+    for size in set(range(len(first))) - whole:
+        with pytest.raises(UNREADABLE):
+            read(first[:size])
+
+
+def test_whatever_the_reason_it_can_be_written():
+    source = Source("a.jsonl", "1")
+    told = refusal_line(refusal(source, "", "found \ud800, \xe9"))
+    assert json.loads(told.encode())["reason"] == "found \\ud800, \xe9"
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+# Half a character, too, which JSON can name and no file can hold.
+ANY = st.text(st.characters())
 
 
 @settings(deadline=None)
@@ -142,10 +189,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
         st.binary(),
         TEXT.map(str.encode),
         st.dictionaries(
-            st.sampled_from(["task", "text", "text_b", "sentence", "n"]),
-            st.one_of(
-                st.sampled_from([*TASKS, 1e400, 10**30, True, None, []]), TEXT
-            ),
+            st.sampled_from(["task", "text", "text_b", "sentence"]) | ANY,
+            st.sampled_from([*TASKS, 1e400, 10**30, True, None, [], ["\ud800"]])
+            | ANY,
         ).map(lambda values: json.dumps(values).encode()),
     ),
     st.sampled_from([[], ["one"], ["two", "any"]]),
@@ -157,6 +203,7 @@ def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
         if isinstance(asked, Refusal):
             told = refusal_line(asked)
             assert json.loads(told)["reason"] == asked.reason
+            assert json.loads(told).get("task", "") == asked.task
         else:
             found = {"value": 0.5}
             kind = {**TASKS[asked.row.task.decode()], "kind": "regression"}
