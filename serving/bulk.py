@@ -218,6 +218,14 @@ def _classes(task: Mapping[str, Any], found: Mapping[str, Any]):
     }
 
 
+def _label_set(task: Mapping[str, Any], found: Mapping[str, Any]):
+    joined = found["label"]
+    return {
+        "labels": joined.split(task["label_separator"]) if joined else [],
+        "scores": dict(zip(task["labels"], found["scores"])),
+    }
+
+
 def _value(task: Mapping[str, Any], found: Mapping[str, Any]):
     return {"value": found["value"]}
 
@@ -235,6 +243,7 @@ KINDS: Dict[
     str, Callable[[Mapping[str, Any], Mapping[str, Any]], Dict[str, Any]]
 ] = {
     "classification": _classes,
+    "multi-label": _label_set,
     "regression": _value,
     "questions": _span,
 }

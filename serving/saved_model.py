@@ -24,6 +24,7 @@ from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
 from serving.loaded_task import LoadedTask
 from serving.text_model import TextModel
+from tasks.multi_label import MultiLabel
 from tasks.text_classification import TextClassification
 
 # Bytes of the graph, and more.
@@ -131,7 +132,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
 
     Returns:
         `name`; `kind`, what it gives; `columns`, what its texts are called;
-        `texts`, how many it reads; `labels`, where it has any; `method`;
+        `texts`, how many it reads; `labels`, where it has any;
+        `label_separator`, where a row is given any number of them; `method`;
         `max_seq_length`, at which texts are cut.
     """
     task = loaded.task
@@ -145,6 +147,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
     }
     if isinstance(task, TextClassification):
         found["labels"] = list(task.labels)
+    if isinstance(task, MultiLabel):
+        found["label_separator"] = task.separator
     return found
 
 

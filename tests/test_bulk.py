@@ -269,3 +269,19 @@ def test_answers_are_told_as_predict_py_tells_them(
             assert told[key] == value
         kinds.add(model.tasks[name]["kind"])
     assert len(kinds) == 3
+
+
+@pytest.mark.parametrize("joined, labels", [("a;c", ["a", "c"]), ("", [])])
+def test_a_set_of_labels(joined, labels):
+    kind = {**task("one", ["text"], [1]), "kind": "multi-label"}
+    kind.update(labels=["a", "b", "c"], label_separator=";")
+    # The model's scores are as many as its widest task has labels.
+    found = {"label": joined, "scores": [0.75, 0.25, 0.5, 0.0]}
+    told = json.loads(answer_line(Source("a.txt", '"x"'), kind, found))
+    scores = {"a": 0.75, "b": 0.25, "c": 0.5}
+    assert told == {
+        "task": "one",
+        "row": "x",
+        "labels": labels,
+        "scores": scores,
+    }
