@@ -60,7 +60,7 @@ class TaskModel(tf.Module):
             The head's outputs by name, [B, ...], or [B C, ...] of choices.
         """
         ids, segments = features["input_ids"], features["segment_ids"]
-        if ids.shape.rank == 3:
+        if len(ids.shape) == 3:
             length = ids.shape[2] or tf.shape(ids)[2]
             ids, segments, mask = (
                 tf.reshape(x, [-1, length])

@@ -389,7 +389,7 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
     )
     assert done.returncode == 1 and not (tmp_path / "other").exists()
     (line,) = own_lines(done.stderr)
-    assert "whose head cannot be written" in line
+    assert "whose heads cannot be written" in line
 
 
 @pytest.mark.parametrize("program", ["predict.py", "export_model.py"])

@@ -345,5 +345,6 @@ def test_tags_are_not_written_for_other_programs_yet(tiny_bert, tmp_path):
     artifact = adapter_artifact.read(str(tmp_path / "tags"))
     message = refusal(exchange_base.head_of, artifact)
     assert message.endswith(
-        "is of tagging, whose heads cannot be written for other programs yet"
+        "is of the kind tagging, whose heads cannot be written for other "
+        "programs yet"
     )

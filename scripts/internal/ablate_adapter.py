@@ -33,7 +33,12 @@ from weights import adapter_artifact, run_record
 # Methods whose adapters add what comes out of `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
 # By which tasks of a kind are drawn; others by accuracy.
-SCORES = {REGRESSION: "pearson", MULTI_LABEL: "micro_f1", QUESTIONS: "f1"}
+SCORES = {
+    REGRESSION: "pearson",
+    MULTI_LABEL: "micro_f1",
+    QUESTIONS: "f1",
+    TAGGING: "f1",
+}
 ABOUT_FILE = "ablation.json"
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
