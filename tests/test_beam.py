@@ -519,6 +519,25 @@ def test_one_row_ends_no_job_and_one_job_no_other(tiny_exported, tmp_path):
         )
 
 
+@pytest.mark.gate
+def test_what_a_worker_cannot_read_is_one_line(tiny_exported, tmp_path):
+    """Of its exception the program has the text alone."""
+    path = tmp_path / "rows.txt.gz"
+    path.write_bytes(gzip.compress(b"a cat\n" * 1000)[:-10])
+    done = run(
+        *TWO_PROCESSES,
+        model=tiny_exported,
+        input=path,
+        output=tmp_path / "answers",
+        task="small",
+    )
+    assert done.returncode == 1
+    last = own_lines(done.stderr)[-1]
+    assert last.startswith(f"error: cannot read --input {path}: Compressed")
+    assert "while running" not in last
+    assert shards(tmp_path / "answers") == ([], [])
+
+
 # No file may grow past some bytes.
 FULL = """
 import resource

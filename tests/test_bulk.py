@@ -189,7 +189,8 @@ ANY = st.text(st.characters())
         st.binary(),
         TEXT.map(str.encode),
         st.dictionaries(
-            st.sampled_from(["task", "text", "text_b", "sentence"]) | ANY,
+            st.sampled_from(["task", "text", "text_b", "sentence", "\\ud800"])
+            | ANY,
             st.sampled_from([*TASKS, 1e400, 10**30, True, None, [], ["\ud800"]])
             | ANY,
         ).map(lambda values: json.dumps(values).encode()),
