@@ -51,6 +51,13 @@ def define_flags() -> None:
         "max_seq_length", 128, "Longest input in tokens; more is cut off."
     )
     flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
+    flags.DEFINE_string(
+        "class_weights",
+        None,
+        "Weights of the labels' losses in training: balanced, so that rare "
+        'labels count as much as common ones, or as {"spam": 2.5} with 1 for '
+        "all others.",
+    )
 
 
 def define_task_flags() -> None:
@@ -91,13 +98,6 @@ def define_task_flags() -> None:
     )
     flags.DEFINE_bool(
         "regression", False, "custom: labels are numbers to be predicted."
-    )
-    flags.DEFINE_string(
-        "class_weights",
-        None,
-        "Weights of the labels' losses in training: balanced, so that rare "
-        'labels count as much as common ones, or as {"spam": 2.5} with 1 for '
-        "all others.",
     )
     flags.DEFINE_bool(
         "multi_label",

@@ -190,6 +190,11 @@ class Watch:
         dev = Splits(self._rows.splits.dev, ())
         answers = answer(self._setup, predictor, self._rows, dev)
         measured = score(self._setup, self._rows, answers)
+        if self._keep_best and self._keep_best not in measured:
+            raise UserError(
+                f"the dev set has no {self._keep_best}, by which --keep_best "
+                f"chooses; it has {', '.join(measured)}"
+            )
         self._scores = self._scores.add(step, measured)
         values = {}
         if self._keep_best:

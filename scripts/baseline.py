@@ -66,7 +66,7 @@ class Words:
             rows: of training.
 
         Raises:
-            UserError: a column of texts holds no word.
+            UserError: a column of texts holds too few words.
         """
         self._columns = []
         for texts in _texts(rows):
@@ -76,7 +76,10 @@ class Words:
             try:
                 vectors.fit(texts)
             except ValueError as error:
-                raise UserError(f"{rows.path}: texts without words") from error
+                raise UserError(
+                    f"{rows.path}: a column of texts, or the part of it that "
+                    "the others are guessed from, holds no word"
+                ) from error
             self._columns.append(vectors)
 
     def __call__(self, rows: Rows) -> scipy.sparse.csr_matrix:

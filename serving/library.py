@@ -15,6 +15,7 @@ import shutil
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
+from absl import logging
 
 import exchange
 import files
@@ -22,7 +23,7 @@ import folder_lock
 import task_model
 from errors import UserError
 from methods import parsing
-from tasks.restored import kind_of, restore_task
+from tasks.restored import MASKED_LM, kind_of, restore_task
 from weights import adapter_artifact, run_record
 from weights.adapter_artifact import INDICES, VALUES, Artifact
 
@@ -134,6 +135,17 @@ class AdapterLibrary:
                 f"{known}"
             )
         return os.path.join(self.path, name)
+
+    def answering(self) -> List[str]:
+        """The names of adapters that answer texts, or are damaged."""
+        found = []
+        for name in self.names():
+            with contextlib.suppress(UserError):
+                if self.entry(name).kind == MASKED_LM:
+                    logging.info("%s is passed over: it answers no texts", name)
+                    continue
+            found.append(name)
+        return found
 
     def entry(self, name: str) -> Entry:
         """What is known of an adapter, without reading its weights.

@@ -35,9 +35,11 @@ def named_folders(
         )
     if library:
         shelf = AdapterLibrary(library)
-        names = shelf.names() if tasks == [ALL] else tasks
+        names = shelf.answering() if tasks == [ALL] else tasks
         if not names:
-            raise UserError(f"the library {library} holds no adapters")
+            raise UserError(
+                f"the library {library} holds no adapters that answer texts"
+            )
         found += [(name, shelf.folder(name)) for name in names]
     if not found:
         raise UserError(

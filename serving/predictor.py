@@ -139,7 +139,7 @@ class Predictor:
             UserError: as `load_task`, or its task answers nothing.
         """
         loaded = load_task(self._bert, folder, self._max_seq_length)
-        if not loaded.task.answers:
+        if not loaded.task.answers_texts:
             raise UserError(
                 f"{folder} was trained on the task {loaded.task.name}, which "
                 "answers no texts; expected an adapter of a task that does"
@@ -171,7 +171,7 @@ class Predictor:
 
         Args:
             name: of the task, or a list of names.
-            texts: a text, or a pair of texts as a tuple; a list of such; or
+            texts: a text, or several of a row as a tuple; a list of such; or
                 any other iterable of such, of which `CHUNK` are read at a
                 time. For a task that tags words one of the list or iterable
                 may be a list of words instead of a text.
@@ -179,10 +179,11 @@ class Predictor:
         Returns:
             An answer, a list of answers, or an iterator of answers. Of a
             classification `label`, `probability` and `scores`; of rows with
-            sets of labels `labels` and `scores`; of a regression `value`; of a
-            question `answer`, `start`, `end`, `score` and `null_score`; of
-            words that are tagged `tokens`, `tags` and `entities`. Of a list of
-            names instead of each answer a dictionary of them by name.
+            sets of labels `labels` and `scores`; of multiple choice `choice`,
+            `probability` and `scores`; of a regression `value`; of a question
+            `answer`, `start`, `end`, `score` and `null_score`; of words that
+            are tagged `tokens`, `tags` and `entities`. Of a list of names
+            instead of each answer a dictionary of them by name.
 
         Raises:
             UserError: no task has this name, or a row is not as it reads them.

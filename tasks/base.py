@@ -88,7 +88,7 @@ class Task(abc.ABC, Generic[RowsType]):
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
         takes_tokens: whether instead of a text it reads a list of words, too.
-        answers: whether a trained one answers texts.
+        answers_texts: whether a trained one answers texts.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Task(abc.ABC, Generic[RowsType]):
     test_splits = (("", "test"),)
     test_is_dev = False
     takes_tokens = False
-    answers = True
+    answers_texts = True
     # Tuple[str, ...]
     columns = ()
 

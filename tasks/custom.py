@@ -107,6 +107,15 @@ def custom_task(
 
     if choice_columns:
         _check_choices(choice_columns, header)
+        others = (text_a_column, text_b_column, label_column, id_column)
+        used = [column(name) for name in others if name is not None]
+        for name in choice_columns:
+            if column(name) in used:
+                raise UserError(
+                    f"--choice_columns names {name!r}, a column that it or "
+                    "another flag names too"
+                )
+            used.append(column(name))
     columns = tuple(
         str(name) if header else usual
         for name, usual in zip((text_a_column, text_b_column), TEXT_COLUMNS)
@@ -155,8 +164,8 @@ def _check_choices(names: Sequence[str], header: bool) -> None:
     """Checks the columns of choices.
 
     Raises:
-        UserError: there are too few or too many, two are one, or a name would
-            be a label that means another choice.
+        UserError: there are too few or too many, or a name would be a label
+            that means another choice.
     """
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(
@@ -164,8 +173,6 @@ def _check_choices(names: Sequence[str], header: bool) -> None:
             f"{MOST_CHOICES}"
         )
     for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"--choice_columns names {name!r} twice")
         if header and name.isdigit():
             raise UserError(
                 f"--choice_columns names {name!r}, but a label that is a "

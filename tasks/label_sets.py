@@ -74,9 +74,9 @@ def _checked(
             )
         if label[0] == "[" or label[-1] == "]":
             raise UserError(
-                f"{where}: the label {shown} begins or ends with a bracket; "
-                f"expected labels with {separator!r} between them, or in "
-                ".jsonl files a JSON list"
+                f"{where}: the label {shown} begins or ends with a bracket, as "
+                f"lists do; expected {separator!r} between labels, which have "
+                "no such bracket"
             )
         if separator in label:
             raise UserError(

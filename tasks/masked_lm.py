@@ -169,7 +169,7 @@ class MaskedLM(Task[Lines]):
     masking: Masking = Masking()
 
     test_splits = ()
-    answers = False
+    answers_texts = False
 
     def describe(self):
         """What is masked, but for the seed."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -39,23 +40,36 @@ class MultiLabel(TextClassification):
 
     Attributes:
         separator: stands between the labels of a cell.
-        threshold: the probability from which on a row is given a label.
+        threshold: the probability from which on a row is given a label; None
+            for that of the training, or `THRESHOLD`.
     """
 
     separator: str = SEPARATOR
-    threshold: float = THRESHOLD
+    threshold: Optional[float] = None
 
     has_sets = True
     least_labels = 1
 
     def describe(self):
         """The labels, that rows have sets of them, what all such tasks tell."""
-        return {"multi_label": True, **super().describe()}
+        return {
+            "multi_label": True,
+            "label_threshold": self.least_probability,
+            **super().describe(),
+        }
+
+    @property
+    def least_probability(self) -> float:
+        """From which on a row is given a label."""
+        return THRESHOLD if self.threshold is None else self.threshold
 
     def restore(self, description, source):
         """This task, with the labels of a trained head."""
         task = super().restore(description, source)
         join_labels(task.labels, self.separator, source)
+        if task.threshold is None:
+            before = description.get("label_threshold")
+            task = dataclasses.replace(task, threshold=before)
         return task
 
     @property
@@ -64,7 +78,7 @@ class MultiLabel(TextClassification):
         return {
             **super().settings,
             "label_separator": self.separator,
-            "label_threshold": self.threshold,
+            "label_threshold": self.least_probability,
         }
 
     def _split(self, cell: str, where: str = ""):
@@ -128,7 +142,7 @@ class MultiLabel(TextClassification):
 
     def _chosen(self, predictions) -> np.ndarray:
         """bool [rows, C], which labels rows are given."""
-        return metrics.sigmoid(predictions["logits"]) >= self.threshold
+        return metrics.sigmoid(predictions["logits"]) >= self.least_probability
 
     def evaluate(self, rows, features, predictions):
         """The task's metrics, and the mean binary cross entropy in nats."""
@@ -153,7 +167,9 @@ class MultiLabel(TextClassification):
         """`labels`, and `scores`, the probability of each label."""
         return [
             {
-                "labels": [x for x, p in scores.items() if p >= self.threshold],
+                "labels": [
+                    x for x, p in scores.items() if p >= self.least_probability
+                ],
                 "scores": scores,
             }
             for scores in (

@@ -245,6 +245,11 @@ def _read_conll(
     # The first word decides for all where tags are not needed.
     first, is_tagged = 0, True if needs_tags else None
     for number, line in enumerate(text):
+        if "\r" in line.rstrip("\r\n"):
+            raise UserError(
+                f"{path}:{number + 1}: a carriage return is within the line; "
+                "end lines with a line feed, or with both"
+            )
         cells = CELLS.findall(line)
         if not cells or cells[0].startswith(DOCUMENT):
             if sentence:
@@ -301,6 +306,8 @@ def _read_json_lines(
         del where  # What is wrong is told by a ValueError.
         words = json_lines.texts_at(value, token)
         if not needs_tags:
+            # It will be written again, with tags.
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
             return words, [None] * len(words)
         tags = json_lines.texts_at(value, tag)
         if len(tags) != len(words):

@@ -109,3 +109,11 @@ def test_a_damaged_baseline_is_refused(fake):
     (folder / "baseline.json").write_text("{")
     with pytest.raises(UserError, match="baseline.json"):
         read(fake)
+
+
+def test_a_run_in_a_baselines_folder_is_refused(fake):
+    fake.add("spam", "full", {"accuracy": 0.9})
+    folder = fake.add_baseline("spam", {"accuracy": 0.6})
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="holds a baseline and a run of BERT"):
+        find_baselines([str(fake.folder)], [])

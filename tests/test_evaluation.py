@@ -436,3 +436,16 @@ def test_a_tpus_estimator_cannot_be_looked_at(classify, flags, engine):
     with pytest.raises(UserError, match=refused or "TPU") as caught:
         classify(**flags)
     assert bool(refused) == ("--engine=strategy" in str(caught.value))
+
+
+def test_a_score_that_the_dev_set_lacks(classify, tiny_flags, monkeypatch):
+    evaluate = TextClassification.evaluate
+
+    def without_loss(*arguments):
+        found = evaluate(*arguments)
+        del found["loss"]
+        return found
+
+    monkeypatch.setattr(TextClassification, "evaluate", without_loss)
+    with pytest.raises(UserError, match="has no loss, by which --keep_best"):
+        classify(**tiny_flags, do_eval=True, keep_best="loss")

@@ -10,6 +10,7 @@ from conftest import SENTENCES, run_process, write_table
 from task_files import complete, make_rows, read, refusal
 
 import metrics
+from errors import UserError
 from tasks.custom import custom_task
 from tasks.multi_label import MultiLabelHead
 from tasks.restored import kind_of, restore_task
@@ -309,6 +310,25 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
         assert "|".join(found["labels"]) == row.split("\t")[1]
         shares = [float(x) for x in row.split("\t")[2:]]
         assert list(found["scores"].values()) == pytest.approx(shares, abs=1e-4)
+
+
+def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
+    write_tiny_sets(tmp_path)
+    flags = {**tiny_flags, "data_dir": tmp_path, "num_train_epochs": 1}
+    flags.update(multi_label=True, do_eval=True)
+    classify(**flags, label_threshold=0.01)
+    with pytest.raises(UserError, match="task.label_threshold was 0.01, now"):
+        classify(**flags)
+    out = tmp_path / "out"
+    expected = json.loads((out / "eval_results.json").read_text())
+    flags.update(do_train=False, adapter=out / "adapter")
+    found = []
+    for number, threshold in enumerate(({}, {"label_threshold": 0.99})):
+        folder = tmp_path / str(number)
+        classify(**{**flags, "output_dir": folder}, **threshold)
+        results = json.loads((folder / "eval_results.json").read_text())
+        found.append(results["eval_micro_f1"])
+    assert found[0] == expected["eval_micro_f1"] > found[1]
 
 
 def test_a_bad_cell_ends_a_run_in_one_line(tiny_flags, tmp_path):

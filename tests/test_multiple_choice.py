@@ -186,7 +186,21 @@ def test_a_missing_choice_is_refused_with_its_place(tmp_path):
     "arguments, part",
     [
         ({"choice_columns": ("a",)}, "names 1 columns, expected 2"),
-        ({"choice_columns": ("a", "b", "a")}, "names 'a' twice"),
+        (
+            {"choice_columns": ("a", "b", "a")},
+            "names 'a', a column that it or another flag names too",
+        ),
+        ({"choice_columns": ("text", "b")}, "names 'text', a column that"),
+        ({"choice_columns": ("a", "label")}, "names 'label', a column that"),
+        (
+            {
+                "choice_columns": ("1", "01"),
+                "header": False,
+                "text_a_column": "0",
+                "label_column": "3",
+            },
+            "names '01', a column that",
+        ),
         ({"choice_columns": ("a", "1")}, "rename the column"),
         (
             {"choice_columns": ("a", "b"), "regression": True},

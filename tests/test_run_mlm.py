@@ -27,6 +27,8 @@ from test_methods_runs import TEXTS, without_size
 
 import run_mlm
 from errors import UserError
+from serving.library import AdapterLibrary
+from serving.named import named_folders
 from tasks.masked_lm import WORD_EMBEDDINGS
 from weights import adapter_artifact, training_state
 
@@ -379,6 +381,11 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
     assert "perplexity" in shell("adapter_library.py", "list", shelf).stdout
     shown = shell("adapter_library.py", "show", shelf, "masked_lm").stdout
     assert "mlm_probability" in shown
+    # Who asks all asks those that answer.
+    assert AdapterLibrary(str(shelf)).answering() == []
+    with pytest.raises(UserError, match="holds no adapters that answer texts"):
+        named_folders([], str(shelf), ["all"])
+    assert list(named_folders([], str(shelf), ["masked_lm"])) == ["masked_lm"]
     done = shell(
         "adapter_library.py",
         "export",

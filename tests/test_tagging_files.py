@@ -280,3 +280,18 @@ def test_the_first_sentences_alone(tmp_path, name, count):
     found = read(tmp_path / f"new_{name}")
     words = [word for pairs in PAIRS[:count] for word, _ in pairs]
     assert (found.words, list(map(str, found.tags))) == (words, tags)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999"])
+def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
+    path = put(
+        tmp_path, f'{{"id": {value}, "tokens": ["the"]}}\n', "test.jsonl"
+    )
+    message = refusal(read, path, Columns(), False, True)
+    assert message.startswith(f"{path}:1: ")
+
+
+def test_a_carriage_return_ends_no_line(tmp_path):
+    path = put(tmp_path, "the O\ncat O\ra B-X\n")
+    message = refusal(read, path)
+    assert message.startswith(f"{path}:2: a carriage return is within the line")

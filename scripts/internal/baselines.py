@@ -50,8 +50,14 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     """Reads `baseline.json` and `eval_results.json`.
 
     Raises:
-        UserError: a file cannot be read.
+        UserError: a file cannot be read, or a run of BERT is in the folder.
     """
+    if (folder / "run.json").exists():
+        raise UserError(
+            f"{folder} holds a baseline and a run of BERT, so that one of them "
+            "has written over the other's scores; keep each in a folder of "
+            "its own"
+        )
     record = files.read_object(
         str(folder / RECORD_FILE), "the baseline's description", RECORD
     )
