@@ -9,7 +9,7 @@ import string
 
 import pytest
 from exported_models import NAMES, mixed_questions
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from errors import UserError
@@ -182,14 +182,14 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ANY = st.text(st.characters())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=500)
 @given(
     st.sampled_from(["a.jsonl", "a.txt"]),
     st.one_of(
         st.binary(),
         TEXT.map(str.encode),
         st.dictionaries(
-            st.sampled_from(["task", "text", "text_b", "sentence", "\\ud800"])
+            st.sampled_from(["task", "text", "text_b", "sentence", "\ud800"])
             | ANY,
             st.sampled_from([*TASKS, 1e400, 10**30, True, None, [], ["\ud800"]])
             | ANY,
@@ -197,6 +197,8 @@ ANY = st.text(st.characters())
     ),
     st.sampled_from([[], ["one"], ["two", "any"]]),
 )
+@example("a.jsonl", b'{"\\ud800": 1}', [])
+@example("a.jsonl", b'{"\\ud800": "\\udfff"}', ["one"])
 def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
     if file == "a.txt" and not names:
         names = ["any"]
