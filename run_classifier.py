@@ -126,18 +126,6 @@ def define_task_flags() -> None:
 
 
 def task_from_flags() -> Task:
-    """The task that `--task_name` names, with `--class_weights`.
-
-    Raises:
-        UserError: it is missing or unknown, or cannot be weighed so.
-    """
-    task = _named_task()
-    if FLAGS.class_weights is None:
-        return task
-    return weigh_classes(task, FLAGS.class_weights)
-
-
-def _named_task() -> Task:
     """The task that `--task_name` names.
 
     Raises:
@@ -162,8 +150,11 @@ def _named_task() -> Task:
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
+    task = task_from_flags()
+    if FLAGS.class_weights is not None:
+        task = weigh_classes(task, FLAGS.class_weights)
     settings = run_flags.experiment_from_flags(
-        task_from_flags(), FLAGS.data_dir or "", FLAGS.eval_batch_size
+        task, FLAGS.data_dir or "", FLAGS.eval_batch_size
     )
     if FLAGS.describe:
         print(describe_parameters(settings))

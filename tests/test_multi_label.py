@@ -41,6 +41,7 @@ def test_labels_are_those_of_all_cells(known):
     assert known.describe() == {
         "labels": ["cat", "good"],
         "multi_label": True,
+        "label_threshold": 0.5,
         "pairs": False,
     }
 
