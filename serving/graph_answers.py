@@ -105,7 +105,7 @@ class GraphAnswers(tf.Module):
                 labels += task.labels
                 widest = max(widest, len(task.labels))
                 if isinstance(task, MultiLabel):
-                    threshold[number] = task.threshold
+                    threshold[number] = task.least_probability
                     separators[number] = task.separator
             elif isinstance(task, TextRegression) and task.scale:
                 scale[number] = task.scale
