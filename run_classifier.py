@@ -12,9 +12,7 @@ import start_tensorflow  # noqa: F401
 from absl import flags, logging
 
 from errors import UserError
-from runs import experiment
 from runs import flags as run_flags
-from runs.setup import describe_parameters
 from tasks import TASKS, get_task
 from tasks.base import Task
 from tasks.custom import custom_task
@@ -153,15 +151,7 @@ def main() -> None:
     task = task_from_flags()
     if FLAGS.class_weights is not None:
         task = weigh_classes(task, FLAGS.class_weights)
-    settings = run_flags.experiment_from_flags(
-        task, FLAGS.data_dir or "", FLAGS.eval_batch_size
-    )
-    if FLAGS.describe:
-        print(describe_parameters(settings))
-        return
-    if not FLAGS.data_dir:
-        raise UserError("--data_dir is missing: the folder of the task's files")
-    experiment.run(settings)
+    run_flags.run_or_describe(task, FLAGS.eval_batch_size)
 
 
 if __name__ == "__main__":

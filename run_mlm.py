@@ -10,9 +10,7 @@ import start_tensorflow  # noqa: F401
 from absl import flags, logging
 
 from errors import UserError
-from runs import experiment
 from runs import flags as run_flags
-from runs.setup import describe_parameters
 from tasks.masked_lm import masked_lm_task
 
 FLAGS = flags.FLAGS
@@ -55,11 +53,7 @@ def main() -> None:
         FLAGS.whole_word_masking,
         FLAGS.seed,
     )
-    settings = run_flags.experiment_from_flags(task, "", FLAGS.eval_batch_size)
-    if FLAGS.describe:
-        print(describe_parameters(settings))
-        return
-    experiment.run(settings)
+    run_flags.run_or_describe(task, FLAGS.eval_batch_size)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ import start_tensorflow  # noqa: F401
 from absl import flags, logging
 
 from errors import UserError
-from runs import experiment
 from runs import flags as run_flags
-from runs.setup import describe_parameters
 from tasks.squad import COUNTS, Squad
 
 FLAGS = flags.FLAGS
@@ -108,13 +106,7 @@ def task_from_flags() -> Squad:
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    settings = run_flags.experiment_from_flags(
-        task_from_flags(), "", FLAGS.predict_batch_size
-    )
-    if FLAGS.describe:
-        print(describe_parameters(settings))
-        return
-    experiment.run(settings)
+    run_flags.run_or_describe(task_from_flags(), FLAGS.predict_batch_size)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 
-from errors import UserError
-from runs import experiment
 from runs import flags as run_flags
-from runs.setup import describe_parameters
 from tasks.tagging import tagging_task
 
 FLAGS = flags.FLAGS
@@ -59,15 +56,7 @@ def main() -> None:
         FLAGS.map_tags or "",
         FLAGS.eval_split,
     )
-    settings = run_flags.experiment_from_flags(
-        task, FLAGS.data_dir or "", FLAGS.eval_batch_size
-    )
-    if FLAGS.describe:
-        print(describe_parameters(settings))
-        return
-    if not FLAGS.data_dir:
-        raise UserError("--data_dir is missing: the folder of the data files")
-    experiment.run(settings)
+    run_flags.run_or_describe(task, FLAGS.eval_batch_size)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from methods import parsing
+from runs import experiment
 from runs.evaluation import EPOCH
-from runs.setup import Experiment, Training
+from runs.setup import Experiment, Training, describe_parameters
 from tasks.base import Task
 
 FLAGS = flags.FLAGS
@@ -350,6 +351,28 @@ def experiment_from_flags(
         max_train_examples=FLAGS.max_train_examples,
         max_eval_examples=FLAGS.max_eval_examples,
     )
+
+
+def run_or_describe(task: Task, eval_batch_size: int) -> None:
+    """Runs what the flags say of a task, or with `--describe` describes it.
+
+    Args:
+        task: what to learn; its data are in `--data_dir`, if there is such a
+            flag.
+        eval_batch_size: examples evaluated at once.
+
+    Raises:
+        UserError: anything that the user can mend.
+    """
+    has_folder = "data_dir" in FLAGS
+    data_dir = (has_folder and FLAGS.data_dir) or ""
+    settings = experiment_from_flags(task, data_dir, eval_batch_size)
+    if FLAGS.describe:
+        print(describe_parameters(settings))
+        return
+    if has_folder and not data_dir:
+        raise UserError("--data_dir is missing: the folder of the task's files")
+    experiment.run(settings)
 
 
 def define_adapter_flags() -> None:
