@@ -6,7 +6,6 @@ Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 """
 
-import dataclasses
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -26,7 +25,7 @@ from engines import (
 )
 from engines import tpu as tpu_devices
 from engines.estimator_hooks import LoadHook, ProgressHook, SaverHook
-from engines.prediction import Outputs, Predictor
+from engines.prediction import Outputs, Predictor, Trained
 from engines.session_stream import SessionStream
 from errors import UserError
 from input_pipeline import Batch, Features, TrainPlan
@@ -48,7 +47,7 @@ class EstimatorEngine:
         self.is_chief = True
         self.workers = 1
         self.lanes = 1
-        self._trained: Optional[_Trained] = None
+        self._trained: Optional[Trained] = None
         tf.config.experimental.enable_op_determinism()
         v1.logging.set_verbosity(v1.logging.ERROR)
 
@@ -140,7 +139,7 @@ class EstimatorEngine:
             ],
         )
         if saver.predictor is not None:
-            self._trained = _Trained(job, saver.looked_step, saver.predictor)
+            self._trained = Trained(job, saver.looked_step, saver.predictor)
 
     @property
     def can_pause(self) -> bool:
@@ -161,10 +160,8 @@ class EstimatorEngine:
         the same.
         """
         trained, self._trained = self._trained, None
-        if trained is not None:
-            newest = training_state.latest_step(job.output_dir)[1]
-            if trained.job == job and trained.step == newest:
-                return trained.predictor
+        if trained is not None and trained.serves(job):
+            return trained.predictor
         cores = self.shards if self._hardware.use_tpu else 1
         return _EstimatorPredictor(
             job,
@@ -268,15 +265,6 @@ class EstimatorEngine:
             )
 
         return model_fn
-
-
-@dataclasses.dataclass(frozen=True)
-class _Trained:
-    """What a training leaves: its job, a predictor, the step of its values."""
-
-    job: Job
-    step: int
-    predictor: Predictor
 
 
 def _session_config(**arguments: Any) -> v1.ConfigProto:

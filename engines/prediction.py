@@ -5,6 +5,7 @@ how batches are computed.
 """
 
 import abc
+import dataclasses
 from typing import Any, Dict, Iterator, List, Mapping
 
 import numpy as np
@@ -14,6 +15,7 @@ from engines import Job
 from errors import UserError
 from input_pipeline import Batch, Features
 from progress import Progress
+from weights import training_state
 
 # The head's outputs for some rows, by name.
 Outputs = Dict[str, np.ndarray]
@@ -166,3 +168,17 @@ class Predictor(abc.ABC):
     @abc.abstractmethod
     def _release(self) -> None:
         """Lets go of variables and graph."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a training leaves: its job, a predictor, the step of its values."""
+
+    job: Job
+    step: int
+    predictor: Predictor
+
+    def serves(self, job: Job) -> bool:
+        """Whether the predictor is the job's, with its newest values."""
+        newest = training_state.latest_step(job.output_dir)[1]
+        return self.job == job and self.step == newest

@@ -26,7 +26,7 @@ from engines import (
     multi_worker,
     replicas,
 )
-from engines.prediction import Outputs, Predictor
+from engines.prediction import Outputs, Predictor, Trained
 from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError, first_line
 from input_pipeline import Batch, Features, TrainPlan
@@ -80,7 +80,7 @@ class StrategyEngine:
         self.can_pause = True
         self.workers = 1
         self.lanes = 1
-        self._trained: Optional[_Trained] = None
+        self._trained: Optional[Trained] = None
         tf.config.experimental.enable_op_determinism()
 
     def check_devices(self) -> None:
@@ -231,7 +231,7 @@ class StrategyEngine:
                     if pause.look(step, predictor):
                         break
         if predictor is not None:
-            self._trained = _Trained(job, step, predictor)
+            self._trained = Trained(job, step, predictor)
 
     def _check_agreement(self, first_step: int, training: str) -> None:
         """Compares where the workers begin, and what they are to train.
@@ -283,10 +283,8 @@ class StrategyEngine:
         """
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         trained, self._trained = self._trained, None
-        if trained is not None:
-            newest = training_state.latest_step(job.output_dir)[1]
-            if trained.job == job and trained.step == newest:
-                return trained.predictor
+        if trained is not None and trained.serves(job):
+            return trained.predictor
         strategy = multi_worker.prediction_strategy(self._strategy)
         return _StrategyPredictor(job, strategy)
 
@@ -304,15 +302,6 @@ class _Built:
 
     model: TaskModel
     variables: Dict[str, tf.Variable]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Trained:
-    """What a training leaves: its job, last step and predictor."""
-
-    job: Job
-    step: int
-    predictor: Predictor
 
 
 class _StrategyPredictor(Predictor):
