@@ -119,16 +119,19 @@ class AdapterHooks(Hooks):
         """All alike, but for those without adapters, which have other names."""
         return ALIKE
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        """`join` with the adapter, if there is one; shapes as in `Hooks`."""
-        if (layer, site) in self.adapters:
-            adapter = self.adapters[layer, site]
-            return self.join(adapter, inputs, outputs, layer_norm)
-        return layer_norm(inputs + outputs)
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """What the adapter makes of what it reads; shapes as in `Hooks`."""
+        adapter = self.adapters.get((layer, site))
+        if adapter is None:
+            return None
+        return adapter(self.reads(inputs, outputs, layer_norm))
 
-    def join(self, adapter, inputs, outputs, layer_norm):
-        """`LN(x + f + adapter(f))`: before the sum, as Houlsby et al."""
-        return layer_norm(inputs + (outputs + adapter(outputs)))
+    def reads(self, inputs, outputs, layer_norm):
+        """What an adapter reads: the outputs, as Houlsby et al.
+
+        Shapes as in `Hooks.before_norm`.
+        """
+        return outputs
 
 
 def make_adapters(

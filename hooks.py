@@ -1,6 +1,6 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, five places, at each the identity, a penalty of the loss, and
+In here: `Hooks`, six places, at each the identity, a penalty of the loss, and
 what is made once for a step; `Context`, which every layer and hook is given;
 dropout, since it depends on nothing but that context. The dimension letters,
 and what "float32" stands for, are those of `modeling.py`.
@@ -113,7 +113,7 @@ def rename_layer(name: str, number: int) -> str:
 
 
 class Hooks:
-    """The five places where a tuning method may act, its penalty, its start.
+    """The six places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks override what they need.
     `context` is the forward pass's `Context`.
@@ -194,7 +194,7 @@ class Hooks:
         """
         return key, value, attention_bias
 
-    def sublayer(
+    def before_norm(
         self,
         layer: int,
         site: str,
@@ -202,21 +202,37 @@ class Hooks:
         outputs: tf.Tensor,
         layer_norm: Callable[[tf.Tensor], tf.Tensor],
         context: Context,
-    ) -> tf.Tensor:
-        """Joins a sublayer's outputs to its inputs.
+    ) -> Optional[tf.Tensor]:
+        """What is added to a sublayer's outputs before they join its inputs.
 
         Args:
             layer: index of the layer, from 0.
             site: `attention` or `ffn`.
             inputs: float32 [B, T, D], what the sublayer read.
             outputs: float32 [B, T, D], after projection and dropout.
-            layer_norm: the sublayer's LayerNorm.
+            layer_norm: the sublayer's LayerNorm, which comes after the sum.
             context: of this forward pass.
 
         Returns:
-            float32 [B, T, D], what the next sublayer reads.
+            float32 [B, T, D], or None for nothing.
         """
-        return layer_norm(inputs + outputs)
+        return None
+
+    def after_norm(
+        self, layer: int, site: str, hidden: tf.Tensor, context: Context
+    ) -> Optional[tf.Tensor]:
+        """What is added to what a sublayer's LayerNorm makes of the sum.
+
+        Args:
+            layer: index of the layer, from 0.
+            site: `attention` or `ffn`.
+            hidden: float32 [B, T, D], what the LayerNorm gave.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, T, D], or None for nothing.
+        """
+        return None
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
         """What the method adds to a training's loss, float32 [], or None."""

@@ -413,7 +413,8 @@ class Layer(tf.Module):
         outputs = dropout(
             outputs, self.config.hidden_dropout_prob, dense.scope, context
         )
-        return self.hooks.sublayer(
+        return join_sublayer(
+            self.hooks,
             self.layer,
             site,
             inputs,
@@ -421,6 +422,27 @@ class Layer(tf.Module):
             lambda x: layer_norm(x, context),
             context,
         )
+
+
+def join_sublayer(
+    hooks: Hooks,
+    layer: int,
+    site: str,
+    inputs: tf.Tensor,
+    outputs: tf.Tensor,
+    layer_norm: Callable[[tf.Tensor], tf.Tensor],
+    context: Context,
+) -> tf.Tensor:
+    """What the next sublayer reads, float32 [B, T, D].
+
+    Arguments as of `Hooks.before_norm`.
+    """
+    added = hooks.before_norm(layer, site, inputs, outputs, layer_norm, context)
+    if added is not None:
+        outputs += added
+    hidden = layer_norm(inputs + outputs)
+    added = hooks.after_norm(layer, site, hidden, context)
+    return hidden if added is None else hidden + added
 
 
 class BertOutput(NamedTuple):

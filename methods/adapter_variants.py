@@ -6,6 +6,7 @@ from typing import ClassVar
 import functional
 import modeling
 from adapter_modeling import ADAPTERS, AdapterHooks, make_adapters
+from hooks import ALIKE, Hooks
 from methods import base
 from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 
@@ -13,31 +14,45 @@ from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 class PfeifferHooks(AdapterHooks):
     """Adapters that read what the LayerNorm makes of the sum."""
 
-    def join(self, adapter, inputs, outputs, layer_norm):
-        """`LN(x + f + adapter(LN(x + f)))`."""
-        total = inputs + outputs
-        return layer_norm(total + adapter(layer_norm(total)))
+    def reads(self, inputs, outputs, layer_norm):
+        """`LN(x + f)`; the same LayerNorm follows upon the sum with it."""
+        return layer_norm(inputs + outputs)
 
 
-class BapnaHooks(AdapterHooks):
-    """Adapters upon a finished layer."""
+class BapnaHooks(Hooks):
+    """Adapters upon a finished layer: `h + adapter(h)`."""
 
-    def join(self, adapter, inputs, outputs, layer_norm):
-        """`h + adapter(h)` with `h = LN(x + f)`."""
-        hidden = layer_norm(inputs + outputs)
-        return hidden + adapter(hidden)
+    takes_rows = True
+
+    def __init__(self, adapters):
+        """Takes the adapters by layer and site."""
+        self.adapters = adapters
+
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return ALIKE
+
+    def after_norm(self, layer, site, hidden, context):
+        """What the adapter makes of it; shapes as in `Hooks`."""
+        adapter = self.adapters.get((layer, site))
+        return None if adapter is None else adapter(hidden)
 
 
 class ParallelHooks(AdapterHooks):
-    """Adapters beside a sublayer."""
+    """Adapters beside a sublayer: they read what it reads."""
 
     def __init__(self, adapters, scale: float):
         super().__init__(adapters)
         self.scale = scale
 
-    def join(self, adapter, inputs, outputs, layer_norm):
-        """`LN(x + f + scale adapter(x))`."""
-        return layer_norm(inputs + (outputs + self.scale * adapter(inputs)))
+    def reads(self, inputs, outputs, layer_norm):
+        """The inputs."""
+        return inputs
+
+    def before_norm(self, *arguments):
+        """What the adapter makes of them, scaled; as in `Hooks`."""
+        added = super().before_norm(*arguments)
+        return None if added is None else self.scale * added
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,24 +29,25 @@ class RobustDropHooks(Hooks):
         """With adapters or without; in training each batch decides."""
         return training or layer >= self.first
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        """With an adapter or without; shapes as in `Hooks`."""
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """What an adapter adds, or nothing; shapes as in `Hooks`."""
 
         def adapted():
-            return self.hooks.sublayer(
+            return self.hooks.before_norm(
                 layer, site, inputs, outputs, layer_norm, context
             )
 
-        def plain():
-            return layer_norm(inputs + outputs)
-
+        if (layer, site) not in self.hooks.adapters:
+            return None
         if not context.training:
-            return adapted() if layer >= self.first else plain()
+            return adapted() if layer >= self.first else None
         dropped = tf.random.stateless_uniform(
             [], context.step_seed, 0, self.layers, tf.int32, alg="philox"
         )
         number = context.number_of(layer)
-        result = tf.cond(dropped <= number, adapted, plain)
+        result = tf.cond(
+            dropped <= number, adapted, lambda: tf.zeros_like(outputs)
+        )
         result.set_shape(outputs.shape)
         return result
 

@@ -43,14 +43,13 @@ class PalHooks(Hooks):
         """All are alike."""
         return ALIKE
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""
         if site == "attention":
             # What the layer reads; its feed-forward sublayer is not given it.
             context.handed_on["pals"] = inputs
-        else:
-            outputs += self._attend(layer, context.handed_on["pals"], context)
-        return layer_norm(inputs + outputs)
+            return None
+        return self._attend(layer, context.handed_on["pals"], context)
 
     def _attend(self, layer, hidden, context):
         """float32 [B, T, D] -> float32 [B, T, D]."""

@@ -166,17 +166,31 @@ class MixedHooks(Hooks):
             attention_bias,
         )
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        """Each row through its own adapter and LayerNorm."""
-        return self._act(
-            "sublayer",
-            lambda hooks, context, x, y: hooks.sublayer(
-                layer, site, x, y, layer_norm, context
-            ),
-            context,
-            inputs,
-            outputs,
-        )
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """Each row through its own adapter."""
+
+        def act(hooks, context, x, y):
+            added = hooks.before_norm(layer, site, x, y, layer_norm, context)
+            return tf.zeros_like(y) if added is None else added
+
+        if not self._acts_at("before_norm"):
+            return None
+        return self._act("before_norm", act, context, inputs, outputs)
+
+    def after_norm(self, layer, site, hidden, context):
+        """Each row through its own adapter."""
+
+        def act(hooks, context, hidden):
+            added = hooks.after_norm(layer, site, hidden, context)
+            return tf.zeros_like(hidden) if added is None else added
+
+        if not self._acts_at("after_norm"):
+            return None
+        return self._act("after_norm", act, context, hidden)
+
+    def _acts_at(self, place: str, scope: str = "") -> bool:
+        """Whether any of the methods does anything there, as of `_Kind`."""
+        return any(kind.acts_at(place, scope) for kind in self._kinds)
 
     def _act(
         self,
@@ -197,7 +211,7 @@ class MixedHooks(Hooks):
             parts: of each of them the kinds' rows, if they are there.
             scope: before the names of all that hooks read there.
         """
-        if not any(kind.acts_at(place, scope) for kind in self._kinds):
+        if not self._acts_at(place, scope):
             return act(Hooks(), context, *tensors)
         if parts is None:
             parts = [self._split(tensor, context) for tensor in tensors]

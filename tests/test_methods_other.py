@@ -30,7 +30,8 @@ def layer_norm(x):
 
 def sublayer(tiny, layer, site, inputs, outputs, context=None):
     """What the method's hooks make of random inputs and outputs."""
-    return tiny.model.bert.hooks.sublayer(
+    return modeling.join_sublayer(
+        tiny.model.bert.hooks,
         layer,
         site,
         tf.constant(inputs),

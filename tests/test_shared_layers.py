@@ -126,8 +126,8 @@ def test_a_method_is_traced_once(deep):
 class Scaling(Hooks):
     """Tells layers apart, and says nothing of it."""
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        return layer_norm(inputs + outputs * (layer + 1.0))
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        return outputs * layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +157,12 @@ def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
 class Relay(Hooks):
     """Hands on from layer to layer, and says nothing of it."""
 
-    def sublayer(self, layer, site, inputs, outputs, layer_norm, context):
-        if site == "ffn":
-            outputs += context.handed_on.get("sum", 0.0)
-            context.handed_on["sum"] = outputs
-        return layer_norm(inputs + outputs)
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        if site != "ffn":
+            return None
+        before = context.handed_on.get("sum", tf.zeros_like(outputs))
+        context.handed_on["sum"] = outputs + before
+        return before
 
 
 def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
