@@ -52,6 +52,7 @@ class Context:
             share a function see `Hooks.layer_kind`.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
+        observes: whether hooks are to hand on what `Hooks.observe` shows.
     """
 
     input_mask: tf.Tensor
@@ -62,6 +63,7 @@ class Context:
     handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
     share_layers: bool = False
     layer: Optional[TracedLayer] = None
+    observes: bool = False
 
     def number_of(self, layer: int) -> Any:
         """The number to compute with of the layer that hooks call `layer`."""
@@ -233,6 +235,14 @@ class Hooks:
             float32 [B, T, D], or None for nothing.
         """
         return None
+
+    def observe(self, context: Context) -> Dict[str, tf.Tensor]:
+        """What there is to see of a batch, after a forward pass `observes`.
+
+        Returns:
+            float32 [B, ...], by name.
+        """
+        return {}
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
         """What the method adds to a training's loss, float32 [], or None."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 import modeling
 from errors import UserError
 from hooks import Context
-from methods.base import TuningMethod
+from methods.base import PARTS, TuningMethod
 from optimization import Recipe
 from shared_layers import SharedLayers
 
@@ -74,7 +74,10 @@ class TaskModel(tf.Module):
             context,
             **{name: features[name] for name in self.head.reads},
         )
-        return found if context.training else self.head.select(found)
+        if context.training:
+            return found
+        shown = self.bert.hooks.observe(context) if context.observes else {}
+        return {**self.head.select(found), **shown}
 
 
 # What variables are part of, in the order of tables.
@@ -84,6 +87,7 @@ GROUPS = (
     "LayerNorm",
     "pooler",
     "adapters",
+    "parts",
     "masks",
     "head",
 )
@@ -110,7 +114,7 @@ class Parameter:
     @property
     def is_added(self) -> bool:
         """Whether BERT itself does not have it."""
-        return self.group in ("adapters", "masks", "head")
+        return self.group in ("adapters", "parts", "masks", "head")
 
     @property
     def count(self) -> int:
@@ -240,6 +244,8 @@ def list_parameters(
             return "head"
         if name in bert_names:
             return bert_group(name)
+        if name.startswith(PARTS):
+            return "parts"
         # What is added and not trained says what is.
         return "adapters" if is_trained(name) else "masks"
 

@@ -1,17 +1,20 @@
 """AdapterDrop: adapters without those of the lowest layers."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Callable, ClassVar
 
 import tensorflow as tf
 
 import modeling
 from adapter_modeling import AdapterHooks, Houlsby
 from errors import UserError
-from hooks import Hooks
+from hooks import Context, Hooks
 from methods import base
 from methods.adapter_variants import Pfeiffer
 from methods.base import ALL_LAYERS, TuningMethod
+
+# The methods whose adapters may be left out.
+KINDS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
 
 
 class RobustDropHooks(Hooks):
@@ -41,15 +44,35 @@ class RobustDropHooks(Hooks):
             return None
         if not context.training:
             return adapted() if layer >= self.first else None
-        dropped = tf.random.stateless_uniform(
-            [], context.step_seed, 0, self.layers, tf.int32, alg="philox"
-        )
-        number = context.number_of(layer)
-        result = tf.cond(
-            dropped <= number, adapted, lambda: tf.zeros_like(outputs)
-        )
-        result.set_shape(outputs.shape)
-        return result
+        return drop_at_random(layer, self.layers, adapted, outputs, context)
+
+
+def drop_at_random(
+    layer: int,
+    layers: int,
+    added: Callable[[], tf.Tensor],
+    outputs: tf.Tensor,
+    context: Context,
+) -> tf.Tensor:
+    """What is added to `outputs`, or zeros if this batch goes without.
+
+    Args:
+        layer: where it is added.
+        layers: L; without is a number of the lowest from 0 to L - 1.
+        added: makes what is added, float32 [B, T, D].
+        outputs: float32 [B, T, D].
+        context: of a training's forward pass.
+    """
+    dropped = tf.random.stateless_uniform(
+        [], context.step_seed, 0, layers, tf.int32, alg="philox"
+    )
+    result = tf.cond(
+        dropped <= context.number_of(layer),
+        added,
+        lambda: tf.zeros_like(outputs),
+    )
+    result.set_shape(outputs.shape)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +110,7 @@ class AdapterDrop(TuningMethod):
 
     def __post_init__(self):
         base.check_positive(self, "size")
-        base.check_choice(self, "over", ("houlsby", "pfeiffer"))
+        base.check_choice(self, "over", tuple(KINDS))
         if self.first < 0:
             raise UserError(
                 f"adapterdrop: first is {self.first}, the lowest layer that "
@@ -106,13 +129,19 @@ class AdapterDrop(TuningMethod):
         layers = ALL_LAYERS
         if self.first and not self.robust:
             layers = f"{self.first}-{config.num_hidden_layers - 1}"
-        kind = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}[self.over]
-        return kind(size=self.size, layers=layers)
+        return KINDS[self.over](size=self.size, layers=layers)
 
     def kept(self, config: modeling.BertConfig) -> TuningMethod:
         """The method that predicts the same, with fewer adapters if robust."""
         specialized = dataclasses.replace(self, robust=False)
         return specialized._adapters(config)
+
+    @property
+    def as_part(self):
+        """All adapters that were trained."""
+        if not self.robust:
+            return self
+        return KINDS[self.over](size=self.size)
 
     def rules(self, config):
         """Those of the method whose adapters they are."""

@@ -26,6 +26,11 @@ Rules = Tuple[Tuple[str, bool], ...]
 # Name of a variable -> its values.
 Values = Dict[str, np.ndarray]
 
+# The variables of a trained adapter that is part of another method are called
+# `parts.<adapter>/<variable>`; how it changes one of BERT's own is called
+# `parts.<adapter>/changes/<variable>`.
+PARTS, CHANGES = "parts.", "changes/"
+
 FROZEN_BERT = (r"bert/.*", False)
 LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
 
@@ -45,6 +50,25 @@ def added_later(default: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """One of the methods that a composition is made of.
+
+    Attributes:
+        name: of a trained adapter, which stays as it is; "" of a method that
+            is trained.
+        method: what it is, or None while only the name is known.
+    """
+
+    name: str
+    method: Optional["TuningMethod"]
+
+    @property
+    def scope(self) -> str:
+        """Before the names of all its variables."""
+        return f"{PARTS}{self.name}/" if self.name else ""
+
+
+@dataclasses.dataclass(frozen=True)
 class TuningMethod:
     """What a method adds and what it trains; the fields are its arguments.
 
@@ -56,6 +80,8 @@ class TuningMethod:
             variables, so that the artifact holds only those.
         width: the argument that may grow while zeros at the ends of all values
             leave what is computed as it was; "" if there is none.
+        parts: the methods that it is made of, if it is a composition.
+        observes: whether its hooks have something to show (`Hooks.observe`).
     """
 
     name: ClassVar[str] = ""
@@ -63,6 +89,8 @@ class TuningMethod:
     recipe: ClassVar[Recipe] = Recipe()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
+    parts: ClassVar[Tuple[Part, ...]] = ()
+    observes: ClassVar[bool] = False
 
     def check(self, config: modeling.BertConfig) -> None:
         """Compares the arguments with the model.
@@ -163,6 +191,11 @@ class TuningMethod:
             if name.startswith("bert/")
         }
 
+    @property
+    def as_part(self) -> "TuningMethod":
+        """The method that a composition has of a trained adapter of this."""
+        return self
+
     def widened(self) -> "TuningMethod":
         """This method with `width` rounded up to a power of two."""
         if not self.width:
@@ -180,12 +213,17 @@ class TuningMethod:
         Runs are compared by it. So it leaves out an argument of `added_later`
         where that has its default.
         """
-        arguments = ", ".join(
+        arguments = ", ".join(self._arguments())
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    def _arguments(self) -> List[str]:
+        """The arguments as the text has them."""
+        return [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.metadata.get("left_out_at")
-        )
-        return f"{self.name}({arguments})" if arguments else self.name
+            if field.name != "parts"
+            and getattr(self, field.name) != field.metadata.get("left_out_at")
+        ]
 
 
 def uniform_by_inputs(

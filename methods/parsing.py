@@ -2,14 +2,23 @@
 
 import ast
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from errors import UserError
-from methods.base import TuningMethod
+from methods.base import Part, TuningMethod
 from methods.registry import METHODS
 
 # Longest description of a method, in characters.
-MAX_TEXT = 1000
+MAX_TEXT = 10_000
+# What reading a text may come to that is none.
+UNREADABLE = (
+    SyntaxError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 
 
 def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
@@ -19,7 +28,9 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         text: a name of `METHODS`, with Python literals for its arguments, by
             position or by keyword; words and a layer's number need no
             quotation marks, and true and false may be written as in other
-            flags.
+            flags. A composition takes parts by position: methods, which are
+            trained; names of trained adapters; or, as the text of a method
+            has them, `{name: method}`.
         defaults: values for arguments that the text leaves out; those that
             the method does not have are ignored.
 
@@ -30,73 +41,88 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         UserError: no such method, no such argument, or a value of the wrong
             type or range; the message names the choices.
     """
-    choices = ", ".join(METHODS)
     if len(text) > MAX_TEXT:
         raise UserError(
             f"the tuning method is {len(text)} characters long, expected at "
             f"most {MAX_TEXT}"
         )
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        call = tree if isinstance(tree, ast.Call) else None
-        name = (call.func if call else tree).id
-        values = [_value(node) for node in call.args] if call else []
-        keywords = call.keywords if call else []
-        pairs = [(word.arg, _value(word.value)) for word in keywords]
-        named = dict(pairs)
-    except (
-        SyntaxError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        MemoryError,
-    ) as error:
+        return _method(ast.parse(text.strip(), mode="eval").body, defaults)
+    except UNREADABLE as error:
         raise UserError(
             f"tuning method {text!r} cannot be read; expected one of "
-            f"{choices}, with arguments as in houlsby(size=64) or "
+            f"{', '.join(METHODS)}, with arguments as in houlsby(size=64) or "
             "houlsby(layers='6-11')"
         ) from error
-    if len(named) < len(pairs):
-        raise UserError(f"tuning method {text!r}: an argument is given twice")
+
+
+def _method(
+    node: ast.expr, defaults: Optional[Dict[str, Any]] = None
+) -> TuningMethod:
+    """The method that is written as its name, or as a call of that."""
+    call = node if isinstance(node, ast.Call) else None
+    name = (call.func if call else node).id
     if name not in METHODS:
         raise UserError(
-            f"unknown tuning method {name!r}; expected one of {choices}"
+            f"unknown tuning method {name!r}; expected one of "
+            f"{', '.join(METHODS)}"
         )
-    fields = {field.name: field for field in dataclasses.fields(METHODS[name])}
-    takes = ", ".join(fields) or "none"
-    if len(values) > len(fields):
+    kinds = {f.name: f.type for f in dataclasses.fields(METHODS[name])}
+    arguments = {k: v for k, v in (defaults or {}).items() if k in kinds}
+    positions = call.args if call else []
+    if kinds.pop("parts", None):
+        parts = [part for node in positions for part in _parts(node)]
+        if parts:
+            arguments["parts"] = tuple(parts)
+        positions = []
+    takes = ", ".join(kinds) or "none"
+    if len(positions) > len(kinds):
         raise UserError(
-            f"{name} was given {len(values)} arguments; it takes: {takes}"
+            f"{name} was given {len(positions)} arguments; it takes: {takes}"
         )
-    arguments = {
-        key: value for key, value in (defaults or {}).items() if key in fields
-    }
-    arguments.update(zip(fields, values))
-    for key in list(fields)[: len(values)]:
-        if key in named:
-            raise UserError(f"{name} was given {key} twice")
-    arguments.update(named)
-    for key, value in arguments.items():
-        if key not in fields:
+    given = list(zip(kinds, map(_value, positions)))
+    given += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
+    for number, (key, value) in enumerate(given):
+        if key not in kinds:
             raise UserError(
                 f"{name} has no argument {key!r}; it takes: {takes}"
             )
-        kind = fields[key].type
-        if kind is float and type(value) is int:
-            try:
-                arguments[key] = float(value)
-            except OverflowError as error:
-                raise UserError(f"{name}: {key} is too large") from error
-        elif kind is str and type(value) is int:
-            # The number of a layer.
-            arguments[key] = str(value)
-        elif type(value) is not kind:
-            raise UserError(
-                f"{name}: {key} is {value!r}, expected a value of type "
-                f"{kind.__name__}"
-            )
+        if key in dict(given[:number]):
+            raise UserError(f"{name} was given {key} twice")
+        arguments[key] = value
+    for key, kind in kinds.items():
+        if key in arguments:
+            arguments[key] = _as_type(name, key, kind, arguments[key])
     return METHODS[name](**arguments)
+
+
+def _parts(node: ast.expr) -> Iterator[Part]:
+    """The parts of a composition that an argument by position names."""
+    if isinstance(node, ast.Dict):
+        for name, method in zip(node.keys, node.values):
+            yield Part(ast.literal_eval(name), _method(method))
+    elif isinstance(node, ast.Call) or getattr(node, "id", "") in METHODS:
+        yield Part("", _method(node))
+    else:
+        yield Part(_value(node), None)
+
+
+def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
+    """A value of the type that an argument has."""
+    if kind is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"{method}: {argument} is too large") from error
+    if kind is str and type(value) is int:
+        # The number of a layer.
+        return str(value)
+    if type(value) is not kind:
+        raise UserError(
+            f"{method}: {argument} is {value!r}, expected a value of type "
+            f"{kind.__name__}"
+        )
+    return value
 
 
 def _value(node: ast.expr) -> Any:

@@ -8,7 +8,9 @@ from methods.adapterdrop import AdapterDrop
 from methods.base import TuningMethod
 from methods.bitfit import BitFit
 from methods.compacter import Compacter
+from methods.composition import Average, Stack
 from methods.fine_tuning import Full, HeadOnly, TopLayers
+from methods.fusion import Fusion
 from methods.ia3 import Ia3
 from methods.layer_norm import LayerNormOnly
 from methods.lora import Lora
@@ -36,5 +38,8 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Full,
         TopLayers,
         HeadOnly,
+        Stack,
+        Average,
+        Fusion,
     )
 }

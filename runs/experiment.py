@@ -325,7 +325,9 @@ def _train(
             job.output_dir, _needed_space(setup, schedule, first_step)
         )
         files.prepare_folder(results.artifact_folder(job.output_dir))
-        run_record.write(job.output_dir, record, setup.base)
+        run_record.write(
+            job.output_dir, record, setup.base, setup.parts.folders
+        )
     watch = evaluation.Watch(setup, schedule, rows)
     if first_step < schedule.num_train_steps and setup.method.first_phase:
         job = two_phases.train_first_phase(

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List
 from absl import app, flags
 
 import command_line
+import files
 from engines import ENGINES, Hardware
 from errors import UserError
 from input_pipeline import POOL_BATCHES
@@ -128,6 +129,24 @@ def define_flags() -> None:
         "adapter",
         None,
         "Folder of a trained adapter, to evaluate, predict or train further.",
+    )
+    string(
+        "library",
+        None,
+        "Folder of the trained adapters that a composition names, as "
+        "--tuning_method='fusion(mrpc, rte)'.",
+    )
+    flags.DEFINE_list(
+        "exchange_part",
+        [],
+        "Trained adapters to use in the places of others of a composition, as "
+        "english=german.",
+    )
+    boolean(
+        "carry_parts",
+        True,
+        "Keep the trained adapters of a composition within the new one, which "
+        "else needs --library to be used.",
     )
     integer(
         "length_pool_batches",
@@ -350,7 +369,41 @@ def experiment_from_flags(
         predict_batch_size=FLAGS.predict_batch_size,
         max_train_examples=FLAGS.max_train_examples,
         max_eval_examples=FLAGS.max_eval_examples,
+        library=_library(),
+        exchange_part=_exchanged(),
+        carry_parts=FLAGS.carry_parts,
     )
+
+
+def _library() -> str:
+    """The folder of adapters, or "".
+
+    Raises:
+        UserError: it is no folder.
+    """
+    library = FLAGS.library or ""
+    if library and not files.is_folder(library):
+        raise UserError(
+            f"--library is {library}, where there is no folder of adapters"
+        )
+    return library
+
+
+def _exchanged() -> Dict[str, str]:
+    """The new adapter by the name of the one that it replaces.
+
+    Raises:
+        UserError: they are not given as NAME=NAME, or one is replaced twice.
+    """
+    pairs: Dict[str, str] = {}
+    for text in FLAGS.exchange_part:
+        old, _, new = text.partition("=")
+        if not old or not new or old in pairs:
+            raise UserError(
+                f"--exchange_part has {text!r}, expected OLD=NEW, each OLD once"
+            )
+        pairs[old] = new
+    return pairs
 
 
 def run_or_describe(task: Task, eval_batch_size: int) -> None:

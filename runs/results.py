@@ -48,6 +48,12 @@ def write_artifact(
             values, lambda name: setup.initial_values[name]()
         )
     folder = artifact_folder(job.output_dir)
+    if setup.experiment.carry_parts:
+        values.update(
+            (p.name, setup.initial_values[p.name]())
+            for p in job.table.parameters
+            if p.group == "parts"
+        )
     parameters = {
         **record["parameters"],
         "kept": adapter_artifact.count(values),
@@ -60,8 +66,10 @@ def write_artifact(
         "trained_with": str(setup.method),
         "task_settings": setup.task.settings,
     }
+    if setup.parts.hashes:
+        config["carries_parts"] = setup.experiment.carry_parts
     adapter_artifact.write(folder, config, values)
-    run_record.write(job.output_dir, record, setup.base)
+    run_record.write(job.output_dir, record, setup.base, setup.parts.folders)
     logging.info("the trained adapter is in %s", folder)
 
 

@@ -7,7 +7,7 @@ data is read; `Setup`, the whole when the task is complete; the table of
 
 import dataclasses
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from absl import logging
 
@@ -21,9 +21,12 @@ from methods import parsing
 from methods.base import TuningMethod
 from modeling import BertConfig
 from optimization import Schedule
+from runs import parts
+from runs.parts import Found
 from tasks.base import Task
 from tokenization import FullTokenizer
 from weights import adapter_artifact, pretrained, run_record, training_state
+from weights.adapter_artifact import Artifact
 from weights.base import (
     Base,
     InitialValues,
@@ -105,6 +108,9 @@ class Experiment:
     predict_batch_size: int
     max_train_examples: Optional[int] = None
     max_eval_examples: Optional[int] = None
+    library: str = ""
+    exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    carry_parts: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +142,8 @@ class Model:
         tokenizer: of the BERT.
         sources: where values come from.
         base: the pretrained model.
+        parts: the trained adapters that the method is made of.
+        part_weights: of those that lie beside what was trained, or None.
     """
 
     experiment: Experiment
@@ -145,6 +153,8 @@ class Model:
     tokenizer: FullTokenizer
     sources: Sources
     base: Base
+    parts: Found
+    part_weights: Optional[Weights]
 
     @property
     def learning_rate(self) -> float:
@@ -200,14 +210,26 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 def _task_and_method(
     experiment: Experiment, sources: Sources
-) -> Tuple[Task, TuningMethod]:
+) -> Tuple[Task, Found]:
     """What the flags say, or what was trained, if that does not contradict."""
     task, method = experiment.task, experiment.method
     if sources.description is not None:
         source = sources.trained.source
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
-    return task, method
+    return task, parts.find(
+        parts.exchange(method, experiment.exchange_part),
+        experiment.library,
+        _places_of_parts(experiment),
+        sources.description,
+    )
+
+
+def _places_of_parts(experiment: Experiment) -> Mapping[str, str]:
+    """Where adapters lay that the run in the output folder is made of."""
+    if not experiment.output_dir:
+        return {}
+    return run_record.places_of_parts(experiment.output_dir)
 
 
 def describe_parameters(experiment: Experiment) -> str:
@@ -221,9 +243,11 @@ def describe_parameters(experiment: Experiment) -> str:
     """
     sources = _open_sources(experiment)
     config = pretrained.read_config(sources.opened, experiment.bert_config_file)
-    task, method = _task_and_method(experiment, sources)
+    task, found = _task_and_method(experiment, sources)
     task, _ = task.read(experiment.data_dir, ())
-    return task_model.list_parameters(config, method, task.build_head).to_text()
+    return task_model.list_parameters(
+        config, found.method, task.build_head
+    ).to_text()
 
 
 def open_model(experiment: Experiment) -> Model:
@@ -247,7 +271,8 @@ def open_model(experiment: Experiment) -> Model:
             f"--max_seq_length is {experiment.max_seq_length}, but the model "
             f"has only {config.max_position_embeddings} positions"
         )
-    task, method = _task_and_method(experiment, sources)
+    task, found = _task_and_method(experiment, sources)
+    method = found.method
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
     base = identify(opened.weights, modeling.list_variables(config))
@@ -261,7 +286,35 @@ def open_model(experiment: Experiment) -> Model:
             sources.description["task"]["name"],
             sources.description.get("trained_with") or method,
         )
-    return Model(experiment, task, method, config, tokenizer, sources, base)
+        sources = _with_parts(experiment, sources, config)
+    return Model(
+        experiment,
+        task,
+        method,
+        config,
+        tokenizer,
+        sources,
+        base,
+        found,
+        parts.open_weights(found, base, opened.weights, config, tokenizer),
+    )
+
+
+def _with_parts(
+    experiment: Experiment, sources: Sources, config: BertConfig
+) -> Sources:
+    """What was trained, with the adapters that it names and does not hold."""
+    folders = {
+        os.path.dirname(f) for f in _places_of_parts(experiment).values()
+    }
+    folders |= {experiment.library, os.path.dirname(experiment.adapter)}
+    trained = Artifact(sources.description, sources.trained)
+    return dataclasses.replace(
+        sources,
+        trained=parts.complete(
+            trained, sorted(folders - {""}), sources.opened.weights, config
+        ),
+    )
 
 
 def complete(model: Model, task: Task) -> Setup:
@@ -285,6 +338,7 @@ def complete(model: Model, task: Task) -> Setup:
         trained,
         experiment.training.seed,
         fresh_head=experiment.do_train,
+        parts=model.part_weights,
     )
     if not experiment.do_train:
         weights = trained or base
@@ -328,10 +382,15 @@ def _trained_method(
                 f"{source} was trained with {method}, which has no {argument}; "
                 "leave out its flag"
             )
+    arguments = {
+        field.name: getattr(method, field.name)
+        for field in dataclasses.fields(method)
+    }
     wanted = parsing.parse(
         experiment.named_method or text.split("(")[0],
-        {**dataclasses.asdict(method), **experiment.named_arguments},
+        {**arguments, **experiment.named_arguments},
     )
+    wanted = parts.by_name(wanted, method)
     if wanted == method:
         if experiment.do_train and kept != method:
             raise UserError(
@@ -372,6 +431,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
         "base": model.base.describe(),
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
+        "parts": dict(model.parts.hashes),
         "task": {"name": model.task.name, **model.task.describe()},
         "bert_config": dataclasses.asdict(model.config),
         "training": training,

@@ -324,6 +324,10 @@ def check(folder: str) -> Artifact:
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     table = task_model.list_parameters(bert, method, task.build_head)
     expected = {p.name: p.shape for p in table.trained}
+    if config.get("carries_parts"):
+        expected.update(
+            (p.name, p.shape) for p in table.parameters if p.group == "parts"
+        )
     own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}

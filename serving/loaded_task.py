@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import threading
 from typing import Any, Optional, Tuple, Union
 
@@ -14,7 +15,7 @@ from serving.mixed_bert import MixedBert, Place, can_mix
 from tasks.base import Task
 from tasks.restored import restore_task
 from tokenization import FullTokenizer
-from weights import adapter_artifact, pretrained
+from weights import adapter_artifact, parts, pretrained
 from weights.base import choose_initial_values
 
 # A text, or the words of one that is divided already.
@@ -100,6 +101,12 @@ def load_task(
     tokenizer = bert.tokenizer(bool(config["tokenizer"].get("do_lower_case")))
     pretrained.check_same_model(
         config, source, bert.base, bert.config, tokenizer
+    )
+    artifact = parts.complete(
+        artifact,
+        [os.path.dirname(os.path.abspath(folder))],
+        bert.weights,
+        bert.variables,
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     kind = bert.kind(parsing.parse(config["method"]), task)

@@ -12,6 +12,7 @@ from typing import Any, Dict, Hashable, Iterable, List, Mapping, Tuple
 import tensorflow as tf
 
 import task_model
+from methods.base import CHANGES
 from serving import mixed_model
 from serving.frozen_bert import Batch, FrozenBert, TaskKind, Values
 from serving.mixed_hooks import scope_of
@@ -23,9 +24,14 @@ Shapes = Mapping[str, Tuple[int, ...]]
 
 
 def can_mix(table: ParameterTable) -> bool:
-    """Whether a task leaves BERT's matrices as they are."""
+    """Whether a task leaves BERT's matrices as they are.
+
+    What parts of its method have changed of BERT is not mixed either.
+    """
     return all(
-        p.is_added or not p.trained or len(p.shape) == 1
+        CHANGES not in p.name
+        if p.is_added
+        else not p.trained or len(p.shape) == 1
         for p in table.parameters
     )
 

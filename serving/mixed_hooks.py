@@ -67,10 +67,11 @@ class _Kind:
 
         Args:
             place: the name of the hook.
-            scope: before the names of all that it reads there.
+            scope: before the names of all that it reads there, of whichever
+                of its parts.
         """
         own = getattr(type(self.example), place)
-        reads = any(name.startswith(scope) for name in self.values)
+        reads = any(f"/{scope}" in f"/{name}" for name in self.values)
         return reads and own is not getattr(Hooks, place)
 
     def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:

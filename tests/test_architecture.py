@@ -51,7 +51,14 @@ MAY_IMPORT = {
         "optimization",
         "shared_layers",
     },
-    "weights": {"errors", "files", "modeling", "tokenization", "weights"},
+    "weights": {
+        "errors",
+        "files",
+        "methods.base",
+        "modeling",
+        "tokenization",
+        "weights",
+    },
     "tasks": {
         "errors",
         "files",

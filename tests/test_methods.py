@@ -57,6 +57,14 @@ TRAINED_IN_BERT_BASE = {
     "top_layers(k=12)": 12 * 7_087_872 + 590_592,
     "layernorm": 38_400,
     "head": 0,
+    "stack({'language': pfeiffer}, pfeiffer(size=48))": 894_528,
+    "stack(full, pals)": 109_482_240 + 1_819_836,
+    "average({'a': houlsby, 'b': houlsby})": 0,
+    # Pfeiffer et al. 2021, whatever the number of adapters.
+    "fusion({'a': pfeiffer, 'b': pfeiffer})": 21_252_096,
+    "fusion({'a': pfeiffer(8), 'b': pfeiffer, 'c': pfeiffer})": 21_252_096,
+    "fusion({'a': pfeiffer, 'b': pfeiffer}, first=4)": 8 * 1_771_008,
+    "fusion({'a': pfeiffer, 'b': pfeiffer}, value=False)": 12 * 1_181_184,
 }
 # Arguments small enough for the tiny BERT, and how far from plain BERT the
 # output is at the start: None where the method does not promise anything.
@@ -90,6 +98,20 @@ METHOD_TEXTS = {
     "full": EXACT,
     "top_layers(1)": EXACT,
     "head": EXACT,
+    "stack({'a': pfeiffer(size=4)}, pfeiffer(size=4))": 2 * NEAR,
+    "stack({'a': houlsby(size=4)}, lora(rank=2), bitfit)": NEAR,
+    "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pals(6, 2))": NEAR,
+    "stack({'a': bapna(4)}, bapna(size=4))": 2 * NEAR,
+    "stack(full, houlsby(size=4))": NEAR,
+    "stack(prefix(length=3, inner_size=8), parallel(size=4))": None,
+    "stack({'a': lt_sft}, lt_sft(sparsity=0.05))": EXACT,
+    "stack({'a': prefix(3, false)}, diff_pruning(sparsity=0.05))": None,
+    "average({'a': houlsby(4), 'b': lora(rank=2)}, weights='3,1')": NEAR,
+    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})": NEAR,
+    "fusion({'a': houlsby(4, layer_norms=false, layers='1'), "
+    "'b': houlsby(4, layer_norms=false)})": NEAR,
+    "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, value=false)": NEAR,
+    "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, first=1, robust=true)": NEAR,
 }
 FIRST_PHASES = {
     str(phase): phase

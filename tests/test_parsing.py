@@ -77,7 +77,7 @@ def test_words_need_no_quotation_marks():
         ("top_layers(1, 2)", "2 arguments"),
         ("houlsby(**{'size': 3})", "no argument None"),
         ("houlsby(3, size=4)", "size twice"),
-        ("houlsby(size=8, size=9)", "an argument is given twice"),
+        ("houlsby(size=8, size=9)", "size twice"),
         ("full(1)", "it takes: none"),
         ("top_layers(0)", "expected at least 1"),
     ],

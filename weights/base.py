@@ -139,6 +139,7 @@ def choose_initial_values(
     trained: Optional[Weights],
     seed: int,
     fresh_head: bool = False,
+    parts: Optional[Weights] = None,
 ) -> InitialValues:
     """Says for every variable where its first value comes from.
 
@@ -150,6 +151,8 @@ def choose_initial_values(
         seed: of fresh adapters and heads.
         fresh_head: whether a head of the base that has another shape is
             replaced by a fresh one, to be trained.
+        parts: of trained adapters that a method is made of; what is not here
+            must be in `trained`.
 
     Returns:
         Name -> function that makes the float32 array.
@@ -162,7 +165,10 @@ def choose_initial_values(
         fresh = functools.partial(
             modeling.initial_values, p.name, p.shape, p.initializer, seed
         )
-        if p.trained and trained is not None:
+        if p.group == "parts":
+            held = parts is not None and p.name in parts.shapes
+            source = parts if held else trained or base
+        elif p.trained and trained is not None:
             source = trained
         elif not p.is_added:
             source = base
@@ -194,6 +200,8 @@ def start_fingerprint(
     """
     digest, found = hashlib.sha256(), False
     for p in variables:
+        if p.group == "parts":  # They do not change.
+            continue
         source = trained if p.trained and trained is not None else base
         if source is base and (not p.is_added or p.name not in base.shapes):
             continue

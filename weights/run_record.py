@@ -8,7 +8,7 @@ import contextlib
 import os
 import pathlib
 import platform
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,19 +41,23 @@ DESCRIPTION = {
     "task.held_out?.share": float,
     "task.held_out?.seed": int,
     "task_settings?": dict,
+    "parts?": dict,
+    "parts?.*": str,
+    "carries_parts?": bool,
     "tokenizer": dict,
     "bert_config": dict,
     "training?": dict,
     "parameters?": dict,
     "versions?": dict,
 }
-PLACES = {"base?": str}
+PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
-IDENTITY = ("base", "tokenizer", "method", "task", "bert_config")
+IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
 # What runs did that were recorded before they could do otherwise.
-LATER = {
+LATER: Dict[str, Any] = {
+    "parts": {},
     "training.adam_bias_correction": False,
     "training.keep_best": "",
     "training.early_stopping": 0,
@@ -92,9 +96,24 @@ def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
         ) from error
 
 
-def write(output_dir: str, record: Dict[str, Any], base: Base) -> None:
-    """Writes `run.json` and `places.json`."""
-    files.write_json(os.path.join(output_dir, PLACES_FILE), {"base": base.path})
+def write(
+    output_dir: str,
+    record: Dict[str, Any],
+    base: Base,
+    parts: Optional[Mapping[str, str]] = None,
+) -> None:
+    """Writes `run.json` and `places.json`.
+
+    Args:
+        output_dir: of the run.
+        record: what the run is.
+        base: its BERT.
+        parts: folders of the trained adapters that its method is made of.
+    """
+    places: Dict[str, Any] = {"base": base.path}
+    if parts:
+        places["parts"] = dict(parts)
+    files.write_json(os.path.join(output_dir, PLACES_FILE), places)
     files.write_json(os.path.join(output_dir, RUN_FILE), record)
 
 
@@ -111,11 +130,7 @@ def place_of_base(run_dir: str) -> str:
     # Runs once wrote it into their description.
     place = run["base"].get("path")
     if files.exists(path):
-        with contextlib.suppress(UserError):
-            # What is wrong with it does not matter: it does not say.
-            place = None
-            places = files.read_object(path, "the places of a run", PLACES)
-            place = places.get("base")
+        place = _read_places(run_dir).get("base")
     if not place:
         raise UserError(
             f"{path} does not say where the BERT lies that {run_dir} was "
@@ -123,6 +138,19 @@ def place_of_base(run_dir: str) -> str:
             "pass that as --init_checkpoint"
         )
     return place
+
+
+def places_of_parts(run_dir: str) -> Dict[str, str]:
+    """Where the adapters lay that a run's method is made of, by name."""
+    return _read_places(run_dir).get("parts") or {}
+
+
+def _read_places(run_dir: str) -> Dict[str, Any]:
+    """What `places.json` says; nothing if it is damaged or not there."""
+    path = os.path.join(run_dir, PLACES_FILE)
+    with contextlib.suppress(UserError):
+        return files.read_object(path, "the places of a run", PLACES)
+    return {}
 
 
 def data_name(description: Dict[str, Any]) -> str:
