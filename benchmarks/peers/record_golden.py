@@ -127,8 +127,8 @@ def added_variables(method, model, state):
             if "task" not in adapters_here:
                 continue
             adapter = adapters_here["task"]
-            down, up = adapter.adapter_down[0], adapter.adapter_up
             if method == "compacter":
+                down, up = adapter.adapter_down[0], adapter.adapter_up
                 for name, layer_of in (("down", down), ("up", up)):
                     base = f"{scope}/{place}/compacter/{name}"
                     found[f"{base}/left"] = layer_of.W_left
@@ -138,23 +138,34 @@ def added_variables(method, model, state):
                     "phm_rule"
                 ]
                 continue
-            base = f"{scope}/{place}/adapters"
-            found[f"{base}/weights1"] = down.weight.T
-            found[f"{base}/biases1"] = down.bias[None]
-            found[f"{base}/weights2"] = up.weight.T
-            found[f"{base}/biases2"] = up.bias[None]
+            found.update(
+                bottleneck_variables(
+                    f"{scope}/{place}/adapters",
+                    adapter.adapter_down[0],
+                    adapter.adapter_up,
+                )
+            )
     return found
 
 
+def bottleneck_variables(scope, down, up, read=lambda parameter: parameter):
+    """What is read of a bottleneck's two layers, under this project's names."""
+    return {
+        f"{scope}/weights1": read(down.weight).T,
+        f"{scope}/biases1": read(down.bias)[None],
+        f"{scope}/weights2": read(up.weight).T,
+        f"{scope}/biases2": read(up.bias)[None],
+    }
+
+
 def to_numpy(tensor):
-    """float32 array of a parameter."""
-    return np.ascontiguousarray(tensor.detach().numpy().astype(np.float32))
+    """float32 copy of a tensor."""
+    return np.array(tensor.detach().numpy(), np.float32, order="C")
 
 
-def main():
-    """Records all methods into the file that the one argument names."""
-    torch.manual_seed(0)
-    model = BertModel(BertConfig(**SIZES), add_pooling_layer=False)
+def make_bert(config, pooler):
+    """The state of a BERT with random weights, and what is recorded of it."""
+    model = BertModel(config, add_pooling_layer=pooler)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -168,14 +179,30 @@ def main():
         )
         for k, v in base.items()
     }
+    return base, recorded
+
+
+def make_inputs():
+    """Ids, mask and segments, int64 [3, 7] each, and what is recorded."""
     ids = torch.randint(1, SIZES["vocab_size"], (3, 7))
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
     mask[2, 3:] = 0
     segments = (torch.arange(7) > 3).long().expand(3, 7)
-    recorded["inputs/input_ids"] = ids.numpy().astype(np.int32)
-    recorded["inputs/input_mask"] = mask.numpy().astype(np.int32)
-    recorded["inputs/segment_ids"] = segments.numpy().astype(np.int32)
+    recorded = {
+        "inputs/input_ids": ids.numpy().astype(np.int32),
+        "inputs/input_mask": mask.numpy().astype(np.int32),
+        "inputs/segment_ids": segments.numpy().astype(np.int32),
+    }
+    return (ids, mask, segments), recorded
+
+
+def main():
+    """Records all methods into the file that the one argument names."""
+    torch.manual_seed(0)
+    base, recorded = make_bert(BertConfig(**SIZES), pooler=False)
+    inputs, recorded_inputs = make_inputs()
+    recorded.update(recorded_inputs)
     for method, config in METHODS.items():
         model = BertModel(BertConfig(**SIZES), add_pooling_layer=False)
         model.load_state_dict(base)
@@ -186,7 +213,7 @@ def main():
             for name, parameter in model.named_parameters():
                 if name.replace(".base_layer", "") not in base:
                     parameter.add_(torch.randn_like(parameter) * 0.3)
-            output = model(ids, mask, segments).last_hidden_state
+            output = model(*inputs).last_hidden_state
         recorded[f"{method}/output"] = to_numpy(output)
         variables = added_variables(method, model, model.state_dict())
         for name, value in variables.items():
