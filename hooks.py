@@ -261,3 +261,24 @@ class Hooks:
             Tensors that every group's `context.handed_on` begins with.
         """
         return {}
+
+
+def join_sublayer(
+    hooks: Hooks,
+    layer: int,
+    site: str,
+    inputs: tf.Tensor,
+    outputs: tf.Tensor,
+    layer_norm: Callable[[tf.Tensor], tf.Tensor],
+    context: Context,
+) -> tf.Tensor:
+    """What the next sublayer reads, float32 [B, T, D].
+
+    Arguments as of `Hooks.before_norm`.
+    """
+    added = hooks.before_norm(layer, site, inputs, outputs, layer_norm, context)
+    if added is not None:
+        outputs += added
+    hidden = layer_norm(inputs + outputs)
+    added = hooks.after_norm(layer, site, hidden, context)
+    return hidden if added is None else hidden + added

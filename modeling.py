@@ -28,7 +28,7 @@ import tensorflow as tf
 import files
 import functional
 from errors import UserError
-from hooks import Context, Hooks, dropout, keep_mask
+from hooks import Context, Hooks, dropout, join_sublayer, keep_mask
 
 Shape = Tuple[int, ...]
 Initializer = Callable[[np.random.Generator, Shape], np.ndarray]
@@ -145,9 +145,8 @@ class BertConfig:
 def same_activation(one: Any, other: Any) -> bool:
     """Whether two values of `hidden_act` mean one function."""
     known = functional.ACTIVATIONS
-    if not all(isinstance(x, str) and x in known for x in (one, other)):
-        return False
-    return known[one] is known[other]
+    are_known = all(isinstance(x, str) and x in known for x in (one, other))
+    return are_known and known[one] is known[other]
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -422,27 +421,6 @@ class Layer(tf.Module):
             lambda x: layer_norm(x, context),
             context,
         )
-
-
-def join_sublayer(
-    hooks: Hooks,
-    layer: int,
-    site: str,
-    inputs: tf.Tensor,
-    outputs: tf.Tensor,
-    layer_norm: Callable[[tf.Tensor], tf.Tensor],
-    context: Context,
-) -> tf.Tensor:
-    """What the next sublayer reads, float32 [B, T, D].
-
-    Arguments as of `Hooks.before_norm`.
-    """
-    added = hooks.before_norm(layer, site, inputs, outputs, layer_norm, context)
-    if added is not None:
-        outputs += added
-    hidden = layer_norm(inputs + outputs)
-    added = hooks.after_norm(layer, site, hidden, context)
-    return hidden if added is None else hidden + added
 
 
 class BertOutput(NamedTuple):

@@ -1,4 +1,4 @@
-"""Methods that are made of methods: what they share, `stack`, `average`.
+"""Methods that are made of methods: what `stack`, `average`, `fusion` share.
 
 A part is a trained adapter, which stays as it is, or a method that is trained.
 The variables of a trained adapter have its name before theirs; what a
@@ -8,18 +8,14 @@ trained is an adapter for any other language too.
 
 import dataclasses
 import itertools
-import math
 import re
 import zlib
 from typing import (
     Any,
-    ClassVar,
     Dict,
-    Iterator,
     List,
     Mapping,
     MutableMapping,
-    Optional,
     Sequence,
     Tuple,
 )
@@ -35,7 +31,6 @@ from methods.base import (
     Part,
     Rules,
     TuningMethod,
-    added_later,
 )
 from optimization import Recipe
 
@@ -177,130 +172,6 @@ class ComposedHooks(Hooks):
         for part in self.parts:
             made.update(part.prepare(context))
         return made
-
-
-class StackHooks(ComposedHooks):
-    """Each part acts on what the parts before it give."""
-
-    def embeddings(self, hidden, context):
-        """One after the other; shapes as in `Hooks`, as of all that follow."""
-        for part in self.parts:
-            hidden = part.embeddings(hidden, context)
-        return hidden
-
-    def project(self, name, inputs, dense, context):
-        """Each part takes what comes before it for the kernel."""
-        for part in self.acting_at("project"):
-            dense = _bind(part, name, dense, context)
-        return dense(inputs)
-
-    def key_value(self, layer, key, value, attention_bias, context):
-        """One after the other."""
-        found = key, value, attention_bias
-        for part in self.parts:
-            found = part.key_value(layer, *found, context)
-        return found
-
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """Each part reads the outputs with what was added before."""
-        return _add_up(
-            outputs,
-            (
-                lambda x, part=part: part.before_norm(
-                    layer, site, inputs, x, layer_norm, context
-                )
-                for part in self.parts
-            ),
-        )
-
-    def after_norm(self, layer, site, hidden, context):
-        """Each part reads what the parts before it have made."""
-        return _add_up(
-            hidden,
-            (
-                lambda x, part=part: part.after_norm(layer, site, x, context)
-                for part in self.parts
-            ),
-        )
-
-
-def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
-    """What a part makes of a kernel, as a kernel."""
-    return lambda x: part.project(name, x, dense, context)
-
-
-def _add_up(x: tf.Tensor, acts: Iterator[Any]) -> Optional[tf.Tensor]:
-    """The sum of what is added to `x` by one after the other, or None."""
-    whole = None
-    for act in acts:
-        added = act(x)
-        if added is not None:
-            x += added
-            whole = added if whole is None else whole + added
-    return whole
-
-
-class AverageHooks(ComposedHooks):
-    """The weighted mean of what each part makes of the same."""
-
-    def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
-        """Takes the parts, and the weight of each."""
-        super().__init__(parts)
-        self.weights = weights
-
-    def parameter(self, name, variable, context):
-        """With the mean of the changes."""
-        value = tf.convert_to_tensor(variable)
-        for part, weight in zip(self.parts, self.weights):
-            if name in part.changes:
-                value += weight * part.changes[name]
-        return value
-
-    def project(self, name, inputs, dense, context):
-        """The mean of the projections; BERT's own is computed once."""
-        if not self.acting_at("project"):
-            return dense(inputs)
-        own = dense(inputs)
-        found = [
-            part.project(
-                name,
-                inputs,
-                lambda x: own if x is inputs else dense(x),
-                context,
-            )
-            for part in self.parts
-        ]
-        return _weighted(found, self.weights)
-
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """The mean of what is added."""
-        return _weighted(
-            [
-                part.before_norm(
-                    layer, site, inputs, outputs, layer_norm, context
-                )
-                for part in self.parts
-            ],
-            self.weights,
-        )
-
-    def after_norm(self, layer, site, hidden, context):
-        """The mean of what is added."""
-        return _weighted(
-            [
-                part.after_norm(layer, site, hidden, context)
-                for part in self.parts
-            ],
-            self.weights,
-        )
-
-
-def _weighted(
-    tensors: Sequence[Optional[tf.Tensor]], weights: Sequence[float]
-) -> Optional[tf.Tensor]:
-    """The sum of weighted tensors, of which None is zero; None for none."""
-    found = [w * x for x, w in zip(tensors, weights) if x is not None]
-    return tf.add_n(found) if found else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -519,108 +390,6 @@ class Composition(TuningMethod):
                     for part in parts
                 ]
         return found + super()._arguments()
-
-
-@dataclasses.dataclass(frozen=True)
-class Stack(Composition):
-    """Adapters one upon the other: each acts on what those before it give.
-
-    Trained adapters stay as they are, and what they have changed of BERT is
-    added up. So `stack(language, pfeiffer)` trains a task's adapter upon a
-    language's, and `stack(full, pals)` both at once.
-
-    BERT-base: the sum of the parts that are trained.
-
-    Attributes:
-        parts: names of trained adapters, and methods that are trained.
-
-    Raises:
-        UserError: no parts, or a name twice.
-
-    Source: Pfeiffer et al. 2020 (MAD-X), section 2.2.2.
-    """
-
-    name: ClassVar[str] = "stack"
-
-    def compose(self, config, create, parts):
-        """The hooks of the parts, one after the other."""
-        return StackHooks(parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Average(Composition):
-    """The weighted mean of what trained adapters make of the same.
-
-    What they have changed of BERT is averaged too. The head is trained alone.
-
-    BERT-base: 0.
-
-    Attributes:
-        parts: names of trained adapters.
-        weights: one for each, with commas between them; they are divided by
-            their sum. All are alike if there are none.
-
-    Raises:
-        UserError: no parts, a name twice, a part that is no trained adapter,
-            or weights that are no positive numbers, one for each.
-
-    Source: Chronopoulou et al. 2023 (AdapterSoup) average parameters, which
-    `scripts/merge_adapter.py` does; Wang et al. 2021 the outputs.
-    """
-
-    name: ClassVar[str] = "average"
-    weights: str = added_later("")
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.trained:
-            raise UserError(
-                f"average: {self.trained[0]} is no trained adapter; expected "
-                "names of those alone"
-            )
-        self.shares()
-
-    def shares(self) -> List[float]:
-        """The weight of each part; their sum is 1.
-
-        Raises:
-            UserError: `weights` are none.
-        """
-        count = len(self.parts)
-        try:
-            found = list(map(float, self.weights.split(",")))
-        except ValueError:
-            found = []
-        if not self.weights:
-            found = [1.0] * count
-        if len(found) != count or not all(0 < w < math.inf for w in found):
-            raise UserError(
-                f"average: weights are {self.weights!r}, expected {count} "
-                "positive numbers, as in '0.7,0.3'"
-            )
-        return [weight / sum(found) for weight in found]
-
-    def check(self, config):
-        """Compares the parts with the model; they may act within layers only.
-
-        Raises:
-            UserError: as of `Composition`; or a part that adds keys, or acts
-                on embeddings, of which there is no mean.
-        """
-        super().check(config)
-        hooks = self.build(config, lambda *_: None, True)
-        for part, composed in zip(self.parts, hooks.parts):
-            for place in ("key_value", "embeddings"):
-                if composed.acts_at(place):
-                    raise UserError(
-                        f"average: {part.name} is an adapter of "
-                        f"{part.method.name}, which acts on what has no mean; "
-                        "expected adapters that act on a layer's outputs"
-                    )
-
-    def compose(self, config, create, parts):
-        """The mean of the parts' hooks."""
-        return AverageHooks(parts, self.shares())
 
 
 def _is_trained(name: str, rules: Rules) -> bool:

@@ -5,10 +5,10 @@ from typing import Dict, Type
 from adapter_modeling import Houlsby
 from methods.adapter_variants import Bapna, Parallel, Pfeiffer
 from methods.adapterdrop import AdapterDrop
+from methods.average import Average
 from methods.base import TuningMethod
 from methods.bitfit import BitFit
 from methods.compacter import Compacter
-from methods.composition import Average, Stack
 from methods.fine_tuning import Full, HeadOnly, TopLayers
 from methods.fusion import Fusion
 from methods.ia3 import Ia3
@@ -17,6 +17,7 @@ from methods.lora import Lora
 from methods.pals import Pals
 from methods.prefix import Prefix
 from methods.sparse import DiffPruning, LtSft
+from methods.stack import Stack
 
 METHODS: Dict[str, Type[TuningMethod]] = {
     method.name: method

@@ -10,7 +10,7 @@ from tiny_model import TASK, TinyModel
 import modeling
 import task_model
 from errors import UserError
-from hooks import Context, Hooks
+from hooks import Context, Hooks, join_sublayer
 from methods.parsing import parse
 
 
@@ -30,7 +30,7 @@ def layer_norm(x):
 
 def sublayer(tiny, layer, site, inputs, outputs, context=None):
     """What the method's hooks make of random inputs and outputs."""
-    return modeling.join_sublayer(
+    return join_sublayer(
         tiny.model.bert.hooks,
         layer,
         site,

@@ -1,0 +1,156 @@
+"""Compositions against what AdapterHub's `adapters` 1.3 has computed."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_golden_methods import CONFIG
+
+import task_model
+from hooks import Context
+from methods.parsing import parse
+from tasks.table_files import Layout
+from tasks.text_classification import TextClassification
+
+TASK = TextClassification("t", Layout(0), Layout(0), labels=("a", "b", "c"))
+PFEIFFER = "{'a': pfeiffer(4), 'b': pfeiffer(8), 'c': pfeiffer(2)}"
+HOULSBY = ", ".join(
+    f"'{name}': houlsby({size}, layer_norms=false)"
+    for name, size in (("a", 4), ("b", 8), ("c", 2))
+)
+FUSIONS = {
+    "fusion_pfeiffer": f"fusion({PFEIFFER})",
+    "fusion_houlsby": f"fusion({{{HOULSBY}}})",
+    "fusion_static": f"fusion({PFEIFFER}, value=false)",
+}
+METHODS = {
+    **FUSIONS,
+    "stack_pfeiffer": "stack({'a': pfeiffer(4), 'b': pfeiffer(8)})",
+    "stack_houlsby": "stack({'a': houlsby(4, layer_norms=false), "
+    "'b': houlsby(8, layer_norms=false)})",
+    "average_pfeiffer": "average({'a': pfeiffer(4), 'b': pfeiffer(8)}, "
+    "weights='0.7,0.3')",
+}
+# What is recorded beside the variables.
+RESULTS = ("outputs/", "gradients/", "after/")
+
+
+@pytest.fixture(scope="module")
+def golden(golden_dir):
+    path = golden_dir / "compositions.npz"
+    if "GOLDEN_DIR" in os.environ and not path.exists():
+        pytest.skip(f"{golden_dir} has no recording of compositions")
+    with np.load(path) as recorded:
+        return dict(recorded)
+
+
+def below(golden, prefix):
+    """What is recorded under names that begin so, without that."""
+    return {
+        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
+    }
+
+
+class Composed:
+    """A recorded case as a model of this project."""
+
+    def __init__(self, golden, case):
+        self.recorded = below(golden, f"{case}/")
+        values = {
+            **{k: v for k, v in golden.items() if k.startswith("bert/")},
+            **{
+                name: value
+                for name, value in self.recorded.items()
+                if not name.startswith(RESULTS)
+            },
+        }
+        self.variables, method = {}, parse(METHODS[case])
+
+        def create(name, shape, initializer):
+            # What is recorded without a head, or without a pooler.
+            value = values.pop(name, np.zeros(shape, np.float32))
+            assert value.shape == tuple(shape), name
+            self.variables[name] = tf.Variable(value)
+            return self.variables[name]
+
+        method.check(CONFIG)
+        self.model = task_model.TaskModel(
+            CONFIG, method, TASK.build_head, create
+        )
+        assert not values
+        self.features = {
+            name: tf.constant(value)
+            for name, value in below(golden, "inputs/").items()
+        }
+        self.context = Context(self.features["input_mask"], observes=True)
+
+    def states(self):
+        """float32 [B, T, D]."""
+        ids, segments = self.features["input_ids"], self.features["segment_ids"]
+        return self.model.bert(ids, segments, self.context).sequence_output
+
+    def outputs(self, name):
+        return self.recorded[f"outputs/{name}"]
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_a_composition_computes_what_adapterhubs_does(golden, case):
+    composed = Composed(golden, case)
+    mask = golden["inputs/input_mask"].astype(bool)
+    actual = composed.states().numpy()[mask]
+    expected = composed.outputs("sequence_output")[mask]
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", FUSIONS)
+def test_tokens_attend_as_adapterhubs(golden, case):
+    composed = Composed(golden, case)
+    composed.states()
+    shown = composed.model.bert.hooks.observe(composed.context)
+    mask = golden["inputs/input_mask"][..., np.newaxis]
+    scopes = below(composed.recorded, "outputs/attention/")
+    expected = [
+        (weights * mask).sum(axis=1) / mask.sum(axis=1)
+        for weights in scopes.values()
+    ]
+    actual = shown["fusion_attention"].numpy()
+    np.testing.assert_allclose(actual, np.stack(expected, 1), atol=1e-5)
+    # Not what it is at the start.
+    assert abs(actual - 1 / 3).max() > 0.05
+
+
+@pytest.mark.parametrize("case", ["fusion_pfeiffer", "fusion_houlsby"])
+def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
+    composed = Composed(golden, case)
+    gradients = below(composed.recorded, "gradients/")
+    names = [name for name in composed.variables if name in gradients]
+    table = task_model.list_parameters(
+        CONFIG, parse(METHODS[case]), TASK.build_head
+    )
+    assert set(names) == {p.name for p in table.trained} == set(gradients)
+    variables = [composed.variables[name] for name in names]
+    with tf.GradientTape() as tape:
+        predictions = composed.model(composed.features, composed.context)
+        losses = composed.model.head.loss(predictions, composed.features)
+        penalty = composed.model.bert.hooks.penalty(composed.context)
+        loss = tf.reduce_mean(losses) + penalty
+    np.testing.assert_allclose(
+        predictions["logits"], composed.outputs("logits"), atol=1e-5
+    )
+    np.testing.assert_allclose(penalty, composed.outputs("penalty"), rtol=1e-5)
+    np.testing.assert_allclose(loss, composed.outputs("loss"), rtol=1e-5)
+    rate = float(golden["inputs/learning_rate"])
+    for name, variable, actual in zip(
+        names, variables, tape.gradient(loss, variables)
+    ):
+        expected = gradients[name]
+        # That of a key's bias is zero but for rounding.
+        atol = 1e-5 * max(np.linalg.norm(expected), 1e-2)
+        np.testing.assert_allclose(actual, expected, atol=atol, err_msg=name)
+        np.testing.assert_allclose(
+            variable - rate * actual,
+            composed.recorded[f"after/{name}"],
+            atol=1e-5,
+            err_msg=name,
+        )
