@@ -80,6 +80,7 @@ class Job:
         use_xla: whether XLA compiles the model.
         compute_dtype: of products and activations.
         adam_bias_correction: whether the optimizer corrects young averages.
+        observes: whether prediction also gives what `Hooks.observe` shows.
     """
 
     build_model: Callable[[CreateVariable], TaskModel]
@@ -94,6 +95,7 @@ class Job:
     use_xla: bool = False
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
+    observes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Prediction:
     share_layers: bool = True
     use_xla: bool = False
     compute_dtype: str = "float32"
+    observes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

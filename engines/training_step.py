@@ -198,7 +198,9 @@ def predict(
         context = Context(
             lane["input_mask"],
             dtype=tf.as_dtype(job.compute_dtype),
-            share_layers=job.share_layers and not job.use_xla,
+            # What a shared layer hands on is gone after it.
+            share_layers=job.share_layers and not (job.use_xla or job.observes),
+            observes=job.observes,
         )
         return model(lane, context)
 

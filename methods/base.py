@@ -81,7 +81,7 @@ class TuningMethod:
         width: the argument that may grow while zeros at the ends of all values
             leave what is computed as it was; "" if there is none.
         parts: the methods that it is made of, if it is a composition.
-        observes: whether its hooks have something to show (`Hooks.observe`).
+        observes: the names of what its hooks show (`Hooks.observe`).
     """
 
     name: ClassVar[str] = ""
@@ -90,7 +90,7 @@ class TuningMethod:
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     parts: ClassVar[Tuple[Part, ...]] = ()
-    observes: ClassVar[bool] = False
+    observes: ClassVar[Tuple[str, ...]] = ()
 
     def check(self, config: modeling.BertConfig) -> None:
         """Compares the arguments with the model.

@@ -233,7 +233,7 @@ class Fusion(Composition):
     name: ClassVar[str] = "fusion"
     # Pfeiffer et al. 2021, section 4.1.
     learning_rate: ClassVar[float] = 5e-5
-    observes: ClassVar[bool] = True
+    observes: ClassVar[Tuple[str, ...]] = (ATTENTION,)
     value: bool = added_later(True)
     penalty: float = added_later(0.01)
     first: int = added_later(0)

@@ -1,8 +1,9 @@
 """How well a model does on the dev sets, at the end and while it is trained."""
 
 import os
-from typing import Any, Dict, FrozenSet, List, NamedTuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
+import numpy as np
 from absl import logging
 
 from engines import Job, Pause
@@ -18,6 +19,10 @@ from weights.base import check_shape
 
 # When dev sets are scored: after each pass over the training rows.
 EPOCH = "epoch"
+
+
+# What a method's hooks show of some rows, float32 [rows, ...], by name.
+Shown = Dict[str, np.ndarray]
 
 
 class Splits(NamedTuple):
@@ -53,7 +58,7 @@ class Rows(NamedTuple):
 
 def answer(
     setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
-) -> Dict[str, Any]:
+) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
     """What the task decodes of the model's outputs, by split.
 
     Args:
@@ -61,6 +66,9 @@ def answer(
         predictor: of the model.
         rows: of all splits.
         splits: those to answer.
+
+    Returns:
+        That, and what the method's hooks show.
 
     Raises:
         UserError: an output is no number.
@@ -71,15 +79,20 @@ def answer(
         ("eval", splits.dev, setup.experiment.eval_batch_size),
     )
     how = {name: (size, what) for what, of, size in sizes for _, name in of}
-    answers = {}
+    answers, shown = {}, {}
     for name in splits.names:
         outputs, features = {}, rows.features[name]
         # There are no rows where no context has a token.
         if len(features):
             outputs = predictor.predict(features, *how[name])
             check_finite(outputs, name)
+        shown[name] = {
+            key: outputs.pop(key)
+            for key in setup.method.observes
+            if key in outputs
+        }
         answers[name] = setup.task.decode(rows.kept[name], features, outputs)
-    return answers
+    return answers, shown
 
 
 def score(
@@ -188,7 +201,7 @@ class Watch:
 
     def _score(self, step: int, predictor: Predictor) -> None:
         dev = Splits(self._rows.splits.dev, ())
-        answers = answer(self._setup, predictor, self._rows, dev)
+        answers, _ = answer(self._setup, predictor, self._rows, dev)
         measured = score(self._setup, self._rows, answers)
         if self._keep_best and self._keep_best not in measured:
             raise UserError(

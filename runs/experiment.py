@@ -17,8 +17,9 @@ import task_model
 from engines import Job, check_batch_size, choose_engine
 from errors import UserError
 from input_pipeline import Features
+from methods import fusion
 from optimization import Schedule
-from runs import evaluation, results, training, two_phases
+from runs import evaluation, fusion_report, results, training, two_phases
 from runs.evaluation import Splits
 from runs.setup import (
     Experiment,
@@ -99,8 +100,9 @@ def _run_in_folder(
         return {}
     with engine.predictor(job) as predictor:
         evaluation.load_best(setup, predictor)
-        answers = evaluation.answer(setup, predictor, read, splits)
+        answers, shown = evaluation.answer(setup, predictor, read, splits)
     found = _evaluate(setup, read, answers)
+    _write_shown(setup, splits, shown)
     _write_predictions(setup, splits, rows, answers)
     # Of several workers none knows what the others took.
     if schedule and training_state.latest_step(experiment.output_dir)[1] > (
@@ -290,6 +292,7 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
+        observes=bool(setup.method.observes),
     )
 
 
@@ -408,6 +411,21 @@ def _evaluate(
     if not found or step not in found.by_step:
         results.write_curves(output_dir, scores, step or setup.step)
     return results.write_results(output_dir, scores, step or setup.step, data)
+
+
+def _write_shown(
+    setup: Setup, splits: Splits, shown: Dict[str, evaluation.Shown]
+) -> None:
+    """Writes what the method's hooks show of the dev splits."""
+    for suffix, name in splits.dev:
+        if fusion.ATTENTION in shown[name]:
+            attention = fusion_report.shares(
+                setup.method, setup.config, shown[name][fusion.ATTENTION]
+            )
+            paths = fusion_report.write(
+                setup.experiment.output_dir, attention, suffix, setup.task.name
+            )
+            logging.info("how much of each adapter is used: %s", paths[1])
 
 
 def _write_predictions(

@@ -108,7 +108,7 @@ def find(
                 _short_name(part.name),
                 parsing.parse(config["method"]).as_part,
             )
-            folders[known.name] = folder
+            folders[known.name] = files.absolute(folder)
             hashes[known.name] = str(config.get("sha256"))
         if part.method not in (None, known.method):
             raise UserError(

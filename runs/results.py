@@ -49,11 +49,12 @@ def write_artifact(
         )
     folder = artifact_folder(job.output_dir)
     if setup.experiment.carry_parts:
-        values.update(
-            (p.name, setup.initial_values[p.name]())
+        parts = {
+            p.name: setup.initial_values[p.name]()
             for p in job.table.parameters
             if p.group == "parts"
-        )
+        }
+        values = {**values, **adapter_artifact.few(parts)}
     parameters = {
         **record["parameters"],
         "kept": adapter_artifact.count(values),

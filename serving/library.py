@@ -324,19 +324,19 @@ def check(folder: str) -> Artifact:
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     table = task_model.list_parameters(bert, method, task.build_head)
     expected = {p.name: p.shape for p in table.trained}
+    parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
     if config.get("carries_parts"):
-        expected.update(
-            (p.name, p.shape) for p in table.parameters if p.group == "parts"
-        )
+        expected.update(parts)
     own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
-    if changed and changed <= own:
-        # Of BERT's own variables only entries are there, of some none.
+    if changed <= own | set(parts):
+        # Of these only entries are there; of BERT's own there may be none.
         for name in changed:
             found.pop(name + INDICES)
             found.pop(name + VALUES, None)
-        expected = {n: s for n, s in expected.items() if n not in own}
+        left_out = changed | (own if changed & own else set())
+        expected = {n: s for n, s in expected.items() if n not in left_out}
     for name in sorted(set(expected) | set(found)):
         if expected.get(name) != found.get(name):
             raise UserError(

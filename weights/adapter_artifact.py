@@ -5,7 +5,8 @@
 default all, under their names in checkpoints, and nothing else. Of a method
 that changes few entries of BERT's own variables, it holds those entries:
 `<variable>/indices`, int32 into the flattened variable, and
-`<variable>/values`, what is there now.
+`<variable>/values`, what is there now. So are the changes stored of adapters
+that are parts of the method, if most of them are zero.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ import safetensors.numpy
 
 import files
 from errors import UserError
+from methods.base import CHANGES
 from weights import run_record
 from weights.base import Weights
 
@@ -71,6 +73,19 @@ def changes(
     return found
 
 
+def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Parts' values, those that are mostly zero as the entries that are not."""
+    found: Dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        indices = np.flatnonzero(value)
+        if CHANGES in name and 2 * indices.size < value.size:
+            found[name + INDICES] = indices.astype(np.int32)
+            found[name + VALUES] = value.ravel()[indices]
+        else:
+            found[name] = value
+    return found
+
+
 def count(values: Dict[str, np.ndarray]) -> int:
     """How many numbers an artifact holds, the places of changes left out."""
     return sum(
@@ -86,21 +101,28 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     Raises:
         UserError: a change is of a variable or place that the base lacks.
     """
+    changed = [n[: -len(INDICES)] for n in stored if n.endswith(INDICES)]
     shapes = {
-        name: shape
-        for name, shape in base.shapes.items()
-        if name.startswith(BERT)
+        name: value.shape
+        for name, value in stored.items()
+        if not name.endswith((INDICES, VALUES))
     }
-    for name, value in stored.items():
-        if not name.endswith((INDICES, VALUES)):
-            shapes[name] = value.shape
-        elif name.endswith(INDICES):
-            _check_changes(name[: -len(INDICES)], value, stored, base, path)
+    for variable in changed:
+        shapes[variable] = base.shapes.get(_original(variable), ())
+        _check_changes(variable, shapes[variable], stored, base, path)
+    if any(variable.startswith(BERT) for variable in changed):
+        # The rest of BERT is as it was.
+        for name, shape in base.shapes.items():
+            if name.startswith(BERT):
+                shapes.setdefault(name, shape)
 
     def read(name: str) -> np.ndarray:
         if name in stored:
             return stored[name]
-        value = np.array(base.read(name), np.float32)
+        if name.startswith(BERT):
+            value = np.array(base.read(name), np.float32)
+        else:
+            value = np.zeros(shapes[name], np.float32)
         if name + INDICES in stored:
             value.ravel()[stored[name + INDICES]] = stored[name + VALUES]
         return value
@@ -108,9 +130,15 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
-def _check_changes(variable, indices, stored, base, path) -> None:
+def _original(variable: str) -> str:
+    """The variable of BERT that a part changes, or that itself."""
+    return variable.rpartition(CHANGES)[2]
+
+
+def _check_changes(variable, shape, stored, base, path) -> None:
     """Compares the places of changes with the base's variable."""
-    size = int(np.prod(base.shapes.get(variable, (0,))))
+    size = int(np.prod(shape)) if shape else 0
+    indices = stored[variable + INDICES]
     values = stored.get(variable + VALUES)
     if (
         values is None

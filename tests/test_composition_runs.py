@@ -1,0 +1,355 @@
+"""Compositions through the entry point, from training to answers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import SENTENCES, run_process
+from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
+
+from errors import UserError
+from methods.parsing import parse
+from serving.library import AdapterLibrary, check
+from serving.predictor import Predictor
+from tasks.restored import restore_task
+from weights import adapter_artifact
+
+# As in the data's test.tsv.
+TEXTS = [text for text, _ in SENTENCES[:7]]
+TASK = restore_task(CLASSIFICATION, {}, "")
+PARTS = {
+    "a": "pfeiffer(size=4)",
+    "b": "pfeiffer(size=8)",
+    "norms": "houlsby(size=4)",
+    "sparse": "lt_sft(sparsity=0.02)",
+    "low": "lora(rank=2)",
+}
+
+
+@pytest.fixture(scope="module")
+def library(tiny_bert, tmp_path_factory):
+    """A folder of adapters of several methods, with random values."""
+    folder = tmp_path_factory.mktemp("library")
+    for number, (name, text) in enumerate(PARTS.items()):
+        make_artifact(folder / name, tiny_bert, text, TASK, seed=number)
+    # Of which only a few entries are left as they were changed.
+    config = adapter_artifact.read_config(str(folder / "sparse"))
+    values = safetensors.numpy.load_file(
+        folder / "sparse" / "adapter.safetensors"
+    )
+    few = {
+        name: value[:5] if name.startswith("bert/") else value
+        for name, value in values.items()
+    }
+    adapter_artifact.write(str(folder / "sparse"), config, few)
+    return folder
+
+
+@pytest.fixture
+def flags(tiny_flags, library):
+    """Flags of a small training of a composition."""
+    values = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
+    return {**values, "num_train_epochs": 1, "library": library}
+
+
+def test_a_library_takes_compositions(classify, flags, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for number, text in enumerate(("fusion(a, b)", "stack(sparse, bitfit)")):
+        folder = tmp_path / str(number)
+        classify(**{**flags, "output_dir": folder}, tuning_method=text)
+        shelf.add(str(folder), f"it-{number}")
+        assert check(shelf.folder(f"it-{number}")).config["carries_parts"]
+    # A sparse adapter stays one.
+    values = safetensors.numpy.load_file(
+        tmp_path / "1" / "adapter" / "adapter.safetensors"
+    )
+    places = [k for k in values if k.endswith("/indices")]
+    assert len(places) > 30
+    assert all(values[name].size == 5 for name in places)
+
+
+def predicted(folder):
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+def answers(bert, adapter):
+    """Probabilities of what the library's predictor says."""
+    predictor = Predictor.load(str(bert), {"it": str(adapter)})
+    return np.array(
+        [list(row["scores"].values()) for row in predictor("it", TEXTS)]
+    )
+
+
+def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
+    classify, flags
+):
+    folder = flags["output_dir"]
+    classify(
+        **flags,
+        tuning_method="fusion(a, b)",
+        do_eval=True,
+        do_predict=True,
+    )
+    shown = json.loads((folder / "fusion_attention.json").read_text())
+    assert shown["adapters"] == ["a", "b"]
+    assert shown["places"] == [[0, "ffn"], [1, "ffn"]]
+    np.testing.assert_allclose(np.sum(shown["weights"], axis=1), 1, atol=1e-5)
+    table = (folder / "fusion_attention.tsv").read_text().splitlines()
+    assert table[0] == "layer\tsublayer\ta\tb" and len(table) == 3
+    assert (folder / "fusion_attention.png").read_bytes()[:4] == b"\x89PNG"
+    run = json.loads((folder / "run.json").read_text())
+    for name in "ab":
+        part = adapter_artifact.read_config(str(flags["library"] / name))
+        assert run["parts"][name] == part["sha256"]
+    again = folder.parent / "again"
+    del flags["library"]
+    classify(
+        **{**flags, "do_train": False, "output_dir": again},
+        adapter=folder / "adapter",
+        do_predict=True,
+    )
+    np.testing.assert_array_equal(predicted(again), predicted(folder))
+
+
+def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
+    classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
+    path = flags["output_dir"] / "adapter" / "adapter.safetensors"
+    values = safetensors.numpy.load_file(path)
+    for name in ("a", "low"):
+        part = safetensors.numpy.load_file(
+            flags["library"] / name / "adapter.safetensors"
+        )
+        held = [k for k in values if k.startswith(f"parts.{name}/")]
+        assert held
+        for key in held:
+            original = part[key[len(f"parts.{name}/") :]]
+            np.testing.assert_array_equal(values[key], original)
+    trained = {k for k in values if not k.startswith("parts.")}
+    assert trained == {
+        "output_weights",
+        "output_bias",
+        *(
+            f"bert/encoder/layer_{layer}/output/adapters/{name}"
+            for layer in range(2)
+            for name in ("weights1", "biases1", "weights2", "biases2")
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stack(a, pfeiffer(size=2))",
+        "stack(norms, sparse, bitfit)",
+        "average(norms, low, weights='1,3')",
+        "fusion(a, b)",
+    ],
+)
+def test_one_that_does_not_hold_its_adapters_finds_them(
+    classify, flags, tiny_bert, library, text, tmp_path
+):
+    """By their hashes, under whatever names."""
+    classify(**flags, tuning_method=text)
+    whole = flags["output_dir"] / "adapter"
+    again = tmp_path / "without"
+    classify(
+        **{**flags, "output_dir": again, "carry_parts": False},
+        tuning_method=text,
+    )
+    small = again / "adapter"
+    size = (small / "adapter.safetensors").stat().st_size
+    assert size < (whole / "adapter.safetensors").stat().st_size
+    with pytest.raises(UserError, match=r"needs the adapter .* add it to the"):
+        answers(tiny_bert, small)
+    shelf = tmp_path / "shelf"
+    shutil.copytree(library, shelf)
+    for name in PARTS:
+        (shelf / name).rename(shelf / f"old-{name}")
+    shutil.copytree(small, shelf / "it")
+    expected = answers(tiny_bert, whole)
+    np.testing.assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
+    # As the run itself does, with the library of then.
+    classify(
+        **{**flags, "do_train": False, "output_dir": tmp_path / "p"},
+        adapter=small,
+        do_predict=True,
+    )
+
+
+def test_an_exchanged_language_is_what_answers(
+    classify, flags, tiny_bert, library, tmp_path
+):
+    classify(**flags, tuning_method="stack(a, sparse, pfeiffer(size=2))")
+    adapter = flags["output_dir"] / "adapter"
+    evaluated = {**flags, "do_train": False, "adapter": adapter}
+    folders = [tmp_path / name for name in ("kept", "exchanged", "back")]
+    for folder, exchange in zip(
+        folders, ("", "a=b,sparse=norms", "a=a,sparse=sparse")
+    ):
+        classify(
+            **{**evaluated, "output_dir": folder},
+            do_predict=True,
+            exchange_part=exchange,
+        )
+    kept, exchanged, back = map(predicted, folders)
+    assert abs(exchanged - kept).max() > 1e-3
+    np.testing.assert_array_equal(back, kept)
+    # The same, put together by hand.
+    values = safetensors.numpy.load_file(adapter / "adapter.safetensors")
+    for name in [name for name in values if name.startswith("parts.")]:
+        del values[name]
+    base, _, _ = read_base(tiny_bert)
+    for part in ("b", "norms"):
+        weights = adapter_artifact.read(str(library / part)).weights
+        for name in weights.shapes:
+            if name in base.shapes:
+                change = weights.read(name) - base.read(name)
+                values[f"parts.{part}/changes/{name}"] = change
+            elif name.startswith("bert/"):
+                values[f"parts.{part}/{name}"] = weights.read(name)
+    config = adapter_artifact.read_config(str(adapter))
+    config["method"] = config["trained_with"] = (
+        f"stack({{'b': {parse(PARTS['b'])}, 'norms': {parse(PARTS['norms'])}}},"
+        " pfeiffer(size=2))"
+    )
+    config["parts"] = {"b": "", "norms": ""}
+    by_hand = tmp_path / "by_hand"
+    by_hand.mkdir()
+    adapter_artifact.write(str(by_hand), config, values)
+    np.testing.assert_allclose(
+        answers(tiny_bert, by_hand), exchanged, atol=1e-6
+    )
+
+
+def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, tmp_path):
+    flags.update(
+        tuning_method="fusion(a, b)",
+        num_train_epochs=2,
+        save_checkpoints_steps=4,
+    )
+    classify(**flags)
+    whole = (
+        flags["output_dir"] / "adapter" / "adapter.safetensors"
+    ).read_bytes()
+    cut = tmp_path / "cut"
+    shutil.copytree(flags["output_dir"], cut)
+    shutil.rmtree(cut / "adapter")
+    for path in cut.glob("model.ckpt-*"):
+        if not path.name.startswith("model.ckpt-4."):
+            path.unlink()
+    # The library's place is remembered.
+    del flags["library"]
+    classify(**{**flags, "output_dir": cut})
+    assert (cut / "adapter" / "adapter.safetensors").read_bytes() == whole
+
+
+def test_another_adapter_of_the_same_name_is_another_run(
+    classify, flags, tiny_bert, library, tmp_path
+):
+    shelf = tmp_path / "shelf"
+    shutil.copytree(library, shelf)
+    flags["library"] = shelf
+    classify(**flags, tuning_method="stack(a)")
+    shutil.rmtree(shelf / "a")
+    make_artifact(shelf / "a", tiny_bert, PARTS["a"], TASK, seed=9)
+    with pytest.raises(UserError, match="parts.a was .*, now .*--output_dir"):
+        classify(**flags, tuning_method="stack(a)")
+
+
+def test_adapters_may_be_named_by_their_folders(classify, flags, library):
+    text = f"stack('{library / 'a'}', '{library / 'low'}')"
+    del flags["library"]
+    classify(**flags, tuning_method=text)
+    config = adapter_artifact.read_config(str(flags["output_dir"] / "adapter"))
+    assert set(config["parts"]) == {"a", "low"}
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        ({"tuning_method": "stack(c)"}, "'c' is neither .* has: a, b, low, no"),
+        ({"tuning_method": "stack(a, a)"}, "'a' is no name, or is there twice"),
+        ({"tuning_method": "stack()"}, "has no parts; expected names"),
+        ({"tuning_method": "stack(stack(a))"}, "made of parts itself"),
+        (
+            {"tuning_method": "stack(pfeiffer, houlsby)"},
+            "train the same variable",
+        ),
+        ({"tuning_method": "fusion(a)"}, "two or more trained adapters"),
+        ({"tuning_method": "fusion(a, pfeiffer)"}, "two or more trained"),
+        (
+            {"tuning_method": "fusion(a, low)"},
+            "low is an adapter of lora, a of",
+        ),
+        ({"tuning_method": "fusion(norms, a)"}, "a is an adapter of pfeiffer"),
+        ({"tuning_method": "fusion(a, b, first=2)"}, "only the layers 0 to 1"),
+        (
+            {"tuning_method": "fusion(a, b, penalty=-1)"},
+            "expected numbers from",
+        ),
+        ({"tuning_method": "average(a, full)"}, "full is no trained adapter"),
+        (
+            {"tuning_method": "average(a, b, weights='1,x')"},
+            "weights are '1,x', expected 2 positive numbers",
+        ),
+        (
+            {"tuning_method": "stack({'a': pfeiffer(size=5)})"},
+            "was trained with pfeiffer.size=4",
+        ),
+        (
+            {"tuning_method": "stack(a)", "exchange_part": "b=a"},
+            "names 'b', but stack is made of these adapters: a",
+        ),
+        (
+            {"tuning_method": "stack(a)", "exchange_part": "a"},
+            "has 'a', expected OLD=NEW",
+        ),
+        (
+            {"tuning_method": "stack(a)", "library": "/nowhere"},
+            "/nowhere, where there is no folder of adapters",
+        ),
+        (
+            {"tuning_method": "stack(a)", "library": ""},
+            "'a' is neither .*; pass the folder that holds it as --library",
+        ),
+        (
+            {"tuning_method": "pfeiffer", "exchange_part": "a=b"},
+            "made of these adapters: none",
+        ),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(classify, flags, change, words):
+    with pytest.raises(UserError, match=words) as caught:
+        classify(**{**flags, **change})
+    assert "\n" not in str(caught.value)
+    assert not flags["output_dir"].exists()
+
+
+def test_an_adapter_of_another_bert_is_refused(
+    classify, flags, library, tmp_path
+):
+    shelf = tmp_path / "shelf"
+    shutil.copytree(library, shelf)
+    path = shelf / "a" / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base"]["fingerprint"] = "0" * 64
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="trained upon another BERT"):
+        classify(
+            **{**flags, "library": shelf}, tuning_method="stack(a, pfeiffer)"
+        )
+
+
+def test_a_composition_is_described_without_weights(flags):
+    done = run_process(
+        "--describe",
+        "--task_name=custom",
+        f"--data_dir={flags['data_dir']}",
+        f"--library={flags['library']}",
+        f"--bert_config_file={flags['init_checkpoint']}/config.json",
+        "--tuning_method=fusion(a, b)",
+    )
+    assert "parts" in done.stdout
+    assert "**** Total Trainable Parameters" in done.stdout
