@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Runs what docs/compositions.md reports of AdapterFusion (Pfeiffer et al. 2021):
+# adapters of seven tasks, a library of them, fusions of all of them for two of
+# the tasks, and the figure of what these attend to.
+#
+#   BERT=... GLUE_DIR=... SPAM=... REVIEWS=... scripts/fusion.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
+#
+# Safe to interrupt and start again at any moment. SPAM and REVIEWS as of
+# scripts/reproduce.sh.
+source "$(dirname "$0")/internal/grid.sh"
+open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS SPAM=FILE REVIEWS=FILE scripts/fusion.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
+export PYTHON=$python
+out=$output
+
+if [ "$task" = status ]; then
+  for grid in "$out"/*/grid.tsv; do
+    [ -f "$grid" ] || refuse "$out holds no sweep; start it first"
+    echo "== $(basename "$(dirname "$grid")")"
+    grid_status "$(dirname "$grid")"
+  done
+  exit
+fi
+
+need BERT 'the pretrained model, for --init_checkpoint' prefix
+need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
+[[ $GLUE_DIR != *://* ]] || refuse "GLUE_DIR is $GLUE_DIR, expected a folder of this machine, since its tasks are linked to"
+GLUE_DIR=$(realpath "$GLUE_DIR")
+BERT=$(absolute "$BERT")
+export BERT
+for name in MRPC RTE CoLA STS-B SST-2; do
+  data=$GLUE_DIR/$name
+  need data "the task's train and dev file" folder
+done
+need SPAM 'a file of label, tab, text' file
+need REVIEWS 'a file of label, tab, text' file
+
+sweep() { # name, tasks, rates, seeds, method, flags of all runs ...
+  TASKS=$2 RATES=$3 SEEDS=$4 METHODS=$5 SIZES=48 EPOCHS=3 \
+    GLUE_DIR=$out/data "$project/scripts/sweep_glue.sh" "$out/$1" \
+    --jobs "$jobs" -- --compute_dtype=bfloat16 "${@:6}" "${flags[@]}"
+}
+
+own() { # name
+  sweep "$1" "$1" 1e-3 1 pfeiffer --task_name=custom --header=false \
+    --label_column=0 --text_a_column=1 --dev_share=0.1
+}
+
+mkdir -p "$out/data/spam" "$out/data/reviews"
+for name in MRPC RTE CoLA STS-B; do ln -sfn "$GLUE_DIR/$name" "$out/data/$name"; done
+ln -sfn "$(realpath "$SPAM")" "$out/data/spam/train.tsv"
+ln -sfn "$(realpath "$REVIEWS")" "$out/data/reviews/train.tsv"
+"$internal/cut_training_set.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
+
+# Rates of MRPC and RTE were the better of 3e-4 and 1e-3 in trials of five epochs.
+sweep mrpc MRPC 1e-3 '1 2 3' pfeiffer
+sweep rte RTE 3e-4 '1 2 3' pfeiffer
+sweep glue 'CoLA STS-B SST-2' 1e-3 1 pfeiffer
+own spam
+own reviews
+
+library=$out/library
+for run in "$out"/*/runs/*/pfeiffer48-*-seed1; do
+  name=$(basename "$(dirname "$run")")
+  name=${name,,} name=${name//-/}
+  [ ! -d "$library/$name" ] || continue
+  "$python" "$project/adapter_library.py" add "$library" "$run" --name="$name"
+done
+
+# The rates that Pfeiffer et al. 2021 found best (section 4.1), and a higher one.
+sweep fusion 'MRPC RTE' '5e-5 2e-4' '1 2 3' \
+  'fusion(mrpc,rte,cola,stsb,sst2,spam,reviews)' --library="$library"
+cd "$project"
+"$python" -m scripts.summarize "$out" --output_dir="$out/summary"
+"$python" -m scripts.plot_fusion "$out" --output_dir="$out/figures"
