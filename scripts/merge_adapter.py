@@ -1,4 +1,4 @@
-"""Merges trained adapters into the weights of their BERT.
+"""Merges trained adapters into their BERT, or several of them into one.
 
     python -m scripts.merge_adapter --init_checkpoint=BERT \
         --adapter=RUN/adapter --output_dir=MERGED
@@ -7,14 +7,20 @@ Writes a plain BERT as Google publishes them (`bert_model.ckpt`,
 `bert_config.json`, `vocab.txt`) that computes what BERT and adapter did, with
 the task's head if there is one adapter. (If the BERT came from Hugging Face,
 its `gelu` is called `gelu_erf` there, which Google's program does not know.)
-Of several adapters the changes are added up. Methods that add computation to
-BERT cannot be merged.
+Of several adapters the changes are added up, each times its number in
+--weights (task arithmetic, Ilharco et al. 2023). Methods that add computation
+to BERT cannot be merged.
+
+With --average it writes an adapter instead: the weighted mean of the parameters
+of adapters of one method and task, heads included (Chronopoulou et al. 2023).
+All methods can be averaged.
 """
 
 import argparse
 import json
+import math
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -35,9 +41,23 @@ from weights import (
 )
 from weights.base import Weights, identify
 
+# What the mean of adapters is, as each of them.
+KEPT = (
+    "base",
+    "tokenizer",
+    "method",
+    "parts",
+    "carries_parts",
+    "task",
+    "task_settings",
+    "bert_config",
+)
 
-def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
-    """Reads adapters and adds them to the base.
+
+def merge(
+    base: Weights, folders: List[str], weights: List[float]
+) -> Dict[str, Any]:
+    """Reads adapters and adds them to the base, each times its weight.
 
     Returns:
         `config`, the `modeling.BertConfig`; `values`, every variable by name.
@@ -48,14 +68,9 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
     sums: Dict[str, np.ndarray] = {}
     values: Dict[str, np.ndarray] = {}
     config = None
-    for folder in folders:
-        artifact = adapter_artifact.read(folder, base)
+    for folder, weight in zip(folders, weights):
+        artifact = read_adapter(base, folder)
         config = run_record.bert_config(artifact.config, folder)
-        known = identify(base, modeling.list_variables(config))
-        if not known.is_known_as(artifact.config["base"]["fingerprint"]):
-            raise UserError(
-                f"{folder} was trained upon another BERT than {base.source}"
-            )
         method = parsing.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
@@ -63,9 +78,9 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
         }
         merged = method.merge(config, base.read, trained)
         for name, value in merged.items():
-            change = value - base.read(name)
+            change = weight * (value - base.read(name))
             sums[name] = sums[name] + change if name in sums else change
-        if len(folders) == 1:
+        if weights == [1.0]:
             # As it is: a sum of differences would round.
             values.update(merged)
             values.update(
@@ -79,6 +94,92 @@ def merge(base: Weights, folders: List[str]) -> Dict[str, Any]:
             value = base.read(name)
             values[name] = value if change is None else value + change
     return {"config": config, "values": values}
+
+
+def average(
+    base: Weights, folders: List[str], weights: List[float]
+) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
+    """The weighted mean of adapters' parameters.
+
+    Args:
+        base: that they were trained upon.
+        folders: of the adapters.
+        weights: one for each; they are divided by their sum.
+
+    Returns:
+        The adapter's description, and its values.
+
+    Raises:
+        UserError: an adapter cannot be read, is of another BERT, or of another
+            method or task than the first.
+    """
+    sums: Dict[str, np.ndarray] = {}
+    averaged: List[Dict[str, Any]] = []
+    first = None
+    for folder, weight in zip(folders, weights):
+        artifact = read_adapter(base, folder)
+        first = first or artifact
+        for key in ("method", "task"):
+            ours, others = artifact.config[key], first.config[key]
+            if ours != others:
+                raise UserError(
+                    f"{folder} has the {key} {ours}, but {folders[0]} "
+                    f"{others}; only adapters with one method and one task "
+                    "have a mean"
+                )
+        averaged.append({"sha256": artifact.config["sha256"], "weight": weight})
+        for name in artifact.weights.shapes:
+            value = artifact.weights.read(name) * (weight / sum(weights))
+            sums[name] = sums[name] + value if name in sums else value
+    method = parsing.parse(first.config["method"])
+    values = {name: value.astype(np.float32) for name, value in sums.items()}
+    if method.changes_few:
+        values = adapter_artifact.changes(values, base.read)
+    values = adapter_artifact.few(values)
+    found = {key: first.config[key] for key in KEPT if key in first.config}
+    length = first.config.get("training", {}).get("max_seq_length")
+    found["training"] = {"max_seq_length": length}
+    found["parameters"] = {"kept": adapter_artifact.count(values)}
+    found["averaged"] = averaged
+    return found, values
+
+
+def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
+    """Reads an adapter of this BERT.
+
+    Raises:
+        UserError: it cannot be read, or is of another BERT.
+    """
+    artifact = adapter_artifact.read(folder, base)
+    config = run_record.bert_config(artifact.config, folder)
+    known = identify(base, modeling.list_variables(config))
+    if not known.is_known_as(artifact.config["base"]["fingerprint"]):
+        raise UserError(
+            f"{folder} was trained upon another BERT than {base.source}"
+        )
+    return artifact
+
+
+def read_weights(text: str, count: int, positive: bool) -> List[float]:
+    """The number of each adapter.
+
+    Raises:
+        UserError: they are no numbers, one for each, or not positive although
+            they have to be.
+    """
+    try:
+        weights = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        weights = [math.nan]
+    weights = weights or [1.0] * count
+    least = 0.0 if positive else -math.inf
+    if len(weights) != count or not all(least < w < math.inf for w in weights):
+        raise UserError(
+            f"--weights is {text!r}, expected {count} "
+            f"{'positive ' if positive else ''}numbers with commas between "
+            "them, one for each --adapter"
+        )
+    return weights
 
 
 def main() -> None:
@@ -95,14 +196,33 @@ def main() -> None:
         action="append",
         help="folder of a trained adapter; may be given several times",
     )
+    parser.add_argument(
+        "--weights",
+        default="",
+        help="a number for each adapter, with commas between them; default: 1",
+    )
+    parser.add_argument(
+        "--average",
+        action="store_true",
+        help="write an adapter, the mean of several, instead of a BERT",
+    )
     parser.add_argument("--output_dir", required=True, help="for the result")
     arguments = parser.parse_args()
-    google.check_name(arguments.output_dir, "--output_dir")
+    folder, adapters = arguments.output_dir, arguments.adapter
+    google.check_name(folder, "--output_dir")
+    weights = read_weights(arguments.weights, len(adapters), arguments.average)
     opened = sources.open_init_checkpoint(arguments.init_checkpoint)
-    found = merge(opened.weights, arguments.adapter)
+    if arguments.average:
+        if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
+            raise UserError(f"{folder} holds an adapter; choose another folder")
+        description, values = average(opened.weights, adapters, weights)
+        files.prepare_folder(folder)
+        adapter_artifact.write(folder, description, values)
+        print(f"the averaged adapter is {folder}")
+        return
+    found = merge(opened.weights, adapters, weights)
     vocabulary = os.path.join(opened.folder, "vocab.txt")
     words = files.read_bytes(vocabulary, "the vocabulary")
-    folder = arguments.output_dir
     if files.exists(os.path.join(folder, "bert_config.json")):
         raise UserError(f"{folder} holds a BERT; choose another folder")
     files.prepare_folder(folder)

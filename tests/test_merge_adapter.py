@@ -4,9 +4,15 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from conftest import own_lines, run_process
+from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
+from serving.predictor import Predictor
+from tasks.restored import restore_task
 from weights import google
+
+TASK = restore_task(CLASSIFICATION, {}, "")
 
 pytestmark = pytest.mark.newer_stack
 
@@ -19,12 +25,13 @@ def train(classify, flags, method, folder, **more):
     return folder / "adapter"
 
 
-def merge(flags, target, *adapters, check=True):
+def merge(flags, target, *adapters, check=True, more=()):
     return run_process(
         "scripts.merge_adapter",
         f"--init_checkpoint={flags['init_checkpoint']}",
         *(f"--adapter={folder}" for folder in adapters),
         f"--output_dir={target}",
+        *more,
         program="-m",
         check=check,
     )
@@ -100,3 +107,62 @@ def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
     config.write_text(json.dumps(values))
     done = merge(tiny_flags, tmp_path / "merged", adapter, check=False)
     assert "another BERT" in own_lines(done.stderr)[0]
+
+
+def test_adapters_are_averaged(tiny_bert, tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    texts = ("houlsby(size=4)",) * 2 + ("houlsby(size=5)",)
+    for seed, (folder, text) in enumerate(zip(folders, texts)):
+        make_artifact(folder, tiny_bert, text, TASK, seed=seed)
+    flags, mean = {"init_checkpoint": tiny_bert}, tmp_path / "mean"
+    more = ["--average", "--weights=3,1"]
+    done = merge(flags, mean, *folders[:2], more=more)
+    assert done.stdout == f"the averaged adapter is {mean}\n"
+    first, second, found = (
+        safetensors.numpy.load_file(folder / "adapter.safetensors")
+        for folder in (*folders[:2], mean)
+    )
+    assert set(found) == set(first)
+    for name, value in found.items():
+        expected = 0.75 * first[name] + 0.25 * second[name]
+        np.testing.assert_allclose(value, expected, atol=1e-6)
+    answer = Predictor.load(str(tiny_bert), {"it": str(mean)})("it", "a cat")
+    assert set(answer["scores"]) == {"bad", "good"}
+    for more, adapters, words in (
+        (["--average"], folders, "only adapters with one method and one task"),
+        (["--average", "--weights=1,0"], folders[:2], "expected 2 positive"),
+        (["--weights=1"], folders[:2], "'1', expected 2 numbers"),
+        (["--weights=1,x"], folders[:2], "expected 2 numbers"),
+    ):
+        done = merge(flags, tmp_path / "no", *adapters, check=False, more=more)
+        assert done.returncode == 1
+        (line,) = own_lines(done.stderr)
+        assert words in line
+    assert not (tmp_path / "no").exists()
+
+
+def test_changes_are_weighed(tiny_bert, tmp_path):
+    base, _, _ = read_base(tiny_bert)
+    for seed in range(2):
+        folder = tmp_path / f"{seed}"
+        make_artifact(folder, tiny_bert, "lora(rank=2)", TASK, seed=seed)
+        merge({"init_checkpoint": tiny_bert}, tmp_path / f"m{seed}", folder)
+    folders = [tmp_path / "0", tmp_path / "1"]
+    merge(
+        {"init_checkpoint": tiny_bert},
+        tmp_path / "both",
+        *folders,
+        more=["--weights=2,-0.5"],
+    )
+    first, second, both = (
+        google.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
+        for name in ("m0", "m1", "both")
+    )
+    name = "bert/encoder/layer_0/attention/self/query/kernel"
+    pretrained = base.read(name)
+    expected = (
+        pretrained
+        + 2 * (first.read(name) - pretrained)
+        - 0.5 * (second.read(name) - pretrained)
+    )
+    np.testing.assert_allclose(both.read(name), expected, atol=1e-5)

@@ -12,6 +12,7 @@ from test_sources import google_bert  # noqa: F401 (a fixture)
 
 from engines import Hardware
 from errors import UserError
+from methods.composition import Composition
 from methods.parsing import parse
 from methods.registry import METHODS
 from runs import setup
@@ -109,7 +110,12 @@ def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
 
 def test_every_method_has_a_rate_of_its_own():
     for method in METHODS.values():
-        assert 1e-6 < vars(method)["learning_rate"] < 1e-1
+        # A composition has that of its parts.
+        if not issubclass(method, Composition):
+            assert 1e-6 < vars(method)["learning_rate"] < 1e-1
+    assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
+    assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
+    assert METHODS["fusion"].learning_rate == 5e-5
     # google-research/bert's default.
     assert METHODS["full"].learning_rate == 5e-5
 

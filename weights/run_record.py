@@ -194,7 +194,7 @@ def check(
         f"{name} was {before!r}, now {now!r}"
         for key in keys
         for name, before, now in _compare(
-            key, old.get(key), record[key], partial
+            key, old.get(key), record.get(key), partial
         )
         if (before, now) != (None, LATER.get(name))
         # The same weights may lie in another folder. Beside a dev or test set
