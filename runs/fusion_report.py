@@ -12,8 +12,6 @@ from methods.fusion import ATTENTION, Fusion
 from modeling import BertConfig
 
 FILE = f"{ATTENTION}.json"
-# What is in that file.
-CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
 def shares(

@@ -66,7 +66,9 @@ def method_table() -> str:
     rows: List[Tuple[str, ...]] = []
     for name, method in METHODS.items():
         arguments = (
-            f"{field.name}={field.default!r}"
+            "parts ..."
+            if field.name == "parts"
+            else f"{field.name}={field.default!r}"
             for field in dataclasses.fields(method)
         )
         first = " ".join(method.__doc__.split("\n\n")[0].split())

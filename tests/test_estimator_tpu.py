@@ -16,7 +16,7 @@ from engine_jobs import (
     predict,
     train,
 )
-from test_methods_runs import TEXTS as METHOD_TEXTS
+from test_methods_runs import COMPOSITIONS, TEXTS
 
 from engines import Hardware
 from errors import UserError
@@ -150,7 +150,7 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
     return tpu_training_graph(tiny_config, folder, rows, task=task)
 
 
-@pytest.mark.parametrize("method", [*METHOD_TEXTS, Gates()], ids=str)
+@pytest.mark.parametrize("method", [*TEXTS, *COMPOSITIONS, Gates()], ids=str)
 def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     rows = make_rows(CLASSIFICATION, [9] * 40)
     graph = tpu_training_graph(tiny_config, tmp_path, rows, method=method)

@@ -39,6 +39,12 @@ ENGINES_HERE = [
 ]
 # Those have tests of their own since there is training.
 ELSEWHERE = {"full", "top_layers", "layernorm", "head"}
+# As have those (test_composition_runs.py), which need trained adapters.
+COMPOSITIONS = [
+    "stack({'a': houlsby(size=4)}, pfeiffer(size=4))",
+    "average({'a': pfeiffer(size=4), 'b': lora(rank=2)})",
+    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4)}, robust=true)",
+]
 
 
 def without_size(flags):
@@ -58,7 +64,7 @@ def stored_count(table, method, config):
 
 
 def test_every_method_is_run_somewhere():
-    named = {text.split("(")[0] for text in TEXTS}
+    named = {text.split("(")[0] for text in TEXTS + COMPOSITIONS}
     assert named | ELSEWHERE == set(METHODS)
 
 

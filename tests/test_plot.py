@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 import modeling
 from errors import UserError
+from methods.composition import Composition
 from methods.registry import METHODS
 from scripts import plot
 from scripts.internal import collect_runs
@@ -79,14 +80,18 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
 
 
 def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
-    for method in METHODS:
+    kinds = [
+        f"{name}(a, b)" if issubclass(method, Composition) else name
+        for name, method in METHODS.items()
+    ]
+    for method in kinds:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
     groups = collect_runs.group_by_task(
         collect_runs.find_runs([str(fake.folder)])
     )
     styles = plot.styles(groups)
-    assert set(styles) == set(METHODS)
-    assert len({str(style) for style in styles.values()}) == len(METHODS)
+    assert set(styles) == set(kinds)
+    assert len({str(style) for style in styles.values()}) == len(kinds)
 
 
 def test_points_are_of_accuracy_where_there_is_one(fake):

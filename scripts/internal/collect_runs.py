@@ -324,9 +324,15 @@ def check_one_bert(by_task: Dict[str, List[SeedGroup]]) -> None:
 
 def _arguments(method: TuningMethod, with_sizes: bool) -> str:
     """A method's name, with its sizes if wanted, and what is not default."""
-    shown = []
+    shown: List[str] = []
     for number, field in enumerate(dataclasses.fields(method)):
         value = getattr(method, field.name)
+        if field.name == "parts":
+            shown += [
+                part.name or _arguments(part.method, with_sizes)
+                for part in value
+            ]
+            continue
         is_size = field.name in SIZES or (
             number == 0 and type(value) in (int, float)
         )
