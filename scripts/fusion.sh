@@ -35,14 +35,33 @@ need SPAM 'a file of label, tab, text' file
 need REVIEWS 'a file of label, tab, text' file
 
 sweep() { # name, tasks, rates, seeds, method, flags of all runs ...
-  TASKS=$2 RATES=$3 SEEDS=$4 METHODS=$5 SIZES=48 EPOCHS=3 \
-    GLUE_DIR=$out/data "$project/scripts/sweep_glue.sh" "$out/$1" \
-    --jobs "$jobs" -- --compute_dtype=bfloat16 "${@:6}" "${flags[@]}"
+  TASKS=$2 RATES=$3 SEEDS=$4 METHODS=$5 SIZES=48 EPOCHS=3 BATCH=32 \
+    INIT_SCALES='' GLUE_DIR=$out/data \
+    "$project/scripts/sweep_glue.sh" "$out/$1" "${how[@]}" \
+    -- --compute_dtype=bfloat16 "${@:6}" "${flags[@]}"
 }
 
 own() { # name
   sweep "$1" "$1" 1e-3 1 pfeiffer --task_name=custom --header=false \
     --label_column=0 --text_a_column=1 --dev_share=0.1
+}
+
+adapters() { # options of the sweeps ...
+  how=("$@")
+  # Of MRPC and RTE these were the better of 3e-4 and 1e-3 after five epochs.
+  sweep mrpc MRPC 1e-3 '1 2 3' pfeiffer
+  sweep rte RTE 3e-4 '1 2 3' pfeiffer
+  sweep glue 'CoLA STS-B SST-2' 1e-3 1 pfeiffer
+  own spam
+  own reviews
+}
+
+library=$out/library
+fusions() { # options of the sweep ...
+  how=("$@")
+  # The rates that Pfeiffer et al. 2021 found best (section 4.1), and a higher one.
+  sweep fusion 'MRPC RTE' '5e-5 2e-4' '1 2 3' \
+    'fusion(mrpc,rte,cola,stsb,sst2,spam,reviews)' --library="$library"
 }
 
 mkdir -p "$out/data/spam" "$out/data/reviews"
@@ -51,24 +70,22 @@ ln -sfn "$(realpath "$SPAM")" "$out/data/spam/train.tsv"
 ln -sfn "$(realpath "$REVIEWS")" "$out/data/reviews/train.tsv"
 "$internal/cut_training_set.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
 
-# Rates of MRPC and RTE were the better of 3e-4 and 1e-3 in trials of five epochs.
-sweep mrpc MRPC 1e-3 '1 2 3' pfeiffer
-sweep rte RTE 3e-4 '1 2 3' pfeiffer
-sweep glue 'CoLA STS-B SST-2' 1e-3 1 pfeiffer
-own spam
-own reviews
-
-library=$out/library
+if [ "$task" = grid ]; then
+  adapters --grid
+  fusions --grid
+  exit
+fi
+# All grids first, so that what they refuse is said before any long work.
+adapters --grid > /dev/null
+fusions --grid > /dev/null
+adapters --jobs "$jobs"
 for run in "$out"/*/runs/*/pfeiffer48-*-seed1; do
   name=$(basename "$(dirname "$run")")
   name=${name,,} name=${name//-/}
   [ ! -d "$library/$name" ] || continue
   "$python" "$project/adapter_library.py" add "$library" "$run" --name="$name"
 done
-
-# The rates that Pfeiffer et al. 2021 found best (section 4.1), and a higher one.
-sweep fusion 'MRPC RTE' '5e-5 2e-4' '1 2 3' \
-  'fusion(mrpc,rte,cola,stsb,sst2,spam,reviews)' --library="$library"
+fusions --jobs "$jobs"
 cd "$project"
 "$python" -m scripts.summarize "$out" --output_dir="$out/summary"
 "$python" -m scripts.plot_fusion "$out" --output_dir="$out/figures"

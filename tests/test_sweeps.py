@@ -519,3 +519,49 @@ def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
     if cores:
         sizes = [len(share.split(",")) for share in shares]
         assert sizes == [cores] * 2
+
+
+def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
+    for task in ("MRPC", "RTE", "CoLA", "STS-B", "SST-2"):
+        folder = sweep.folder / "glue" / task
+        folder.mkdir(exist_ok=True)
+        for name in ("train", "dev"):
+            (folder / f"{name}.tsv").write_text("sentence\tlabel\n")
+    own = sweep.folder / "own.tsv"
+
+    def run(*arguments):
+        return subprocess.run(
+            [SCRIPTS / "fusion.sh", sweep.out, *arguments],
+            env={
+                **{k: v for k, v in os.environ.items() if k not in SMALL},
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                "GLUE_DIR": str(sweep.folder / "glue"),
+                "SPAM": str(own),
+                "REVIEWS": str(own),
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert "holds no sweep; start it first" in run("--status").stderr
+    assert f"SPAM is {own}, where there is no file" in run().stderr
+    own.write_text("ham\thello\n")
+    assert run("--", "--seed=3").returncode == 1
+    assert sweep.started() == []
+    done = run("--grid")
+    assert done.returncode == 0, done.stderr
+    counts = {
+        path.parent.name: len(path.read_text().splitlines())
+        for path in sweep.out.glob("*/grid.tsv")
+    }
+    assert counts == {
+        "mrpc": 3,
+        "rte": 3,
+        "glue": 3,
+        "spam": 1,
+        "reviews": 1,
+        "fusion": 12,
+    }
+    rows = (sweep.out / "fusion" / "grid.tsv").read_text().splitlines()
+    assert all(f"--library={sweep.out}/library" in row for row in rows)
