@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains every tuning method on four GLUE tasks:
+# Trains every tuning method but mad_x, made for raw text, on four GLUE tasks:
 #
 #   BERT=... GLUE_DIR=... scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
