@@ -66,7 +66,7 @@ class InvertibleAdapter(tf.Module):
         return tf.concat([first, second], axis=-1)
 
     def inverse(self, hidden: tf.Tensor) -> tf.Tensor:
-        """What a call makes `hidden` of; shapes as of a call."""
+        """Undoes a call, float32 [..., D] -> float32 [..., D]."""
         first, second = tf.split(hidden, 2, axis=-1)
         second -= self.g(first)
         first -= self.f(second)

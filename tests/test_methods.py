@@ -190,6 +190,29 @@ def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
 
 
 @pytest.mark.parametrize(
+    "text", [text for text in METHOD_TEXTS if parse(text).width]
+)
+def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
+    text, tiny_config
+):
+    method = parse(text)
+    narrow = dataclasses.replace(method, **{method.width: 5})
+    wide = narrow.widened()
+    assert getattr(wide, method.width) == 8
+    rng = np.random.default_rng(1)
+    first, second = (TinyModel(tiny_config, m) for m in (narrow, wide))
+    for name, variable in first.variables.items():
+        noise = rng.normal(0, 0.1, variable.shape)
+        variable.assign_add(noise.astype(np.float32))
+        value = variable.numpy()
+        wanted = second.variables[name].shape
+        second.variables[name].assign(
+            np.pad(value, [(0, w - n) for n, w in zip(value.shape, wanted)])
+        )
+    np.testing.assert_allclose(first.logits(), second.logits(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "lora(rank=2)",
