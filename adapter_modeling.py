@@ -47,7 +47,7 @@ class Bottleneck(tf.Module):
         """Creates the variables.
 
         Args:
-            scope: of the variables `<scope>/adapters/...`.
+            scope: of the variables `<scope>/weights1`, ...
             hidden: D, of inputs and outputs.
             size: M, of the bottleneck.
             create: makes a variable.
@@ -57,7 +57,6 @@ class Bottleneck(tf.Module):
             depth: number of layers with that nonlinearity.
             layer_norm: whether an own LayerNorm comes first.
         """
-        scope = f"{scope}/adapters"
         self.norm = None
         if layer_norm:
             self.norm = tuple(
@@ -140,7 +139,7 @@ def make_adapters(
     """One `Bottleneck` for each of the sites of each of the layers."""
     return {
         (layer, site): Bottleneck(
-            f"bert/encoder/layer_{layer}/{SCOPES[site]}",
+            f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters",
             config.hidden_size,
             size,
             create,

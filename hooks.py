@@ -1,6 +1,6 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, six places, at each the identity, a penalty of the loss, and
+In here: `Hooks`, seven places, at each the identity, a penalty of the loss, and
 what is made once for a step; `Context`, which every layer and hook is given;
 dropout, since it depends on nothing but that context. The dimension letters,
 and what "float32" stands for, are those of `modeling.py`.
@@ -115,7 +115,7 @@ def rename_layer(name: str, number: int) -> str:
 
 
 class Hooks:
-    """The six places where a tuning method may act, its penalty, its start.
+    """The seven places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks override what they need.
     `context` is the forward pass's `Context`.
@@ -243,6 +243,20 @@ class Hooks:
             float32 [B, ...], by name.
         """
         return {}
+
+    def vocabulary(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
+        """Acts on what meets the vocabulary's matrix in a masked-LM head.
+
+        Args:
+            hidden: float32 [B, K, D] of K masked tokens, after the head's
+                dense layer, activation and LayerNorm.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, K, D], of which the product with the word embeddings
+            makes logits.
+        """
+        return hidden
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
         """What the method adds to a training's loss, float32 [], or None."""

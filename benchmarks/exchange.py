@@ -87,6 +87,10 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             NUMBER,
         ),
         "prefix_4": ("prefix(length=4, reparameterize=False)", THREE),
+        "mad_x_5": (
+            "mad_x(size=5, inverse_size=3, nonlinearity='mish', layers='0,2')",
+            QUESTIONS,
+        ),
     },
     "peft": {
         "lora_7": ("lora(rank=7, alpha=16.0)", THREE),

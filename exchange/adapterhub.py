@@ -22,6 +22,7 @@ from exchange.base import (
 from methods.adapter_variants import Parallel, Pfeiffer
 from methods.base import TuningMethod
 from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
+from methods.invertible import SCOPE, MadX
 from methods.prefix import PARTS, Prefix
 from modeling import BertConfig
 
@@ -58,9 +59,10 @@ MUST_BE = {
     "ln_before": "a LayerNorm in the adapter",
     "ln_after": "a LayerNorm in the adapter",
     "use_gating": "gates",
-    "inv_adapter": "invertible adapters",
     "phm_layer": "Compacter's products",
 }
+# The invertible adapters that this project has, and where they are.
+NICE, INVERTIBLE = "nice", "invertible_adapters"
 LORA_TARGETS = {
     "attention.self.query": "query",
     "attention.self.key": "key",
@@ -143,12 +145,15 @@ class _Named:
     """Tensors by place, whose own names have the adapter's name in them."""
 
     def __init__(self, tensors: Tensors, name: str):
-        """Finds `<place>.<kind>.<name>.<part>` of each tensor."""
+        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
+
+        Invertible adapters are in no module: their kind is their place.
+        """
         self._tensors = tensors
+        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
         pattern = re.compile(
-            r"(?:bert\.)?(.*)\.(adapters|loras|prefix_tunings|prefix_gates)\."
-            + re.escape(name)
-            + r"\.(.*)"
+            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
+            rf"{re.escape(name)}\.(.*)"
         )
         self._names: Dict[Tuple[str, str], str] = {}
         copies = []
@@ -156,25 +161,22 @@ class _Named:
             match = pattern.fullmatch(full)
             if match is None:
                 continue
+            place = match[1] or match[2]
             # A prefix is in the model once for all layers, and once in each.
-            if match[1].endswith("prefix_tuning.pool"):
+            if place.endswith("prefix_tuning.pool"):
                 copies.append(full)
                 continue
-            self._names[match[1], match[3]] = full
+            self._names[place, match[3]] = full
         tensors.drop(copies)
         self.check_all_taken = tensors.check_all_taken
 
     def places(self) -> List[str]:
-        """Modules that have a tensor, each once."""
+        """Modules that have a tensor left, each once."""
         return list(dict.fromkeys(place for place, _ in self._names))
-
-    def has(self, place: str, part: str) -> bool:
-        """Whether a module has a tensor."""
-        return (place, part) in self._names
 
     def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
         """A module's tensor, as `Tensors.take`."""
-        name = self._names.get((place, part), f"{place}...{part}")
+        name = self._names.pop((place, part), f"{place}...{part}")
         return self._tensors.take(name, *shape)
 
 
@@ -218,6 +220,22 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
             )
     residual = own["residual_before_ln"]
     attention = bool(own.get("mh_adapter"))
+    pfeiffer = (
+        own["original_ln_before"]
+        and residual is True
+        and not attention
+        and not own["is_parallel"]
+    )
+    if own["inv_adapter"] is not None:
+        if pfeiffer and own["inv_adapter"] == NICE:
+            return "mad_x"
+        raise UserError(
+            f"{path}: inv_adapter is {own['inv_adapter']!r}: no method of this "
+            f"project has such invertible adapters; expected {NICE!r}, and the "
+            "other adapters as in seq_bn_inv"
+        )
+    if pfeiffer:
+        return "pfeiffer"
     if own["is_parallel"]:
         if not attention:
             return "parallel"
@@ -227,8 +245,6 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
         )
     if not own["original_ln_before"] and residual in (True, False):
         return "houlsby"
-    if own["original_ln_before"] and residual is True and not attention:
-        return "pfeiffer"
     raise UserError(
         f"{path}: original_ln_before={own['original_ln_before']}, "
         f"residual_before_ln={residual!r} and mh_adapter={attention} together "
@@ -244,8 +260,10 @@ def _read_bottleneck(
     own = {**BOTTLENECK, **own}
     kind = _bottleneck_kind(own, path)
     act = activation(own.get("non_linearity"), path)
-    sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     values, found, sizes = {}, {}, set()
+    if kind == "mad_x":
+        values.update(_take_invertible(tensors, config))
+    sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     for (layer, place), full in _by_layer(own, tensors, config, path).items():
         if place not in sites:
             raise UserError(f"{path}: no method has an adapter at {full}")
@@ -278,12 +296,34 @@ def _read_bottleneck(
     arguments = {"size": sizes.pop(), "nonlinearity": act, "layers": layers}
     if kind == "pfeiffer":
         return Pfeiffer(**arguments), values
+    if kind == "mad_x":
+        inverse_size = len(values[f"{SCOPE}/F/weights2"])
+        return MadX(inverse_size=inverse_size, **arguments), values
     if kind == "parallel":
         scaling = own["scaling"]
         given = float(scaling) if _is_number(scaling) else 1.0
         return Parallel(scale=given, **arguments), values
     [site] = found if len(found) == 1 else ["both"]
     return Houlsby(sites=site, layer_norms=False, **arguments), values
+
+
+def _take_invertible(
+    tensors: _Named, config: BertConfig
+) -> Dict[str, np.ndarray]:
+    """The invertible adapter: the two dense layers of F, and those of G."""
+    values: Dict[str, np.ndarray] = {}
+    half, size = config.hidden_size // 2, None
+    for name in ("F", "G"):
+        down = tensors.take(INVERTIBLE, f"{name}.0.weight", size, half)
+        size = len(down)
+        down_bias = tensors.take(INVERTIBLE, f"{name}.0.bias", size)
+        up = tensors.take(INVERTIBLE, f"{name}.2.weight", half, size)
+        up_bias = tensors.take(INVERTIBLE, f"{name}.2.bias", half)
+        values[f"{SCOPE}/{name}/weights1"] = down.T
+        values[f"{SCOPE}/{name}/biases1"] = down_bias[np.newaxis]
+        values[f"{SCOPE}/{name}/weights2"] = up.T
+        values[f"{SCOPE}/{name}/biases2"] = up_bias[np.newaxis]
+    return values
 
 
 def _is_number(scaling: Any) -> bool:

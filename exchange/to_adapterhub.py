@@ -16,7 +16,9 @@ from exchange import adapterhub_heads
 from exchange.adapterhub import (
     BOTTLENECK,
     CONFIG_FILE,
+    INVERTIBLE,
     LORA_TARGETS,
+    NICE,
     WEIGHTS_FILE,
 )
 from exchange.base import (
@@ -32,6 +34,7 @@ from methods.adapter_variants import Parallel, Pfeiffer
 from methods.adapterdrop import AdapterDrop
 from methods.base import TuningMethod
 from methods.ia3 import Ia3
+from methods.invertible import SCOPE, MadX
 from methods.lora import TARGETS, Lora
 from methods.prefix import PARTS, Prefix
 
@@ -80,7 +83,7 @@ def _write(
     raise UserError(
         f"{exported.source}: AdapterHub's library has nothing that computes "
         f"{method.name}; expected houlsby(layer_norms=false), pfeiffer, "
-        "parallel, lora or prefix"
+        "parallel, mad_x, lora or prefix"
     )
 
 
@@ -122,6 +125,33 @@ def _(method: Parallel, exported: Exported):
         {"is_parallel": True, "scaling": method.scale},
         exported,
     )
+
+
+@_write.register
+def _(method: MadX, exported: Exported):
+    half = exported.config.hidden_size // 2
+    config, tensors = _bottleneck(
+        method,
+        SITES["ffn"],
+        method.nonlinearity,
+        {
+            "original_ln_before": True,
+            "inv_adapter": NICE,
+            "inv_adapter_reduction_factor": half / (method.inverse_size + 0.5),
+        },
+        exported,
+    )
+    for name in ("F", "G"):
+        scope, prefix = (
+            f"{SCOPE}/{name}",
+            f"bert.{INVERTIBLE}.{exported.name}.{name}",
+        )
+        for number, part in (("1", "0"), ("2", "2")):
+            kernel = exported.read(f"{scope}/weights{number}")
+            tensors[f"{prefix}.{part}.weight"] = kernel.T
+            bias = exported.read(f"{scope}/biases{number}")
+            tensors[f"{prefix}.{part}.bias"] = bias[0]
+    return config, tensors
 
 
 @_write.register

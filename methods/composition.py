@@ -127,6 +127,10 @@ class PartHooks(Hooks):
         """As the method does."""
         return self.hooks.after_norm(layer, site, hidden, self.own(context))
 
+    def vocabulary(self, hidden, context):
+        """As the method does."""
+        return self.hooks.vocabulary(hidden, self.own(context))
+
     def penalty(self, context):
         """As the method does."""
         return self.hooks.penalty(self.own(context))

@@ -12,6 +12,7 @@ from methods.compacter import Compacter
 from methods.fine_tuning import Full, HeadOnly, TopLayers
 from methods.fusion import Fusion
 from methods.ia3 import Ia3
+from methods.invertible import MadX
 from methods.layer_norm import LayerNormOnly
 from methods.lora import Lora
 from methods.pals import Pals
@@ -28,6 +29,7 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Parallel,
         AdapterDrop,
         Compacter,
+        MadX,
         Pals,
         Lora,
         Prefix,

@@ -51,6 +51,12 @@ class StackHooks(ComposedHooks):
             whole = _sum(whole, added)
         return whole
 
+    def vocabulary(self, hidden, context):
+        """The last part first: what it did to embeddings, it did last."""
+        for part in reversed(self.parts):
+            hidden = part.vocabulary(hidden, context)
+        return hidden
+
 
 def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
     """What a part makes of a kernel, as a kernel."""

@@ -19,6 +19,7 @@ bapna(size=64)                               3e-4
 parallel(size=64)                            3e-4
 adapterdrop(first=2,size=64)                 3e-4
 compacter(size=24,n=4)                       3e-3
+mad_x(size=64,inverse_size=96)               3e-4
 pals(size=96,heads=6)                        3e-4
 lora(rank=8,alpha=16.0)                      5e-4
 prefix(length=30)                            1e-4

@@ -43,7 +43,7 @@ class MaskedLMHead(Head):
         """Creates the variables under `cls/predictions/`."""
         size, scope = config.hidden_size, "cls/predictions"
         self.activation = functional.activation(config.hidden_act)
-        # A method acts on BERT, not on its head.
+        # A method acts on BERT, not on the head's own layers.
         self.dense = modeling.Dense(
             f"{scope}/transform/dense", size, size, config, create, Hooks()
         )
@@ -61,6 +61,7 @@ class MaskedLMHead(Head):
         read = tf.gather(sequence_output, masked_positions, batch_dims=1)
         hidden = self.activation(self.dense(read, context))
         hidden = self.layer_norm(hidden, context)
+        hidden = bert.hooks.vocabulary(hidden, context)
         # As BERT reads them: a method may have changed them.
         words = bert.hooks.parameter(
             WORD_EMBEDDINGS, bert.embeddings.word, context

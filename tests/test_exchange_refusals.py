@@ -22,7 +22,6 @@ REFUSED = {
     "adapterhub_refused/dora": "use_dora is True",
     "adapterhub_refused/gated": "computes gates",
     "adapterhub_refused/ia3": "scales intermediate.dense .* intermediate_lora",
-    "adapterhub_refused/invertible": "computes invertible adapters",
     "adapterhub_refused/multilabel": "multilabel_classification",
     "adapterhub_refused/no_head": "without a head",
     "adapterhub_refused/other_residual": "residual_before_ln=False",
@@ -108,6 +107,36 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
             "no method of this project; expected those of double_seq_bn",
         ),
         (
+            "adapterhub/mad_x_7",
+            HUB,
+            {"config__inv_adapter": "glow"},
+            "inv_adapter is 'glow': no method .* expected 'nice'",
+        ),
+        (
+            "adapterhub/mad_x_7",
+            HUB,
+            {"config__mh_adapter": True},
+            "and the other adapters as in seq_bn_inv",
+        ),
+        (
+            "adapterhub/mad_x_7",
+            HUB,
+            {"config__is_parallel": True},
+            "and the other adapters as in seq_bn_inv",
+        ),
+        (
+            "adapterhub/mad_x_7",
+            HUB,
+            {"config__inv_adapter": None},
+            "no method of this project has anything at invertible_adapters",
+        ),
+        (
+            "adapterhub/pfeiffer_100",
+            HUB,
+            {"config__inv_adapter": "nice"},
+            "lacks the tensor invertible_adapters...F.0.weight",
+        ),
+        (
             "adapterhub/prefix_5",
             HUB,
             {"config__non_linearity": "relu"},
@@ -175,6 +204,7 @@ ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})
             for name in (
                 "houlsby_7",
                 "parallel_7",
+                "mad_x_7",
                 "lora_7",
                 "ia3_keys_values",
                 "prefix_5",
@@ -285,6 +315,7 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(
     "case,file",
     [
         ("adapterhub/houlsby_7", "adapter.safetensors"),
+        ("adapterhub/mad_x_7", "adapter.safetensors"),
         ("adapterhub/houlsby_7", "model_head.safetensors"),
         ("adapterhub/prefix_flat", "adapter.safetensors"),
         ("peft/lora_7", "adapter_model.safetensors"),
@@ -311,12 +342,14 @@ def keep_one(tensors):
     "case,file,part",
     [
         ("adapterhub/houlsby_7", "adapter.safetensors", "layer.1.output"),
+        ("adapterhub/mad_x_7", "adapter.safetensors", "layer.1.output"),
+        ("adapterhub/mad_x_7", "adapter.safetensors", "G.2"),
         ("adapterhub/lora_7", "adapter.safetensors", "layer.2.attention"),
         ("peft/lora_patterns", "adapter_model.safetensors", "layer.1"),
         ("peft/ia3_same", "adapter_model.safetensors", "layer.0"),
     ],
 )
-def test_no_layer_is_left_out_silently(copied, case, file, part):
+def test_no_part_is_left_out_silently(copied, case, file, part):
     folder = copied(case)
 
     def drop(tensors):
@@ -324,7 +357,7 @@ def test_no_layer_is_left_out_silently(copied, case, file, part):
             del tensors[name]
 
     change_tensors(folder / file, drop)
-    with pytest.raises(UserError, match="lacks the tensors|holds nothing"):
+    with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
         exchange.read(str(folder), config_of_bert())
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import modeling
 from hooks import Context, Hooks, dropout
+from tasks.masked_lm import MaskedLMHead
 
 MASK = tf.ones([1, 4], tf.int32)
 
@@ -60,15 +61,18 @@ class Halving(Hooks):
     "hook,calls",
     [
         ("embeddings", 1),
-        # 3 embeddings, 16 of each of two layers, 2 of the first LayerNorm.
-        ("parameter", 37),
+        # 3 embeddings, 16 of each of two layers, 2 of the first LayerNorm,
+        # the vocabulary's matrix.
+        ("parameter", 38),
         ("project", 12),
         ("key_value", 2),
         ("before_norm", 4),
         ("after_norm", 4),
+        ("vocabulary", 1),
     ],
 )
 def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
+    """Of BERT with the head of masked tokens."""
     hooks = Halving(hook)
     variables = {}
 
@@ -76,17 +80,20 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
         variables[name] = modeling.create_variable(name, shape, initializer)
         return variables[name]
 
+    head = MaskedLMHead(tiny_config, create)
     halved = modeling.Bert(tiny_config, create, hooks)
     plain = modeling.Bert(
         tiny_config, lambda name, *_: variables[name], Hooks()
     )
     ids = tf.constant([[2, 5, 6, 3]])
-    outputs = [
-        bert(ids, tf.zeros_like(ids), Context(MASK)).sequence_output
-        for bert in (halved, plain)
-    ]
+    places = tf.constant([[1, 2]])
+    outputs = []
+    for bert in (halved, plain):
+        hidden = bert(ids, tf.zeros_like(ids), Context(MASK)).sequence_output
+        found = head(bert, hidden, Context(MASK), places, ids[:, 1:3])
+        outputs.append(found["logits"].numpy())
     assert len(hooks.calls) == calls
-    assert (outputs[0].numpy() != outputs[1].numpy()).any()
+    assert (outputs[0] != outputs[1]).any()
 
 
 def test_sublayers_are_told_layer_and_site(tiny_config):

@@ -40,6 +40,8 @@ TRAINED_IN_BERT_BASE = {
     "adapterdrop(size=64, robust=True)": 2_379_264 + 38_400,
     "compacter(size=24, n=4)": 57_088 + 38_400,
     "compacter(size=24, n=4, sites='ffn')": 28_576 + 38_400,
+    "mad_x": 7_091_712 + 296_064,
+    "mad_x(size=48, inverse_size=8)": 894_528 + 2 * (768 * 8 + 384 + 8),
     "pals(size=204)": 1_819_836,
     "lora(rank=8)": 294_912,
     "lora(rank=1, targets='query,key,value,attention_output')": 73_728,
@@ -84,6 +86,8 @@ METHOD_TEXTS = {
     "adapterdrop(first=1, size=4, robust=True)": NEAR,
     "compacter(size=8, n=4)": NEAR,
     "compacter(size=4, n=2, sites='ffn')": NEAR,
+    "mad_x(size=4, inverse_size=3)": None,
+    "mad_x(4, 3, nonlinearity='swish', init_scale=0.01, layers='1')": NEAR,
     "pals(size=6, heads=2)": NEAR,
     "lora(rank=2)": EXACT,
     "lora(rank=2, targets='intermediate,output', dropout=0.1)": EXACT,
@@ -208,6 +212,29 @@ def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
 
 
 @pytest.mark.parametrize(
+    "text", [text for text in METHOD_TEXTS if parse(text).width]
+)
+def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
+    text, tiny_config
+):
+    method = parse(text)
+    narrow = dataclasses.replace(method, **{method.width: 5})
+    wide = narrow.widened()
+    assert getattr(wide, method.width) == 8
+    rng = np.random.default_rng(1)
+    first, second = (TinyModel(tiny_config, m) for m in (narrow, wide))
+    for name, variable in first.variables.items():
+        noise = rng.normal(0, 0.1, variable.shape)
+        variable.assign_add(noise.astype(np.float32))
+        value = variable.numpy()
+        wanted = second.variables[name].shape
+        second.variables[name].assign(
+            np.pad(value, [(0, w - n) for n, w in zip(value.shape, wanted)])
+        )
+    np.testing.assert_allclose(first.logits(), second.logits(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "lora(rank=2)",
@@ -240,7 +267,8 @@ def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
 
 
 @pytest.mark.parametrize(
-    "text", ["houlsby", "pfeiffer", "prefix", "pals(6, 2)", "compacter"]
+    "text",
+    ["houlsby", "pfeiffer", "prefix", "pals(6, 2)", "compacter", "mad_x(4, 3)"],
 )
 def test_what_adds_computation_cannot_be_merged(text, tiny_config):
     with pytest.raises(UserError, match="cannot be merged"):

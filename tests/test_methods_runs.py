@@ -26,6 +26,7 @@ TEXTS = [
     "parallel(size=4)",
     "adapterdrop(first=1, size=4, robust=True)",
     "compacter(size=8, n=4)",
+    "mad_x(size=4, inverse_size=3)",
     "pals(size=6, heads=2)",
     "lora(rank=2, dropout=0.1)",
     "prefix(length=3, inner_size=8)",

@@ -30,6 +30,8 @@ METHODS = (
     "bitfit",
     "layernorm",
     "head",
+    "mad_x(size=4, inverse_size=3)",
+    "mad_x(size=6, inverse_size=2, layers='1')",
     "prefix(length=3, reparameterize=false)",
     "prefix(length=5, reparameterize=false)",
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pfeiffer(size=4))",
@@ -241,9 +243,9 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
     def fail(*arguments):
         raise AssertionError("vectorized")
 
-    methods = ["houlsby(size=4)", "lora(rank=2)", "ia3"]
+    methods = ["houlsby(size=4)", "lora(rank=2)", "ia3", "mad_x(4, 3)"]
     monkeypatch.setattr(mixed_hooks, "map_rows", fail)
-    Mixed(tiny_config, methods, each=1).check([[0], [2], [1]])
+    Mixed(tiny_config, methods, each=1).check([[0], [2], [1], [3]])
     with pytest.raises(AssertionError, match="vectorized"):
         Mixed(tiny_config, ["pals"], each=1).check([[0]])
 
@@ -299,6 +301,7 @@ def test_untouched_layers(tiny_config):
     assert untouched("head") == config.num_hidden_layers
     assert untouched("head", ["bert/pooler/dense/bias"]) == 2
     assert untouched("pals") is None
+    assert untouched("mad_x(layers='1')") is None
     assert untouched("head", ["bert/embeddings/LayerNorm/beta"]) is None
 
 

@@ -27,6 +27,7 @@ from test_methods_runs import TEXTS, without_size
 
 import run_mlm
 from errors import UserError
+from methods.invertible import SCOPE
 from serving.library import AdapterLibrary
 from serving.named import named_folders
 from tasks.masked_lm import WORD_EMBEDDINGS
@@ -62,6 +63,16 @@ def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
+def repeated_words(folder):
+    """A file of lines of one word each, of 18 words in all."""
+    words = [word for word in TINY_WORDS if word.isalpha()]
+    # So many have to be guessed among by whoever reads no neighbours.
+    assert len(words) == 18
+    path = folder / "repeated.txt"
+    path.write_text("".join(" ".join([word] * 20) + "\n" for word in words * 5))
+    return path
+
+
 def artifact_bytes(folder):
     return (folder / "adapter" / "adapter.safetensors").read_bytes()
 
@@ -70,10 +81,8 @@ def artifact_bytes(folder):
 
 
 def test_a_run_writes_all_its_files(text_flags, tiny_config):
-    """As a user starts it, on lines of one word each, 18 words in all."""
-    words = [word for word in TINY_WORDS if word.isalpha()]
-    path = text_flags["output_dir"].parent / "repeated.txt"
-    path.write_text("".join(" ".join([word] * 20) + "\n" for word in words * 5))
+    """As a user starts it."""
+    path = repeated_words(text_flags["output_dir"].parent)
     flags = {**text_flags, "num_train_epochs": 20}
     flags.update(train_file=path, eval_file=path)
     done = run_process(
@@ -85,7 +94,6 @@ def test_a_run_writes_all_its_files(text_flags, tiny_config):
     scores = read(out, "eval_results.json")
     assert set(scores) >= {"eval_perplexity", "eval_accuracy", "eval_loss"}
     # Whoever does not read the line around a masked word has 18.
-    assert len(words) == 18
     assert scores["eval_perplexity"] < 11 and scores["eval_accuracy"] > 0.2
     assert scores["eval_perplexity"] == pytest.approx(
         math.exp(scores["eval_loss"])
@@ -239,10 +247,60 @@ def test_an_adapter_is_trained_further_with_other_masks(
         )
 
 
+def test_a_language_adapter_learns_and_is_kept(
+    model_text, text_flags, tmp_path
+):
+    """What is invertible too; another run evaluates it to the same score."""
+    flags = {
+        **without_size(text_flags),
+        "tuning_method": "mad_x(size=8, inverse_size=8)",
+        "train_file": repeated_words(tmp_path),
+        "eval_file": repeated_words(tmp_path),
+        "num_train_epochs": 40,
+        "learning_rate": 5e-3,
+        "do_eval": True,
+    }
+    untrained = {**flags, "num_train_epochs": 0.1, "learning_rate": 1e-30}
+    scores = {}
+    for name, run in (("before", untrained), ("after", flags)):
+        model_text(**{**run, "output_dir": tmp_path / name})
+        scores[name] = read(tmp_path / name, "eval_results.json")
+    assert scores["before"]["eval_perplexity"] > 18
+    assert scores["after"]["eval_perplexity"] < 11
+    first, last = (
+        adapter_artifact.read(str(tmp_path / name / "adapter")).weights
+        for name in ("before", "after")
+    )
+    own = {name for name in last.shapes if name.startswith(f"{SCOPE}/")}
+    assert own == {
+        f"{SCOPE}/{subnet}/{part}{number}"
+        for subnet in ("F", "G")
+        for part in ("weights", "biases")
+        for number in (1, 2)
+    }
+    for name in own:
+        assert (first.read(name) != last.read(name)).any(), name
+    again = {
+        **flags,
+        "do_train": False,
+        "adapter": tmp_path / "after" / "adapter",
+        "output_dir": tmp_path / "again",
+    }
+    del again["tuning_method"]
+    model_text(**again)
+    found = read(tmp_path / "again", "eval_results.json")["eval_loss"]
+    assert found == scores["after"]["eval_loss"]
+
+
 @pytest.mark.gate
-def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path):
+@pytest.mark.parametrize(
+    "method", ["houlsby(size=4)", "mad_x(size=4, inverse_size=3)"]
+)
+def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
     """With accumulation, in lanes, and with whole words."""
+    text_flags = without_size(text_flags)
     text_flags.update(
+        tuning_method=method,
         num_train_epochs=30,
         save_checkpoints_steps=7,
         whole_word_masking=True,

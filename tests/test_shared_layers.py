@@ -106,6 +106,7 @@ def count_traces(monkeypatch, tiny, training):
         ("prefix(length=3, inner_size=8)", True, [0, 1]),
         ("prefix(length=3, inner_size=8)", False, [0]),
         ("compacter(size=8, n=4)", True, [0]),
+        ("mad_x(size=4, inverse_size=3)", True, [0]),
         ("full", True, [0]),
     ],
 )
@@ -179,6 +180,9 @@ def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
     [
         # The embeddings' LayerNorm is trained below the first layer.
         ("houlsby(size=4)", [0]),
+        # So is the invertible adapter there.
+        ("mad_x(size=4, inverse_size=3)", [0]),
+        ("mad_x(4, 3, layers='2')", [0, 2]),
         # The input of the first layer needs no gradient.
         ("lora(rank=2)", [0, 1]),
         # Nothing is trained in the lower layers, nor below the third.

@@ -152,11 +152,18 @@ HUB = {
         adapters.PrefixTuningConfig(prefix_length=3, flat=True),
         classification(),
     ),
+    "mad_x_7": (
+        adapters.SeqBnInvConfig(
+            reduction_factor=bottleneck(7),
+            # Of half of the hidden size.
+            inv_adapter_reduction_factor=bottleneck(3) / 2,
+        ),
+        classification(),
+    ),
 }
 # What this project does not compute; only the files are written.
 HUB_REFUSED = {
     "ia3": (adapters.IA3Config(), classification()),
-    "invertible": (adapters.SeqBnInvConfig(), classification()),
     "compacter": (
         adapters.CompacterConfig(reduction_factor=2, phm_dim=4),
         classification(),

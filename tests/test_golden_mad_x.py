@@ -1,0 +1,119 @@
+"""MAD-X against what AdapterHub's `adapters` 1.3 has computed."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_golden_methods import CONFIG
+
+import modeling
+from hooks import Context
+from methods.parsing import parse
+from tasks.masked_lm import MaskedLMHead
+
+CASE = "mad_x/"
+RESULTS = ("outputs/", "gradients/", "after/")
+
+
+@pytest.fixture(scope="module")
+def golden(golden_dir):
+    path = golden_dir / "compositions.npz"
+    if "GOLDEN_DIR" in os.environ and not path.exists():
+        pytest.skip(f"{golden_dir} has no recording of compositions")
+    with np.load(path) as recorded:
+        return dict(recorded)
+
+
+@pytest.fixture(scope="module")
+def case(golden):
+    """The variables of the case, and what was computed, by name."""
+    return {k[len(CASE) :]: v for k, v in golden.items() if k.startswith(CASE)}
+
+
+@pytest.fixture
+def values(golden, case):
+    """Of all that the model reads: BERT's without its pooler, and its own."""
+    base = {
+        name: value
+        for name, value in golden.items()
+        if name.startswith("bert/") and "/pooler/" not in name
+    }
+    own = {k: v for k, v in case.items() if not k.startswith(RESULTS)}
+    return {name: tf.Variable(v) for name, v in {**base, **own}.items()}
+
+
+def compute(golden, values):
+    """BERT's output, the logits float32 [B, T, V] and the loss, float32 []."""
+    used = set()
+
+    def create(name, shape, initializer):
+        used.add(name)
+        assert values[name].shape == tuple(shape), name
+        return values[name]
+
+    hooks = parse("mad_x(size=4, inverse_size=4)").build(CONFIG, create, False)
+    bert = modeling.Bert(CONFIG, create, hooks, pooler=False)
+    head = MaskedLMHead(CONFIG, create)
+    assert used == set(values)
+    ids, segments, mask, masked = (
+        tf.constant(golden[f"inputs/{name}"])
+        for name in ("input_ids", "segment_ids", "input_mask", "masked_ids")
+    )
+    context = Context(mask)
+    output = bert(ids, segments, context)
+    # Every token is read; where there is nothing to guess, the id says so.
+    everywhere = tf.broadcast_to(tf.range(ids.shape[1]), ids.shape)
+    found = head(bert, output.sequence_output, context, everywhere, masked)
+    count = tf.reduce_sum(tf.cast(masked >= 0, tf.float32))
+    weights = tf.fill([len(ids)], len(ids) / count)
+    losses = head.loss(found, {"masked_ids": masked, "masked_weights": weights})
+    return output, found["logits"], tf.reduce_mean(losses)
+
+
+def test_mad_x_computes_what_adapterhubs_does(golden, case, values):
+    mask = golden["inputs/input_mask"].astype(bool)
+    output, logits, loss = compute(golden, values)
+    for name, found in (
+        ("embedding_output", output.embedding_output),
+        ("sequence_output", output.sequence_output),
+        ("logits", logits),
+    ):
+        expected = case[f"outputs/{name}"]
+        np.testing.assert_allclose(
+            found.numpy()[mask], expected[mask], atol=1e-5, err_msg=name
+        )
+    np.testing.assert_allclose(loss, case["outputs/loss"], rtol=1e-5)
+
+
+def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
+    """Of the adapters and the head; there its bias per word is frozen."""
+    start = "gradients/"
+    recorded = {k[len(start) :]: v for k, v in case.items() if start in k}
+    assert len(recorded) == 8 + 8 + 4
+    with tf.GradientTape() as tape:
+        loss = compute(golden, values)[2]
+    found = tape.gradient(loss, {name: values[name] for name in recorded})
+    for name, expected in recorded.items():
+        np.testing.assert_allclose(
+            found[name],
+            expected,
+            rtol=0,
+            atol=1e-5 * np.linalg.norm(expected),
+            err_msg=name,
+        )
+        values[name].assign_sub(golden["inputs/learning_rate"] * found[name])
+        np.testing.assert_allclose(
+            values[name], case[f"after/{name}"], atol=1e-5, err_msg=name
+        )
+
+
+def test_the_inverse_matters(golden, case, values, monkeypatch):
+    """Without it the logits are far from theirs."""
+    monkeypatch.setattr(
+        "methods.invertible.MadXHooks.vocabulary",
+        lambda hooks, hidden, context: hidden,
+    )
+    mask = golden["inputs/input_mask"].astype(bool)
+    logits = compute(golden, values)[1].numpy()
+    assert abs(logits[mask] - case["outputs/logits"][mask]).max() > 0.1
