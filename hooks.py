@@ -52,6 +52,7 @@ class Context:
             share a function see `Hooks.layer_kind`.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
+        task: in a run of several tasks, int32 [], that of all rows.
         observes: whether hooks are to hand on what `Hooks.observe` shows.
     """
 
@@ -63,6 +64,7 @@ class Context:
     handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
     share_layers: bool = False
     layer: Optional[TracedLayer] = None
+    task: Optional[tf.Tensor] = None
     observes: bool = False
 
     def number_of(self, layer: int) -> Any:

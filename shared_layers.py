@@ -96,6 +96,7 @@ class SharedLayers:
             context.input_mask,
             context.seed,
             context.step_seed,
+            context.task,
         )
 
     def _is_trained_below(self, number: int) -> bool:
@@ -142,6 +143,7 @@ class SharedLayers:
             input_mask,
             seed,
             step_seed,
+            task,
         ):
             # A function computes all of its gradients, whoever needs them. So
             # of what is not trained there must be none.
@@ -169,6 +171,7 @@ class SharedLayers:
                     for name, value in handed_on.items()
                 },
                 layer=TracedLayer(number, self._count),
+                task=task,
             )
             layer = self._make_layer(traced, create)
             return layer(hidden, attention_bias, context)

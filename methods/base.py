@@ -196,6 +196,25 @@ class TuningMethod:
         """The method that a composition has of a trained adapter of this."""
         return self
 
+    def for_tasks(self, names: Sequence[str]) -> "TuningMethod":
+        """This method in a training of several tasks of these names."""
+        return self
+
+    def of_task(
+        self, config: modeling.BertConfig, task: str, values: Values
+    ) -> Tuple["TuningMethod", Values]:
+        """What of a training of several tasks is one task's.
+
+        Args:
+            config: of the BERT.
+            task: name of the task.
+            values: every trained variable.
+
+        Returns:
+            A method that computes that task alone, and all that it trains.
+        """
+        return self, values
+
     def widened(self) -> "TuningMethod":
         """This method with `width` rounded up to a power of two."""
         if not self.width:

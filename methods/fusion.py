@@ -299,7 +299,7 @@ class Fusion(Composition):
         """
         kind = type(parts[0].hooks)
         for part, own in zip(self.parts, parts):
-            same = type(own.hooks) is kind
+            same = type(own.hooks) is kind and not own.acts_at("embeddings")
             if not (same and issubclass(kind, AdapterHooks)):
                 raise UserError(
                     f"fusion: {part.name} is an adapter of "

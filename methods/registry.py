@@ -16,6 +16,7 @@ from methods.invertible import MadX
 from methods.layer_norm import LayerNormOnly
 from methods.lora import Lora
 from methods.pals import Pals
+from methods.per_task import PerTask
 from methods.prefix import Prefix
 from methods.sparse import DiffPruning, LtSft
 from methods.stack import Stack
@@ -44,5 +45,6 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Stack,
         Average,
         Fusion,
+        PerTask,
     )
 }

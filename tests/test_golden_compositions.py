@@ -29,6 +29,7 @@ METHODS = {
     "stack_pfeiffer": "stack({'a': pfeiffer(4), 'b': pfeiffer(8)})",
     "stack_houlsby": "stack({'a': houlsby(4, layer_norms=false), "
     "'b': houlsby(8, layer_norms=false)})",
+    "stack_mad_x": "stack({'a': mad_x(4, 4), 'b': pfeiffer(8)})",
     "average_pfeiffer": "average({'a': pfeiffer(4), 'b': pfeiffer(8)}, "
     "weights='0.7,0.3')",
 }

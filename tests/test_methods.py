@@ -65,6 +65,9 @@ TRAINED_IN_BERT_BASE = {
     # Pfeiffer et al. 2021, whatever the number of adapters.
     "fusion({'a': pfeiffer, 'b': pfeiffer})": 21_252_096,
     "fusion({'a': pfeiffer(8), 'b': pfeiffer, 'c': pfeiffer})": 21_252_096,
+    "per_task(pals, tasks='a')": 109_482_240 + 1_819_836,
+    # 13.3% more, the "1.13 times" of Stickland and Murray 2019.
+    "per_task(pals, tasks='a,b,c,d,e,f,g,h')": 109_482_240 + 8 * 1_819_836,
     "fusion({'a': pfeiffer, 'b': pfeiffer}, first=4)": 8 * 1_771_008,
     "fusion({'a': pfeiffer, 'b': pfeiffer}, value=False)": 12 * 1_181_184,
 }
@@ -106,6 +109,7 @@ METHOD_TEXTS = {
     "stack({'a': houlsby(size=4)}, lora(rank=2), bitfit)": NEAR,
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pals(6, 2))": NEAR,
     "stack({'a': bapna(4)}, bapna(size=4))": 2 * NEAR,
+    "stack({'a': mad_x(4, 4)}, pfeiffer(size=4))": None,
     "stack(full, houlsby(size=4))": NEAR,
     "stack(prefix(length=3, inner_size=8), parallel(size=4))": None,
     "stack({'a': lt_sft}, lt_sft(sparsity=0.05))": EXACT,
@@ -114,6 +118,9 @@ METHOD_TEXTS = {
     "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})": NEAR,
     "fusion({'a': houlsby(4, layer_norms=false, layers='1'), "
     "'b': houlsby(4, layer_norms=false)})": NEAR,
+    "per_task(pals(6, 2), tasks='a')": NEAR,
+    "per_task(houlsby(size=4), tasks='a')": NEAR,
+    "per_task(prefix(3, inner_size=8), tasks='a')": None,
     "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, value=false)": NEAR,
     "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, first=1, robust=true)": NEAR,
 }

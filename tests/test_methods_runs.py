@@ -45,6 +45,7 @@ COMPOSITIONS = [
     "stack({'a': houlsby(size=4)}, pfeiffer(size=4))",
     "average({'a': pfeiffer(size=4), 'b': lora(rank=2)})",
     "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4)}, robust=true)",
+    "per_task(pals(size=6, heads=2), tasks='a')",
 ]
 
 

@@ -36,6 +36,7 @@ METHODS = (
     "prefix(length=5, reparameterize=false)",
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pfeiffer(size=4))",
     "stack({'a': prefix(3, false)}, bapna(size=4), ia3)",
+    "stack({'a': mad_x(4, 4)}, houlsby(size=4))",
     "average({'a': parallel(size=4), 'b': lora(rank=2)})",
     "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
 )
