@@ -121,7 +121,9 @@ def test_a_method_is_traced_once(deep):
     for text, method in METHODS.items():
         hooks = TinyModel(deep, method).model.bert.hooks
         kinds = {hooks.layer_kind(layer, True) for layer in range(LAYERS)}
-        assert len(kinds) == 1, text
+        # Where not all have an adapter, these attend and others do not.
+        some = text.startswith("fusion") and "layers='1'" in text
+        assert len(kinds) == (2 if some else 1), text
 
 
 class Scaling(Hooks):
