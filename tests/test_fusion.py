@@ -1,0 +1,106 @@
+"""AdapterFusion: its initial values, and what dropped layers leave."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_model import TinyModel
+
+import modeling
+from hooks import Hooks
+from methods.fusion import near_identity
+from methods.parsing import parse
+
+PARTS = "{'a': pfeiffer(size=4), 'b': pfeiffer(size=6)}"
+
+
+def shaken(config, text, scale=0.3):
+    """A fusion whose variables are all random."""
+    tiny = TinyModel(config, parse(text))
+    rng = np.random.default_rng(7)
+    for p in tiny.table.parameters:
+        value = rng.normal(0, scale, p.shape).astype(np.float32)
+        tiny.variables[p.name].assign_add(value)
+    return tiny
+
+
+def states(tiny, hooks=None):
+    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
+    bert = tiny.model.bert
+    if hooks is not None:
+        bert = modeling.Bert(
+            bert.config, lambda name, *_: tiny.variables[name], hooks
+        )
+    return bert(ids, segments, tiny.context()).layer_outputs
+
+
+def test_values_begin_near_the_identity():
+    value = near_identity(None, (3, 3))
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(np.diag(value), 1)
+    np.testing.assert_array_equal(
+        value[~np.eye(3, dtype=bool)], np.float32(1e-6)
+    )
+
+
+def test_below_the_first_layer_there_are_no_adapters(tiny_config):
+    whole = shaken(tiny_config, f"fusion({PARTS}, robust=true)")
+    plain = states(whole, Hooks())
+    for first, differs in ((0, True), (1, False)):
+        method = dataclasses.replace(
+            parse(f"fusion({PARTS}, robust=true)"), first=first
+        )
+        hooks = method.build(
+            tiny_config, lambda name, *_: whole.variables[name], True
+        )
+        found = states(whole, hooks)
+        assert (abs(found[0] - plain[0]).numpy().max() > 1e-3) == differs
+        assert abs(found[1] - plain[1]).numpy().max() > 1e-3
+        assert [layer for layer, _ in method.places(tiny_config)] == list(
+            range(first, 2)
+        )
+
+
+def test_a_robust_fusion_fits_every_first_layer():
+    robust = parse(f"fusion({PARTS}, robust=true)")
+    other = parse(f"fusion({PARTS}, robust=true, first=1)")
+    assert other.fits(robust)
+    assert not parse(f"fusion({PARTS}, first=1)").fits(robust)
+    assert not parse(f"fusion({PARTS}, first=1)").fits(
+        parse(f"fusion({PARTS})")
+    )
+
+
+def test_a_robust_fusion_drops_in_training_what_the_seed_says(tiny_config):
+    tiny = shaken(tiny_config, f"fusion({PARTS}, robust=true)")
+    hooks = tiny.model.bert.hooks
+    x = tf.constant(
+        np.random.default_rng(1).normal(size=(4, 9, 16)), tf.float32
+    )
+    dropped = set()
+    for step in range(20):
+        context = dataclasses.replace(tiny.context(True, step))
+        added = [
+            hooks.before_norm(layer, "ffn", x, x, lambda h: h, context)
+            for layer in range(2)
+        ]
+        zero = [not tf.reduce_any(tf.not_equal(one, 0)) for one in added]
+        # The uppermost layer is never dropped.
+        assert not zero[1]
+        dropped.add(bool(zero[0]))
+    assert dropped == {True, False}
+
+
+def test_few_steps_lower_the_penalty(tiny_config):
+    tiny = shaken(tiny_config, f"fusion({PARTS}, penalty=10.0)")
+    hooks, context = tiny.model.bert.hooks, tiny.context()
+    values = [
+        v.numpy() for n, v in tiny.variables.items() if "/fusion/value/" in n
+    ]
+    expected = 10.0 * sum(((v - np.eye(16)) ** 2).sum() for v in values)
+    before = hooks.penalty(context).numpy()
+    assert before == pytest.approx(expected, rel=1e-5)
+    for step in range(5):
+        tiny.train_one_step(step)
+    assert hooks.penalty(context).numpy() < before
