@@ -54,6 +54,7 @@ def flags(tiny_flags, library):
     return {**values, "num_train_epochs": 1, "library": library}
 
 
+@pytest.mark.gate
 def test_a_library_takes_compositions(classify, flags, tmp_path):
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for number, text in enumerate(("fusion(a, b)", "stack(sparse, bitfit)")):
@@ -142,9 +143,11 @@ def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     "text",
     [
         "stack(a, pfeiffer(size=2))",
-        "stack(norms, sparse, bitfit)",
-        "average(norms, low, weights='1,3')",
-        "fusion(a, b)",
+        pytest.param("stack(norms, sparse, bitfit)", marks=pytest.mark.gate),
+        pytest.param(
+            "average(norms, low, weights='1,3')", marks=pytest.mark.gate
+        ),
+        pytest.param("fusion(a, b)", marks=pytest.mark.gate),
     ],
 )
 def test_one_that_does_not_hold_its_adapters_finds_them(

@@ -10,6 +10,8 @@ from fake_runs import FakeRuns
 from methods.parsing import parse
 from runs import fusion_report
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):

@@ -1,0 +1,105 @@
+"""The scripts that run fusions and language adapters: which runs they are."""
+
+import os
+import subprocess
+
+import pytest
+from sweep_stand_in import SCRIPTS, SMALL, Sweep
+
+pytestmark = pytest.mark.newer_stack
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return Sweep(tmp_path)
+
+
+def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
+    for task in ("MRPC", "RTE", "CoLA", "STS-B", "SST-2"):
+        folder = sweep.folder / "glue" / task
+        folder.mkdir(exist_ok=True)
+        for name in ("train", "dev"):
+            (folder / f"{name}.tsv").write_text("sentence\tlabel\n")
+    own = sweep.folder / "own.tsv"
+
+    def run(*arguments):
+        return subprocess.run(
+            [SCRIPTS / "fusion.sh", sweep.out, *arguments],
+            env={
+                **{k: v for k, v in os.environ.items() if k not in SMALL},
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                "GLUE_DIR": str(sweep.folder / "glue"),
+                "SPAM": str(own),
+                "REVIEWS": str(own),
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert "holds no sweep; start it first" in run("--status").stderr
+    assert f"SPAM is {own}, where there is no file" in run().stderr
+    own.write_text("ham\thello\n")
+    assert run("--", "--seed=3").returncode == 1
+    assert sweep.started() == []
+    done = run("--grid")
+    assert done.returncode == 0, done.stderr
+    counts = {
+        path.parent.name: len(path.read_text().splitlines())
+        for path in sweep.out.glob("*/grid.tsv")
+    }
+    assert counts == {
+        "mrpc": 3,
+        "rte": 3,
+        "glue": 3,
+        "spam": 1,
+        "reviews": 1,
+        "fusion": 12,
+    }
+    rows = (sweep.out / "fusion" / "grid.tsv").read_text().splitlines()
+    assert all(f"--library={sweep.out}/library" in row for row in rows)
+
+
+def test_languages_come_before_what_is_tagged_upon_them(sweep):
+    files = {
+        "FIRST_TEXT": sweep.folder / "first.txt",
+        "SECOND_TEXT": sweep.folder / "second.txt",
+        "MAP_TAGS": sweep.folder / "types.tsv",
+    }
+    folders = {
+        name: sweep.folder / name.lower()
+        for name in ("FIRST_NER", "SECOND_NER")
+    }
+
+    def run(*arguments):
+        return subprocess.run(
+            [SCRIPTS / "language_adapters.sh", sweep.out, *arguments],
+            env={
+                **{k: v for k, v in os.environ.items() if k not in SMALL},
+                "PYTHON": sweep.environment["PYTHON"],
+                "BERT": str(sweep.folder),
+                **{k: str(v) for k, v in {**files, **folders}.items()},
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert "has no grid languages; start it first" in run("--status").stderr
+    missing = f"FIRST_TEXT is {files['FIRST_TEXT']}, where there is no file"
+    assert missing in run().stderr
+    for path in files.values():
+        path.write_text("hello\n")
+    for folder in folders.values():
+        folder.mkdir()
+    assert sweep.started() == []
+    done = run("--grid")
+    assert done.returncode == 0, done.stderr
+    counts = {
+        path.parent.name: len(path.read_text().splitlines())
+        for path in sweep.out.glob("*/grid.tsv")
+    }
+    assert counts == {"languages": 4, "tagging": 5, "transfer": 7}
+    rows = (sweep.out / "transfer" / "grid.tsv").read_text()
+    assert "--exchange_part=first-mad_x=second-mad_x" in rows
+    status = run("--status")
+    assert status.stdout.count("==") == 3
