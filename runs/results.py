@@ -9,10 +9,11 @@ from absl import logging
 from tensorboard.summary import Writer
 
 import files
+import task_model
 from engines import Job
 from errors import UserError
 from optimization import Schedule
-from runs.setup import Setup
+from runs.setup import Setup, describe_task
 from weights import (
     adapter_artifact,
     dev_scores,
@@ -20,6 +21,8 @@ from weights import (
     run_record,
     training_state,
 )
+
+Values = Dict[str, np.ndarray]
 
 
 def artifact_folder(output_dir: str) -> str:
@@ -30,7 +33,11 @@ def artifact_folder(output_dir: str) -> str:
 def write_artifact(
     setup: Setup, job: Job, record: Dict[str, Any], schedule: Schedule
 ) -> None:
-    """Writes what was trained as an adapter artifact, and its size."""
+    """Writes what was trained as adapter artifacts, and its size.
+
+    Of each of `Task.parts` there is one, beside a `run.json` as a run of that
+    task alone would write it.
+    """
     newest, _ = training_state.latest_step(job.output_dir)
     checkpoint = dev_scores.best_checkpoint(job.output_dir) or newest
     weights = google.open_tensorflow(checkpoint)
@@ -47,22 +54,57 @@ def write_artifact(
         values = adapter_artifact.changes(
             values, lambda name: setup.initial_values[name]()
         )
-    folder = artifact_folder(job.output_dir)
-    parameters = {
-        **record["parameters"],
-        "kept": adapter_artifact.count(values),
-    }
-    record = {**record, "parameters": parameters}
-    config = {
-        "checkpoint": os.path.basename(checkpoint),
-        **record,
-        "method": str(method),
-        "trained_with": str(setup.method),
-        "task_settings": setup.task.settings,
-    }
-    adapter_artifact.write(folder, config, values)
-    run_record.write(job.output_dir, record, setup.base)
-    logging.info("the trained adapter is in %s", folder)
+    kept = adapter_artifact.count(values)
+    records = {"": _with_parameters(record, kept=kept)}
+    for part, task in setup.task.parts.items():
+        own = setup.task.values_of(part, values)
+        records[part] = _describe_part(setup, record, part, own)
+        config = {
+            "checkpoint": os.path.basename(checkpoint),
+            **records[part],
+            "method": str(method),
+            "trained_with": str(setup.method),
+            "task_settings": task.settings,
+        }
+        folder = artifact_folder(os.path.join(job.output_dir, part))
+        adapter_artifact.write(folder, config, own)
+        logging.info("the trained adapter is in %s", folder)
+    for part, described in records.items():
+        run_record.write(
+            os.path.join(job.output_dir, part), described, setup.base
+        )
+
+
+def _describe_part(
+    setup: Setup, record: Dict[str, Any], part: str, values: Values
+) -> Dict[str, Any]:
+    """What `run.json` would say of a run of one of the task's parts alone.
+
+    Args:
+        setup: of the run.
+        record: what its `run.json` says.
+        part: of `Task.parts`.
+        values: what is kept of it.
+    """
+    task = setup.task.parts[part]
+    table = task_model.list_parameters(
+        setup.config, setup.method, task.build_head
+    )
+    return _with_parameters(
+        {
+            **record,
+            "task": describe_task(task),
+            "data_name": os.path.basename(part) or record["data_name"],
+        },
+        total=table.total_count,
+        trained=table.trained_count,
+        kept=adapter_artifact.count(values),
+    )
+
+
+def _with_parameters(record: Dict[str, Any], **counts: int) -> Dict[str, Any]:
+    """A description with other counts of parameters."""
+    return {**record, "parameters": {**record["parameters"], **counts}}
 
 
 def write_results(
@@ -86,8 +128,13 @@ def write_results(
         os.path.join(output_dir, "eval_results.json"),
         {**results, "dev_data": data},
     )
-    logging.info("***** Eval results *****\n  %s", "\n  ".join(lines))
     return results
+
+
+def log_results(results: Dict[str, float]) -> None:
+    """Shows what `write_results` has written."""
+    lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
+    logging.info("***** Eval results *****%s", "".join(lines))
 
 
 def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:

@@ -347,6 +347,11 @@ def _trained_method(
     return wanted
 
 
+def describe_task(task: Task) -> Dict[str, Any]:
+    """What descriptions say of a task: its name, and what its head needs."""
+    return {"name": task.name, **task.describe()}
+
+
 def describe_settings(model: Model) -> Dict[str, Any]:
     """What of `run.json` is known of a model without the task's data.
 
@@ -372,7 +377,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
         "base": model.base.describe(),
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
-        "task": {"name": model.task.name, **model.task.describe()},
+        "task": describe_task(model.task),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
     }
