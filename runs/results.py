@@ -54,8 +54,7 @@ def write_artifact(
         values = adapter_artifact.changes(
             values, lambda name: setup.initial_values[name]()
         )
-    kept = adapter_artifact.count(values)
-    records = {"": _with_parameters(record, kept=kept)}
+    records = {"": _describe_part(setup, record, "", values)}
     for part, task in setup.task.parts.items():
         own = setup.task.values_of(part, values)
         records[part] = _describe_part(setup, record, part, own)
@@ -78,33 +77,28 @@ def write_artifact(
 def _describe_part(
     setup: Setup, record: Dict[str, Any], part: str, values: Values
 ) -> Dict[str, Any]:
-    """What `run.json` would say of a run of one of the task's parts alone.
+    """What `run.json` says at the end, of the run or of a part as if alone.
 
     Args:
         setup: of the run.
         record: what its `run.json` says.
-        part: of `Task.parts`.
+        part: of `Task.parts`, or "" for the run.
         values: what is kept of it.
     """
+    counts = {**record["parameters"], "kept": adapter_artifact.count(values)}
+    if not part:
+        return {**record, "parameters": counts}
     task = setup.task.parts[part]
     table = task_model.list_parameters(
         setup.config, setup.method, task.build_head
     )
-    return _with_parameters(
-        {
-            **record,
-            "task": describe_task(task),
-            "data_name": os.path.basename(part) or record["data_name"],
-        },
-        total=table.total_count,
-        trained=table.trained_count,
-        kept=adapter_artifact.count(values),
-    )
-
-
-def _with_parameters(record: Dict[str, Any], **counts: int) -> Dict[str, Any]:
-    """A description with other counts of parameters."""
-    return {**record, "parameters": {**record["parameters"], **counts}}
+    counts.update(total=table.total_count, trained=table.trained_count)
+    return {
+        **record,
+        "task": describe_task(task),
+        "data_name": os.path.basename(part),
+        "parameters": counts,
+    }
 
 
 def write_results(

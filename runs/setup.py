@@ -205,6 +205,13 @@ def _task_and_method(
     task, method = experiment.task, experiment.method
     if sources.description is not None:
         source = sources.trained.source
+        if "tasks" in sources.description["task"] and "" in task.parts:
+            raise UserError(
+                f"{source} is of several tasks, "
+                f"{sources.description['task']['name']}; pass the folder "
+                "tasks/<name>/adapter of their run as --adapter, for one of "
+                "them"
+            )
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
     return task, method
