@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import uuid
-from typing import Any, Dict, Iterable, Iterator, Mapping
+from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 import tensorflow as tf
 
@@ -42,6 +42,22 @@ def exists(path: str) -> bool:
 def is_folder(path: str) -> bool:
     """Whether a folder is there; raises as `exists`."""
     return exists(path) and tf.io.gfile.isdir(path)
+
+
+def folders(path: str) -> List[str]:
+    """The names of the folders in a folder, in order.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    if not is_folder(path):
+        raise UserError(f"there is no folder {path}")
+    try:
+        # Of a bucket, names of folders end with a slash.
+        names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {path}: {error.message}") from error
+    return sorted(n for n in names if is_folder(os.path.join(path, n)))
 
 
 def size(path: str) -> int:

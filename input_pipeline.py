@@ -16,6 +16,7 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Protocol,
     Sequence,
     Tuple,
 )
@@ -183,8 +184,18 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     return max(1, int(rows / batch_size * epochs))
 
 
-class TrainPlan:
+class Plan(Protocol):
     """The rows of every training batch.
+
+    Its `repr` says all that decides them beside the rows' lengths.
+    """
+
+    def rows(self, step: int) -> np.ndarray:
+        """int64 [batch size], the rows of the batch of `step` (from 0)."""
+
+
+class TrainPlan:
+    """The `Plan` of a training on rows that are all alike.
 
     Epochs are seeded permutations, read one after the other as one stream.
     Each pool of some batches of that stream is sorted by length, cut into
@@ -215,6 +226,10 @@ class TrainPlan:
         self._pool_batches = pool_batches
         self._epoch = functools.lru_cache(maxsize=2)(self._permute)
         self._pool = functools.lru_cache(maxsize=1)(self._make_pool)
+
+    def __repr__(self) -> str:
+        arguments = self._batch_size, self._num_steps, self._seed
+        return f"TrainPlan{(*arguments, self._pool_batches)}"
 
     def rows(self, step: int) -> np.ndarray:
         """int64 [batch size], the rows of the batch of `step` (from 0)."""
@@ -298,7 +313,7 @@ def make_batch(
 
 def train_batches(
     features: Features,
-    plan: TrainPlan,
+    plan: Plan,
     steps: range,
     length: Optional[int],
     shards: int = 1,

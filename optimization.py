@@ -17,6 +17,9 @@ WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
 # Searched in variable names, as google-research/bert does.
 NO_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
+# Before the names of one task's variables among several tasks', of which it
+# says nothing: a task may be called bias.
+TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Recipe:
 
     def decay_of(self, name: str) -> float:
         """The weight decay of a variable."""
+        name = TASK_SCOPE.sub("", name)
         if NO_DECAY.search(name) or re.search(self.undecayed, name):
             return 0.0
         return WEIGHT_DECAY

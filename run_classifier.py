@@ -7,6 +7,8 @@ With the flags of google-research/bert's `run_classifier.py`:
         --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
 """
 
+from typing import Tuple
+
 import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
@@ -18,10 +20,13 @@ from tasks.base import Task
 from tasks.custom import custom_task
 from tasks.label_sets import SEPARATOR
 from tasks.multi_label import THRESHOLD
+from tasks.multi_task import multi_task
+from tasks.multi_task_rows import SAMPLINGS
 from tasks.text_classification import weigh_classes
 
 FLAGS = flags.FLAGS
 
+CUSTOM = "custom"
 # Arguments of `custom_task`.
 CUSTOM_FLAGS = (
     "text_a_column",
@@ -61,12 +66,24 @@ def define_flags() -> None:
 def define_task_flags() -> None:
     """Defines the flags of which task it is, and where its data."""
     flags.DEFINE_string(
-        "data_dir", None, "Folder with train, dev, ... as .tsv, .csv or .jsonl."
+        "data_dir",
+        None,
+        "Folder with train, dev, ... as .tsv, .csv or .jsonl; of several tasks "
+        "the folder that holds a folder of each, called as the task.",
     )
     flags.DEFINE_string(
         "task_name",
         None,
-        f"The task: {', '.join(TASKS)}, or custom for your own files.",
+        f"The task: {', '.join(TASKS)}, or custom for your own files; or "
+        "several that are trained together, as mrpc,rte,custom:FOLDER.",
+    )
+    flags.DEFINE_enum(
+        "task_sampling",
+        "annealed",
+        list(SAMPLINGS),
+        "Several tasks: how often each is drawn, in proportion to its rows, "
+        "their square root, alike, or annealed from the first to nearly the "
+        "last.",
     )
     flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
     flags.DEFINE_string(
@@ -124,25 +141,51 @@ def define_task_flags() -> None:
 
 
 def task_from_flags() -> Task:
-    """The task that `--task_name` names.
+    """The task that `--task_name` names, or the several ones.
 
     Raises:
-        UserError: it is missing or unknown.
+        UserError: it is missing or unknown, or a flag does not fit it.
     """
     if not FLAGS.task_name:
         raise UserError(
             f"--task_name is missing; expected one of {', '.join(TASKS)}, or "
             "custom"
         )
-    if FLAGS.task_name.lower() == "custom":
-        return custom_task(**{name: FLAGS[name].value for name in CUSTOM_FLAGS})
+    names = [name.strip() for name in FLAGS.task_name.split(",")]
     named = [name for name in CUSTOM_FLAGS if FLAGS[name].present]
-    if named:
+    if named and not any(map(_is_custom, names)):
         raise UserError(
             f"--{named[0]} is for --task_name=custom; the columns of the task "
             f"{FLAGS.task_name} are known"
         )
-    return get_task(FLAGS.task_name)
+    if len(names) > 1:
+        return multi_task(
+            list(map(_one_of_several, names)), FLAGS.task_sampling
+        )
+    if FLAGS["task_sampling"].present:
+        raise UserError(
+            "--task_sampling is for several tasks, as --task_name=mrpc,rte"
+        )
+    if names[0].lower() == CUSTOM:
+        return _custom_task()
+    return get_task(names[0])
+
+
+def _is_custom(name: str) -> bool:
+    """Whether a name of `--task_name` means the user's own files."""
+    return name.lower().partition(":")[0] == CUSTOM
+
+
+def _custom_task() -> Task:
+    return custom_task(**{name: FLAGS[name].value for name in CUSTOM_FLAGS})
+
+
+def _one_of_several(name: str) -> Tuple[str, Task]:
+    """The folder and the task of one of several names."""
+    if _is_custom(name):
+        return name.partition(":")[2], _custom_task()
+    task = get_task(name)
+    return task.name, task
 
 
 def main() -> None:

@@ -52,7 +52,8 @@ class TaskModel(tf.Module):
 
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                and what the head reads beside; or of rows that are C choices
+                what the head reads beside, and in a run of several tasks
+                `task_ids`, int32 [B], all alike; or of rows that are C choices
                 [B, C, T], each of which is a row for BERT and for the head.
             context: of this forward pass.
 
@@ -60,6 +61,10 @@ class TaskModel(tf.Module):
             The head's outputs by name, [B, ...], or [B C, ...] of choices.
         """
         ids, segments = features["input_ids"], features["segment_ids"]
+        if "task_ids" in features:
+            # A batch is of one task.
+            task = features["task_ids"][0]
+            context = dataclasses.replace(context, task=task)
         if len(ids.shape) == 3:
             length = ids.shape[2] or tf.shape(ids)[2]
             ids, segments, mask = (

@@ -28,7 +28,7 @@ from engines.estimator_hooks import LoadHook, ProgressHook, SaverHook
 from engines.prediction import Outputs, Predictor, Trained
 from engines.session_stream import SessionStream
 from errors import UserError
-from input_pipeline import Batch, Features, TrainPlan
+from input_pipeline import Batch, Features, Plan
 from progress import TrainingProgress
 from weights import training_state
 
@@ -83,7 +83,7 @@ class EstimatorEngine:
         self,
         job: Job,
         features: Features,
-        plan: TrainPlan,
+        plan: Plan,
         schedule: optimization.Schedule,
         first_step: int,
         batch_size: int,

@@ -29,7 +29,7 @@ from engines import (
 from engines.prediction import Outputs, Predictor, Trained
 from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError, first_line
-from input_pipeline import Batch, Features, TrainPlan
+from input_pipeline import Batch, Features, Plan
 from progress import TrainingProgress
 from task_model import TaskModel
 from weights import google, training_state
@@ -119,7 +119,7 @@ class StrategyEngine:
         self,
         job: Job,
         features: Features,
-        plan: TrainPlan,
+        plan: Plan,
         schedule: optimization.Schedule,
         first_step: int,
         batch_size: int,
@@ -147,6 +147,7 @@ class StrategyEngine:
                     job.table.method,
                     job.compute_dtype,
                     job.adam_bias_correction,
+                    plan,
                     features.fingerprint(),
                 )
             ),

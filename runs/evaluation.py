@@ -13,7 +13,7 @@ from input_pipeline import Features
 from optimization import Schedule
 from runs import results
 from runs.setup import Setup
-from tasks.base import SplitNames
+from tasks.base import ScoresAndData, SplitNames
 from weights import dev_scores, google, training_state
 from weights.base import check_shape
 
@@ -97,18 +97,17 @@ def answer(
 
 def score(
     setup: Setup, rows: Rows, answers: Dict[str, Any]
-) -> Dict[str, float]:
-    """The scores of the dev splits, by name."""
-    scores: Dict[str, float] = {}
-    for suffix, name in rows.splits.dev:
-        measured = setup.task.evaluate(
-            rows.kept[name], rows.features[name], answers[name]
-        )
-        end = f"_{suffix}" if suffix else ""
-        scores.update(
-            {f"{metric}{end}": value for metric, value in measured.items()}
-        )
-    return scores
+) -> Dict[str, ScoresAndData]:
+    """The scores of the dev splits, as `Task.score_tables` has them."""
+    return setup.task.score_tables(
+        {
+            suffix: setup.task.evaluate(
+                rows.kept[name], rows.features[name], answers[name]
+            )
+            for suffix, name in rows.splits.dev
+        },
+        fingerprints(rows.splits, rows.features),
+    )
 
 
 def fingerprints(
@@ -202,7 +201,7 @@ class Watch:
     def _score(self, step: int, predictor: Predictor) -> None:
         dev = Splits(self._rows.splits.dev, ())
         answers, _ = answer(self._setup, predictor, self._rows, dev)
-        measured = score(self._setup, self._rows, answers)
+        measured, _ = score(self._setup, self._rows, answers)[""]
         if self._keep_best and self._keep_best not in measured:
             raise UserError(
                 f"the dev set has no {self._keep_best}, by which --keep_best "

@@ -51,7 +51,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     setup, rows = _read(model, splits)
     _compare_settings(setup)
     logging.info("%s", "\n" + setup.table.to_text())
-    with _own_folder(engine, experiment.output_dir):
+    with _own_folder(engine, setup):
         return _run_in_folder(engine, setup, splits, rows, began)
 
 
@@ -116,17 +116,20 @@ def _run_in_folder(
 
 
 @contextlib.contextmanager
-def _own_folder(engine: Any, output_dir: str) -> Iterator[None]:
+def _own_folder(engine: Any, setup: Setup) -> Iterator[None]:
     """Keeps others out of the output folder, and its state in order.
 
     Raises:
         UserError: another run is in it, or it cannot be written.
     """
+    output_dir = setup.experiment.output_dir
     with contextlib.ExitStack() as until_end:
         if engine.is_chief:
             files.prepare_folder(output_dir)
             until_end.enter_context(folder_lock.hold(output_dir))
             training_state.recover(output_dir)
+            for member in filter(None, setup.task.members):
+                files.prepare_folder(os.path.join(output_dir, member))
         yield
 
 
@@ -327,7 +330,10 @@ def _train(
         files.check_disk_space(
             job.output_dir, _needed_space(setup, schedule, first_step)
         )
-        files.prepare_folder(results.artifact_folder(job.output_dir))
+        for member in setup.task.members:
+            files.prepare_folder(
+                results.artifact_folder(os.path.join(job.output_dir, member))
+            )
         run_record.write(
             job.output_dir, record, setup.base, setup.parts.folders
         )
@@ -367,8 +373,8 @@ def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
         new = min(1 + (left - 1) // every + len(scored), more)
         return new * table.trained_count * 4 * 3
 
-    # The artifact is written in any case, and the best step beside the last.
-    needed = setup.table.trained_count * 4
+    # Artifacts are written in any case, and the best step beside the last.
+    needed = setup.table.trained_count * 4 * len(setup.task.members)
     if setup.experiment.training.keep_best:
         needed += setup.table.trained_count * 4 * 2
     needed += of(setup.table, output_dir, first_step)
@@ -392,7 +398,7 @@ def _evaluate(
     dev, output_dir = rows.splits.dev, setup.experiment.output_dir
     if not dev:
         return {}
-    scores = evaluation.score(setup, rows, answers)
+    tables = evaluation.score(setup, rows, answers)
     for suffix, name in dev:
         for path in setup.task.write_report(
             output_dir,
@@ -402,15 +408,21 @@ def _evaluate(
             suffix,
         ):
             logging.info("more of the evaluation is in %s", path)
-    data = evaluation.fingerprints(rows.splits, rows.features)
     _, step = training_state.latest_step(output_dir)
     best = dev_scores.best_checkpoint(output_dir)
     if best:
         step = training_state.step_of(best)
     found = dev_scores.read(output_dir)
     if not found or step not in found.by_step:
-        results.write_curves(output_dir, scores, step or setup.step)
-    return results.write_results(output_dir, scores, step or setup.step, data)
+        results.write_curves(output_dir, tables[""][0], step or setup.step)
+    written = {
+        part: results.write_results(
+            os.path.join(output_dir, part), scores, step or setup.step, data
+        )
+        for part, (scores, data) in tables.items()
+    }
+    results.log_results(written[""])
+    return written[""]
 
 
 def _write_shown(

@@ -252,15 +252,10 @@ def evaluation_from_flags(task: Task) -> Dict[str, Any]:
         )
     if FLAGS.early_stopping and not keep_best:
         keep_best = task.score_names[0]
-    known = [
-        f"{name}_{suffix}" if suffix else name
-        for suffix, _ in task.dev_splits
-        for name in task.score_names
-    ]
-    if keep_best and keep_best not in known:
+    if keep_best and keep_best not in task.dev_score_names:
         raise UserError(
             f"--keep_best is {keep_best!r}, expected a score of the task "
-            f"{task.name}: {', '.join(known)}"
+            f"{task.name}: {', '.join(task.dev_score_names)}"
         )
     every = every or (EPOCH if keep_best else "")
     if every and FLAGS.do_train and not FLAGS.do_eval:

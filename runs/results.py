@@ -9,10 +9,12 @@ from absl import logging
 from tensorboard.summary import Writer
 
 import files
+import task_model
 from engines import Job
 from errors import UserError
+from methods.base import TuningMethod
 from optimization import Schedule
-from runs.setup import Setup
+from runs.setup import Setup, describe_task
 from weights import (
     adapter_artifact,
     dev_scores,
@@ -20,6 +22,8 @@ from weights import (
     run_record,
     training_state,
 )
+
+Values = Dict[str, np.ndarray]
 
 
 def artifact_folder(output_dir: str) -> str:
@@ -30,7 +34,11 @@ def artifact_folder(output_dir: str) -> str:
 def write_artifact(
     setup: Setup, job: Job, record: Dict[str, Any], schedule: Schedule
 ) -> None:
-    """Writes what was trained as an adapter artifact, and its size."""
+    """Writes what was trained as adapter artifacts, and its size.
+
+    Of each of `Task.members` there is one, beside a `run.json` as a run of that
+    task alone would write it.
+    """
     newest, _ = training_state.latest_step(job.output_dir)
     checkpoint = dev_scores.best_checkpoint(job.output_dir) or newest
     weights = google.open_tensorflow(checkpoint)
@@ -47,31 +55,76 @@ def write_artifact(
         values = adapter_artifact.changes(
             values, lambda name: setup.initial_values[name]()
         )
-    folder = artifact_folder(job.output_dir)
     if setup.experiment.carry_parts:
-        parts = {
+        carried = {
             p.name: setup.initial_values[p.name]()
             for p in job.table.parameters
             if p.group == "parts"
         }
-        values = {**values, **adapter_artifact.few(parts)}
-    parameters = {
-        **record["parameters"],
-        "kept": adapter_artifact.count(values),
+        values = {**values, **adapter_artifact.few(carried)}
+    kept = {"kept": adapter_artifact.count(values)}
+    records = {
+        "": {**record, "parameters": {**record["parameters"], **kept}},
     }
-    record = {**record, "parameters": parameters}
-    config = {
-        "checkpoint": os.path.basename(checkpoint),
+    for member, task in setup.task.members.items():
+        own_method, own = method.of_task(
+            setup.config,
+            os.path.basename(member),
+            setup.task.values_of(member, values),
+        )
+        if member:
+            records[member] = _describe_member(
+                setup, record, member, own_method, own
+            )
+        config = {
+            "checkpoint": os.path.basename(checkpoint),
+            **records[member],
+            "method": str(own_method),
+            "trained_with": str(setup.method),
+            "task_settings": task.settings,
+        }
+        if setup.parts.hashes:
+            config["carries_parts"] = setup.experiment.carry_parts
+        folder = artifact_folder(os.path.join(job.output_dir, member))
+        adapter_artifact.write(folder, config, own)
+        logging.info("the trained adapter is in %s", folder)
+    for member, described in records.items():
+        run_record.write(
+            os.path.join(job.output_dir, member),
+            described,
+            setup.base,
+            setup.parts.folders,
+        )
+
+
+def _describe_member(
+    setup: Setup,
+    record: Dict[str, Any],
+    member: str,
+    method: TuningMethod,
+    values: Values,
+) -> Dict[str, Any]:
+    """What `run.json` says of one of several tasks, as if trained alone.
+
+    Args:
+        setup: of the run.
+        record: what its `run.json` says.
+        member: of `Task.members`.
+        method: that computes the task alone.
+        values: what is kept of it.
+    """
+    task = setup.task.members[member]
+    table = task_model.list_parameters(setup.config, method, task.build_head)
+    return {
         **record,
-        "method": str(method),
-        "trained_with": str(setup.method),
-        "task_settings": setup.task.settings,
+        "task": describe_task(task),
+        "data_name": os.path.basename(member),
+        "parameters": {
+            "total": table.total_count,
+            "trained": table.trained_count,
+            "kept": adapter_artifact.count(values),
+        },
     }
-    if setup.parts.hashes:
-        config["carries_parts"] = setup.experiment.carry_parts
-    adapter_artifact.write(folder, config, values)
-    run_record.write(job.output_dir, record, setup.base, setup.parts.folders)
-    logging.info("the trained adapter is in %s", folder)
 
 
 def write_results(
@@ -95,8 +148,13 @@ def write_results(
         os.path.join(output_dir, "eval_results.json"),
         {**results, "dev_data": data},
     )
-    logging.info("***** Eval results *****\n  %s", "\n  ".join(lines))
     return results
+
+
+def log_results(results: Dict[str, float]) -> None:
+    """Shows what `write_results` has written."""
+    lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
+    logging.info("***** Eval results *****%s", "".join(lines))
 
 
 def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:

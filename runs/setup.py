@@ -215,8 +215,17 @@ def _task_and_method(
     task, method = experiment.task, experiment.method
     if sources.description is not None:
         source = sources.trained.source
+        if "tasks" in sources.description["task"] and "" in task.members:
+            raise UserError(
+                f"{source} is of several tasks, "
+                f"{sources.description['task']['name']}; pass the folder "
+                "tasks/<name>/adapter of their run as --adapter, for one of "
+                "them"
+            )
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
+    if task.trained_together:
+        method = method.for_tasks(task.trained_together)
     return task, parts.find(
         parts.exchange(method, experiment.exchange_part),
         experiment.library,
@@ -406,6 +415,11 @@ def _trained_method(
     return wanted
 
 
+def describe_task(task: Task) -> Dict[str, Any]:
+    """What descriptions say of a task: its name, and what its head needs."""
+    return {"name": task.name, **task.describe()}
+
+
 def describe_settings(model: Model) -> Dict[str, Any]:
     """What of `run.json` is known of a model without the task's data.
 
@@ -432,7 +446,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
         "parts": dict(model.parts.hashes),
-        "task": {"name": model.task.name, **model.task.describe()},
+        "task": describe_task(model.task),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
     }

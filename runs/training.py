@@ -54,8 +54,8 @@ def run_steps(
         schedule.learning_rate,
         "" if training.learning_rate else f" (of {job.table.method})",
     )
-    plan = input_pipeline.TrainPlan(
-        features.lengths,
+    plan = setup.task.plan(
+        features,
         training.batch_size,
         steps,
         training.seed,

@@ -260,6 +260,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
         written = results.write_results(
             output_dir, scores, 0, {x: _fingerprint(rows[x]) for x in splits}
         )
+        results.log_results(written)
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),
             {

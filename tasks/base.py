@@ -19,12 +19,14 @@ import numpy as np
 import tensorflow as tf
 
 from hooks import Context
-from input_pipeline import Features, count_train_steps
+from input_pipeline import Features, Plan, TrainPlan, count_train_steps
 from modeling import BertConfig, CreateVariable
 from tokenization import FullTokenizer
 
 # The rows of a split as its file has them; they have a length.
 RowsType = TypeVar("RowsType")
+# Scores by name; fingerprints of rows by split.
+ScoresAndData = Tuple[Dict[str, float], Dict[str, str]]
 # (suffix of the results' names, split) for each set of one kind.
 SplitNames = Tuple[Tuple[str, str], ...]
 
@@ -163,6 +165,34 @@ class Task(abc.ABC, Generic[RowsType]):
     def score_names(self) -> Tuple[str, ...]:
         """Names of what `evaluate` gives of any labelled rows, main first."""
 
+    @property
+    def dev_score_names(self) -> Tuple[str, ...]:
+        """Names of the scores of all dev sets, the main one first."""
+        return tuple(
+            with_suffix(name, suffix)
+            for suffix, _ in self.dev_splits
+            for name in self.score_names
+        )
+
+    @property
+    def members(self) -> Dict[str, "Task"]:
+        """The tasks that are learned, by the folder of each one's files.
+
+        Folders are within that of the run, which is "".
+        """
+        return {"": self}
+
+    @property
+    def trained_together(self) -> Tuple[str, ...]:
+        """The names of several tasks that are learned at once; else none."""
+        return ()
+
+    def values_of(
+        self, folder: str, values: Mapping[str, np.ndarray]
+    ) -> Dict[str, np.ndarray]:
+        """What one of `members` has of trained values, as it names them."""
+        return dict(values)
+
     def summarize(self, rows: RowsType) -> str:
         """What the log says of a split beside its size, or ""."""
         return ""
@@ -243,6 +273,19 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return count_train_steps(len(features), batch_size, epochs)
 
+    def plan(
+        self,
+        features: Features,
+        batch_size: int,
+        num_steps: int,
+        seed: int,
+        pool_batches: int,
+    ) -> Plan:
+        """Which rows are in which batch of a training; see `TrainPlan`."""
+        return TrainPlan(
+            features.lengths, batch_size, num_steps, seed, pool_batches
+        )
+
     def decode(
         self,
         rows: RowsType,
@@ -271,6 +314,27 @@ class Task(abc.ABC, Generic[RowsType]):
             The task's metrics by name, the main one first, and `loss` in nats
             if the task has one.
         """
+
+    def score_tables(
+        self,
+        scores: Mapping[str, Mapping[str, float]],
+        data: Mapping[str, str],
+    ) -> Dict[str, ScoresAndData]:
+        """What is written of the dev sets' scores.
+
+        Args:
+            scores: what `evaluate` gave of each dev set, by its suffix.
+            data: fingerprint of each dev set's rows, by its split.
+
+        Returns:
+            By folder, as of `members`; that of the run has all of them.
+        """
+        named = {
+            with_suffix(name, suffix): value
+            for suffix, measured in scores.items()
+            for name, value in measured.items()
+        }
+        return {"": (named, dict(data))}
 
     def write_report(
         self,
@@ -319,7 +383,11 @@ class Task(abc.ABC, Generic[RowsType]):
         """
 
 
+def with_suffix(name: str, suffix: str) -> str:
+    """The name of a split's result, as `accuracy_mismatched`."""
+    return f"{name}_{suffix}" if suffix else name
+
+
 def results_path(output_dir: str, name: str, suffix: str) -> str:
     """The path of a table of results, as `test_results_mismatched.tsv`."""
-    end = f"_{suffix}" if suffix else ""
-    return os.path.join(output_dir, f"{name}{end}.tsv")
+    return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")

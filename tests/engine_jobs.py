@@ -17,12 +17,16 @@ from engines import Job
 from input_pipeline import NO_LABEL, Choices, Features, TrainPlan
 from methods.parsing import parse
 from tasks.commonsense import COPA
+from tasks.multi_label import MultiLabel
+from tasks.multi_task import multi_task
+from tasks.multi_task_rows import JoinedFeatures
 from tasks.squad import Squad
 from tasks.table_files import Layout
 from tasks.tag_schemes import split_tag
 from tasks.tagging import tagging_task
 from tasks.tagging_windows import SentenceWindows
 from tasks.text_classification import TextClassification
+from tasks.text_regression import TextRegression
 from weights import google, training_state
 
 ESTIMATOR = pytest.mark.skipif(
@@ -47,7 +51,20 @@ TAGGING = dataclasses.replace(
     tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))
 )
 CHOICE = dataclasses.replace(COPA, name="choice")
-TASKS = {task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING, CHOICE)}
+MULTI = multi_task(
+    [
+        ("labels", CLASSIFICATION),
+        ("scores", TextRegression("tiny", Layout(0), Layout(0))),
+        (
+            "sets",
+            MultiLabel("tiny", Layout(0), Layout(0), labels=("a", "b", "c")),
+        ),
+    ],
+    "annealed",
+)
+TASKS = {
+    task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING, CHOICE, MULTI)
+}
 LENGTH = 12
 
 
@@ -59,6 +76,20 @@ def make_rows(task, lengths=None):
     elif lengths is None:
         lengths = rng.integers(3, LENGTH + 1, 40)
     rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
+    if task is MULTI:
+        labels = {
+            "labels": {"label_ids": rng.integers(0, 2, 15).astype(np.int32)},
+            "scores": {"label_scores": rng.random(15, np.float32)},
+            "sets": {"label_sets": rng.integers(0, 2, (10, 3), np.int32)},
+        }
+        return JoinedFeatures.join(
+            {
+                name: Features.from_rows(rows[first : first + count], of)
+                for (name, of), first, count in zip(
+                    labels.items(), (0, 15, 30), (15, 15, 10)
+                )
+            }
+        )
     if task is SQUAD:
         starts = rng.integers(0, lengths).astype(np.int32)
         labels = {"start_positions": starts, "end_positions": starts}

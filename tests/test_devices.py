@@ -11,6 +11,7 @@ from conftest import ROOT
 from engine_jobs import (
     ESTIMATOR,
     LENGTH,
+    MULTI,
     TAGGING,
     check_equal,
     make_job,
@@ -43,13 +44,20 @@ job = dataclasses.replace(
 )
 rows = make_rows(task)
 losses = train(engine, job, rows, steps=6)
-outputs = predict(engine, job, rows, 7)["logits"]
+outputs = predict(engine, job, rows, 7)[{output!r}]
 print(json.dumps([losses, outputs.tolist()]))
 """
 
 
 def run_on_devices(
-    config, folder, name, devices, parts=1, length=None, task="tiny"
+    config,
+    folder,
+    name,
+    devices,
+    parts=1,
+    length=None,
+    task="tiny",
+    output="logits",
 ):
     """Losses and predictions of a training on logical CPUs."""
     code = DEVICES.format(
@@ -61,6 +69,7 @@ def run_on_devices(
         parts=parts,
         length=length,
         task=task,
+        output=output,
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True
@@ -89,6 +98,29 @@ def test_two_devices_tag_as_one_does(steady_config, folders, name):
         rtol=0,
         atol=1e-5,
     )
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_two_devices_train_several_tasks_as_one_does(
+    steady_config, folders, name
+):
+    one, two = (
+        run_on_devices(
+            steady_config,
+            folders(str(n)),
+            name,
+            n,
+            parts=n,
+            task=MULTI.name,
+            output="tasks.sets/logits",
+        )
+        for n in (1, 2)
+    )
+    for found, expected in zip(two, one):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gate

@@ -174,12 +174,14 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     shapes = infeed_shapes(tpu_graph)
     assert len(shapes) == 1
     local = 16 // CORES
-    # `row` and the labels; tokens, mask and segments; labels of tokens.
+    # `row` and the labels; tokens, mask and segments; labels of tokens; labels
+    # of several tasks.
     features = make_rows(task)
     of_tokens = features.token_labels is not None
     rows = 1 + len(features.labels) + of_tokens
     tokens = [[local, *features.row_shape, LENGTH]] * (3 + of_tokens)
-    assert sorted(shapes[0]) == [[local]] * rows + tokens
+    added = [[local, *shape] for shape, _ in features.added(LENGTH).values()]
+    assert sorted(shapes[0]) == sorted([[local]] * rows + tokens + added)
 
 
 def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):

@@ -43,13 +43,16 @@ def free_ports(count):
     return ports
 
 
-def start_workers(commands, folder, kinds=("worker", "worker")):
+def start_workers(
+    commands, folder, kinds=("worker", "worker"), program="run_squad.py"
+):
     """Two processes that know each other by TF_CONFIG.
 
     Args:
         commands: flags of each.
         folder: for their logs.
         kinds: what they are called.
+        program: that they run.
     """
     cluster = {}
     tasks = []
@@ -63,7 +66,7 @@ def start_workers(commands, folder, kinds=("worker", "worker")):
         with open(folder / f"worker{number}.log", "w") as log:
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "run_squad.py", *command],
+                    [sys.executable, program, *command],
                     cwd=ROOT,
                     env={**os.environ, "TF_CONFIG": config},
                     stderr=log,

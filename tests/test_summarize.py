@@ -224,8 +224,12 @@ def test_first_phases_and_unfinished_runs_are_no_runs(fake, capsys):
     (other / "eval_results.json").unlink()
     # Evaluated in the middle of its training.
     fake.add("rte", "full", {"accuracy": 0.9}, seed=3, step=2)
+    together = fake.add("rte", "full", {"accuracy": 0.9}, seed=4)
+    run = json.loads((together / "run.json").read_text())
+    run["training"]["trained_together"] = ["cola", "rte"]
+    (together / "run.json").write_text(json.dumps(run))
     assert len(collect_runs.find_runs([str(fake.folder)])) == 1
-    assert "2 runs that are not finished" in capsys.readouterr().err
+    assert "3 runs that are not finished" in capsys.readouterr().err
 
 
 def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):

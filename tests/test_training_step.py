@@ -9,6 +9,7 @@ from engine_jobs import (
     CLASSIFICATION,
     ESTIMATOR,
     LENGTH,
+    MULTI,
     SQUAD,
     TAGGING,
     TASKS,
@@ -191,14 +192,20 @@ def test_lanes_train_what_one_trains(
         check_equal(other_values, values, 1e-5)
 
 
-@pytest.mark.parametrize("parts, lanes", [(2, 3), (4, 3)])
+@pytest.mark.parametrize(
+    "task, parts, lanes",
+    [(CLASSIFICATION, 2, 3), (CLASSIFICATION, 4, 3), (MULTI, 2, 3)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_lanes_of_parts_train_what_one_trains(
-    steady_config, steady, folders, make_engine, parts, lanes
+    steady_config, steady, folders, make_engine, task, parts, lanes
 ):
     """Parts of four rows, and of two, which fill two lanes of the three."""
-    rows = make_rows(CLASSIFICATION)
-    whole = in_lanes(1, steady_config, folders("whole"))
-    divided = in_lanes(lanes, steady_config, folders("divided"), parts=parts)
+    rows = make_rows(task)
+    whole = in_lanes(1, steady_config, folders("whole"), task)
+    divided = in_lanes(
+        lanes, steady_config, folders("divided"), task, parts=parts
+    )
     losses = [train(make_engine(), job, rows) for job in (whole, divided)]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
     check_equal(trained_values(divided), trained_values(whole), 1e-5)

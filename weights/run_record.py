@@ -202,7 +202,7 @@ def check(
         and name not in ("base.path", "base.name")
         and (name, before, now)
         != ("base.fingerprint", base.without_pooler, base.fingerprint)
-        and (name, now) != ("task.held_out", None)
+        and not (name.endswith(".held_out") and now is None)
         and not (
             name == "bert_config.hidden_act" and same_activation(before, now)
         )

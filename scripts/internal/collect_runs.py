@@ -149,7 +149,8 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
 
     Returns:
-        The run, or None if it is not trained to its end, or not evaluated.
+        The run, or None if it is not trained to its end, or not evaluated, or
+        of tasks that were trained together, which is another kind of training.
 
     Raises:
         UserError: a file cannot be read.
@@ -162,6 +163,8 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
         str(folder / "eval_results.json"), "a run's scores", RESULTS
     )
     training, kept = run["training"], run["parameters"].get("kept")
+    if "trained_together" in training:
+        return None
     last = training["steps"]
     if training.get("keep_best"):
         scores = dev_scores.read(str(folder))
@@ -261,8 +264,8 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
         )
     if unfinished:
         notice(
-            f"{unfinished} runs that are not finished or have no scores are "
-            "left out"
+            f"{unfinished} runs that are not finished, have no scores or are "
+            "of tasks that were trained together are left out"
         )
     return list(found.values())
 

@@ -1,0 +1,357 @@
+"""Several tasks together: names, heads, gradients, scores."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    MULTI,
+    check_equal,
+    make_job,
+    make_rows,
+)
+
+from engines import training_step
+from errors import UserError
+from input_pipeline import make_batch
+from optimization import AdamWeightDecay, Recipe, Schedule
+from tasks import get_task
+from tasks.custom import custom_task
+from tasks.multi_task import find_folder, multi_task
+
+HEADS = {
+    "tasks.labels/output_weights": (2, 16),
+    "tasks.labels/output_bias": (2,),
+    "tasks.scores/output_weights": (1, 16),
+    "tasks.scores/output_bias": (1,),
+    "tasks.sets/output_weights": (3, 16),
+    "tasks.sets/output_bias": (3,),
+}
+
+
+def together(*names, sampling="annealed"):
+    """Declared tasks; `custom:NAME` is one of the user's own."""
+    return multi_task(
+        [
+            (name[7:], custom_task())
+            if name.startswith("custom:")
+            else (name, get_task(name))
+            for name in names
+        ],
+        sampling,
+    )
+
+
+def test_each_task_has_a_head_of_its_own(tiny_config):
+    """Everything else is as of one task."""
+    heads, alone, others = {}, {}, {}
+    for task, shared in ((MULTI, others), (CLASSIFICATION, alone)):
+        for p in make_job(tiny_config, "", task=task).table.parameters:
+            if p.group != "head":
+                shared[p.name] = p.shape, p.trained
+            elif task is MULTI:
+                heads[p.name] = p.shape
+                assert p.trained
+    assert heads == HEADS
+    assert others == alone
+
+
+class Step:
+    """The loss and the gradients of a batch, in a model of its own."""
+
+    def __init__(self, config, task, values=None):
+        self.job = make_job(config, "", task=task)
+        self.variables = {}
+
+        def create(name, shape, initializer):
+            value = (values or {}).get(name, self.job.initial_values[name])
+            self.variables[name] = tf.Variable(
+                value() if callable(value) else value
+            )
+            return self.variables[name]
+
+        self.model = self.job.build_model(create)
+        self.trained = [
+            (p.name, self.variables[p.name]) for p in self.job.table.trained
+        ]
+
+    def __call__(self, features, rows):
+        batch = make_batch(features, np.array(rows), LENGTH)
+
+        @tf.function(autograph=False)
+        def compute():
+            return training_step.loss_and_gradients(
+                self.job,
+                self.model,
+                self.trained,
+                {name: tf.constant(value) for name, value in batch.items()},
+                tf.constant(0, tf.int64),
+                len(rows),
+            )
+
+        loss, gradients = compute()
+        names = (name for name, _ in self.trained)
+        return loss.numpy(), dict(
+            zip(names, (gradient.numpy() for gradient in gradients))
+        )
+
+
+def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
+    """Bit for bit, dropout on; the other heads' gradients are exactly zero."""
+    features, rows = make_rows(MULTI), [3, 14, 0, 7]
+    step = Step(tiny_config, MULTI)
+    loss, gradients = step(features, rows)
+    alone = Step(
+        tiny_config,
+        CLASSIFICATION,
+        {
+            name: step.variables[f"tasks.labels/{name}"].numpy()
+            for name in ("output_weights", "output_bias")
+        },
+    )
+    own = dataclasses.replace(features, counts={}, task_labels={})
+    own.labels.update(features.task_labels["labels"])
+    expected_loss, expected = alone(own, rows)
+    assert loss == expected_loss
+    others = [n for n in gradients if n.startswith(("tasks.sc", "tasks.se"))]
+    assert len(others) == 4
+    for name in others:
+        assert not gradients.pop(name).any(), name
+    check_equal(
+        {n.replace("tasks.labels/", ""): g for n, g in gradients.items()},
+        expected,
+    )
+    assert all(g.any() for g in gradients.values())
+
+
+def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
+    """The gradient of a mixed batch is the sum of its tasks' own ones."""
+    config = dataclasses.replace(
+        tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    monkeypatch.setattr(
+        "tasks.text_classification.dropout", lambda x, *arguments: x
+    )
+    features, step = make_rows(MULTI), Step(config, MULTI)
+    parts = [[1, 2], [16, 17], [31, 39]]
+    loss, gradients = step(features, sum(parts, []))
+    found = [step(features, part) for part in parts]
+    np.testing.assert_allclose(loss, np.mean([x for x, _ in found]), rtol=1e-6)
+    expected = {
+        name: np.mean([of[name] for _, of in found], axis=0)
+        for name in gradients
+    }
+    check_equal(gradients, expected, 1e-6)
+
+
+def test_a_head_that_is_not_in_the_batch_goes_on_by_momentum_and_decay():
+    """As where its gradient is a tensor of zeros, and not none at all."""
+    names = ("tasks.bias/output_weights", "tasks.bias/output_bias")
+    variables = [(name, tf.Variable([2.0])) for name in names]
+    optimizer = AdamWeightDecay(
+        variables,
+        Schedule(0.1, 10, 0),
+        lambda name, shape: tf.Variable(tf.fill(shape, 0.01)),
+    )
+    zeros = [tf.zeros([1])] * 2
+    optimizer.apply(zeros, optimizer.rates(tf.constant(1)))
+    rate = 0.1 * (1 - 1 / 10)
+    moved = rate * 0.009 / (np.sqrt(0.01 * 0.999) + 1e-6)
+    (_, weights), (_, bias) = variables
+    # Though the task is called bias.
+    decayed = 2 * (1 - 0.01 * rate)
+    np.testing.assert_allclose(weights.numpy(), [decayed - moved], rtol=1e-6)
+    np.testing.assert_allclose(bias.numpy(), [2 - moved], rtol=1e-6)
+
+
+def test_the_name_of_a_task_decides_no_decay():
+    recipe = Recipe(undecayed="ia3_scale")
+    for name in ("bias", "layer_norm", "LayerNorm", "ia3_scale"):
+        assert recipe.decay_of(f"tasks.{name}/output_weights") == 0.01
+        assert recipe.decay_of(f"tasks.{name}/hidden_bias_0") == 0
+        assert recipe.decay_of(f"bert/{name}/kernel") == 0
+
+
+def test_splits_and_scores_carry_the_tasks_names():
+    task = together("rte", "mnli", "sts-b")
+    assert task.name == "mnli,rte,sts-b"
+    assert task.dev_splits == (
+        ("mnli", "mnli/dev_matched"),
+        ("mnli_mismatched", "mnli/dev_mismatched"),
+        ("rte", "rte/dev"),
+        ("sts-b", "sts-b/dev"),
+    )
+    assert [split for _, split in task.test_splits] == [
+        "mnli/test_matched",
+        "mnli/test_mismatched",
+        "rte/test",
+        "sts-b/test",
+    ]
+    assert task.dev_score_names == (
+        "mean",
+        "accuracy_mnli",
+        "loss_mnli",
+        "accuracy_mnli_mismatched",
+        "loss_mnli_mismatched",
+        "accuracy_rte",
+        "loss_rte",
+        "pearson_sts-b",
+        "spearman_sts-b",
+        "loss_sts-b",
+    )
+
+
+def test_scores_are_those_of_all_and_of_each_task():
+    task = together("mnli", "mrpc")
+    scores = {
+        "mnli": {"accuracy": 0.5, "loss": 1.0},
+        "mnli_mismatched": {"accuracy": 0.25, "loss": 2.0},
+        "mrpc": {"accuracy": 0.75, "f1": 0.875, "loss": 0.5},
+    }
+    data = {"mnli/dev_matched": "a", "mnli/dev_mismatched": "b"}
+    data["mrpc/dev"] = "c"
+    tables = task.score_tables(scores, data)
+    assert tables == {
+        "": (
+            {
+                # Of MNLI's first dev set and MRPC's first score.
+                "mean": 0.625,
+                "accuracy_mnli": 0.5,
+                "loss_mnli": 1.0,
+                "accuracy_mnli_mismatched": 0.25,
+                "loss_mnli_mismatched": 2.0,
+                "accuracy_mrpc": 0.75,
+                "f1_mrpc": 0.875,
+                "loss_mrpc": 0.5,
+            },
+            data,
+        ),
+        "tasks/mnli": (
+            {
+                "accuracy": 0.5,
+                "loss": 1.0,
+                "accuracy_mismatched": 0.25,
+                "loss_mismatched": 2.0,
+            },
+            {"dev_matched": "a", "dev_mismatched": "b"},
+        ),
+        "tasks/mrpc": (scores["mrpc"], {"dev": "c"}),
+    }
+    assert set(tables[""][0]) == set(task.dev_score_names)
+    assert list(tables[""][0])[0] == task.score_names[0]
+
+
+def test_the_order_of_names_makes_no_difference():
+    one, two = (
+        together(*names) for names in (("rte", "cola"), ("cola", "rte"))
+    )
+    assert one == two
+    assert list(one.tasks) == list(two.tasks) == ["cola", "rte"]
+
+
+def test_a_part_has_its_own_head_and_what_is_shared():
+    values = {name: np.zeros(shape) for name, shape in HEADS.items()}
+    values["bert/adapter"] = np.ones(3)
+    own = MULTI.values_of("tasks/scores", values)
+    assert {name: value.shape for name, value in own.items()} == {
+        "bert/adapter": (3,),
+        "output_weights": (1, 16),
+        "output_bias": (1,),
+    }
+
+
+def test_it_says_what_is_trained_together():
+    task = together("cola", "custom:spam", sampling="uniform")
+    described = json.loads(json.dumps(task.describe()))
+    assert described["tasks"]["cola"]["labels"] == ["0", "1"]
+    assert described["tasks"]["spam"] == {"name": "custom", "pairs": False}
+    assert task.training_settings == {
+        "trained_together": ["cola", "spam"],
+        "task_sampling": "uniform",
+    }
+
+
+def test_trained_tasks_bring_their_labels():
+    task = together("cola", "custom:spam")
+    described = {"name": task.name, **task.describe()}
+    described["tasks"]["spam"]["labels"] = ["ham", "spam"]
+    restored = task.restore(described, "x")
+    assert restored.tasks["spam"].labels == ("ham", "spam")
+
+
+@pytest.mark.parametrize(
+    "description, words",
+    [
+        ({"name": "cola"}, "x was trained on cola, not on cola,rte together"),
+        ({"name": "a,b", "tasks": {"a": {}, "b": {}}}, "trained on a,b, not"),
+        ({"name": "cola,rte", "tasks": {"cola": {}, "rte": 1}}, "not on cola"),
+        ({"name": "?", "tasks": ["cola", "rte"]}, "pass the --task_name"),
+        (
+            {
+                "name": "cola,rte",
+                "tasks": {
+                    "cola": get_task("cola").describe() | {"name": "cola"},
+                    "rte": get_task("cola").describe() | {"name": "cola"},
+                },
+            },
+            "x was trained on the task cola for the labels 0, 1, but",
+        ),
+    ],
+)
+def test_heads_of_other_tasks_are_refused(description, words):
+    with pytest.raises(UserError, match=words):
+        together("cola", "rte").restore(description, "x")
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        (("mrpc", "copa"), "the task copa has choices"),
+        (("mrpc", "ax"), "the task ax has no training set; train mnli"),
+        (("mrpc", "rte", "mrpc"), "names mrpc twice"),
+        (("mrpc", "custom:MRPC"), "names MRPC twice"),
+        (("mrpc", "custom:"), "has the folder ''; expected custom: and"),
+        (("mrpc", "custom:a/b"), "has the folder 'a/b'"),
+        (("mrpc", "custom:.."), "has the folder '..'"),
+    ],
+)
+def test_tasks_that_cannot_be_trained_together_are_refused(names, words):
+    with pytest.raises(UserError, match=words):
+        together(*names)
+
+
+def test_folders_are_found_in_any_case_of_letters(tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    (tmp_path / "rte").touch()
+    assert find_folder(str(tmp_path), "mrpc") == str(tmp_path / "MRPC")
+    with pytest.raises(
+        UserError, match=f"{tmp_path} holds no folder for .*rte"
+    ):
+        find_folder(str(tmp_path), "rte")
+    (tmp_path / "mrpc").mkdir()
+    with pytest.raises(UserError, match="holds the folders MRPC and mrpc for"):
+        find_folder(str(tmp_path), "mrpc")
+    with pytest.raises(UserError, match="there is no folder .*nowhere"):
+        find_folder(str(tmp_path / "nowhere"), "mrpc")
+
+
+@pytest.mark.real_data
+def test_the_published_folders_are_found(shared_dir):
+    names = ("cola", "mrpc", "rte", "sst-2", "sts-b", "wnli")
+    task, rows = together(*names).read(
+        str(shared_dir / "data" / "glue"), ("train", "sts-b/dev")
+    )
+    assert {name: len(of) for name, of in rows["train"].by_task.items()} == {
+        "cola": 8551,
+        "mrpc": 3668,
+        "rte": 2490,
+        "sst-2": 67349,
+        "sts-b": 5749,
+        "wnli": 635,
+    }
+    assert len(rows["train"]) == 88442
+    assert len(rows["sts-b/dev"]) == 1500

@@ -1,0 +1,556 @@
+"""Several tasks in one run, from flags to files."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT, SENTENCES, run_process, write_table
+from test_multi_worker import start_workers
+from test_run_tasks import write_mnli
+
+from errors import UserError
+from serving.library import AdapterLibrary, check
+from serving.predictor import Predictor
+from weights import adapter_artifact, dev_scores, training_state
+
+PARTS = ("mnli", "reviews", "sts-b")
+FILES = {
+    "mnli": {"eval_labels_mismatched.tsv", "test_results_mismatched.tsv"},
+    "reviews": {"eval_labels.tsv", "test_predictions.tsv"},
+    "sts-b": {"test_predictions.tsv"},
+}
+SCORES = {"good": "2", "bad": "0.5"}
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory):
+    """MNLI (40 rows), STS-B (24) and a table of one's own (16)."""
+    folder = tmp_path_factory.mktemp("glue")
+    for name in ("MNLI", "STS-B", "Reviews"):
+        (folder / name).mkdir()
+    write_mnli(folder / "MNLI")
+    rows = [("x",) * 7 + ("a", text, SCORES[y]) for text, y in SENTENCES]
+    write_table(folder / "STS-B" / "train.tsv", rows * 3, ("h",) * 10)
+    write_table(folder / "STS-B" / "dev.tsv", rows, ("h",) * 10)
+    write_table(
+        folder / "STS-B" / "test.tsv", [r[:9] for r in rows[:5]], ("h",) * 9
+    )
+    own = folder / "Reviews"
+    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
+    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
+    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
+    return folder
+
+
+@pytest.fixture
+def several(tiny_flags, glue):
+    """Flags of a small training on all three: 10 steps an epoch."""
+    return {
+        **tiny_flags,
+        "task_name": "sts-b,MNLI,custom:reviews",
+        "text_a_column": "review",
+        "data_dir": glue,
+        "do_eval": True,
+        "num_train_epochs": 2,
+    }
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def bits(folder):
+    return {
+        name: (
+            folder / "tasks" / name / "adapter" / "adapter.safetensors"
+        ).read_bytes()
+        for name in PARTS
+    }
+
+
+def alone(flags, name, folder, out):
+    """Flags that evaluate what was trained of a task by itself."""
+    changed = {
+        "task_name": "custom" if name == "reviews" else name,
+        "data_dir": flags["data_dir"]
+        / {"reviews": "Reviews"}.get(name, name.upper()),
+        "adapter": folder / "tasks" / name / "adapter",
+        "output_dir": out,
+        "do_train": False,
+    }
+    left_out = {"tuning_method", "adapter_size"}
+    if name != "reviews":
+        left_out.add("text_a_column")
+    kept = {k: v for k, v in flags.items() if k not in left_out}
+    return {**kept, **changed}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "houlsby(size=4)",
+        "full",
+        pytest.param("prefix(length=3, inner_size=8)", marks=pytest.mark.gate),
+        pytest.param("lt_sft(sparsity=0.05)", marks=pytest.mark.gate),
+    ],
+)
+def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
+    classify, several, tmp_path, engine, method
+):
+    """Its artifact, elsewhere, gives the scores and answers of this run."""
+    del several["adapter_size"]
+    several.update(engine=engine, tuning_method=method, do_predict=True)
+    classify(**several)
+    out = several["output_dir"]
+    results = read(out / "eval_results.json")
+    for name in PARTS:
+        part, again = out / "tasks" / name, tmp_path / f"again-{name}"
+        classify(**alone(several, name, out, again))
+        found, expected = (
+            {
+                path.name: path.read_text()
+                for path in folder.iterdir()
+                if path.name.startswith(("eval_", "test_")) and path.is_file()
+            }
+            for folder in (part, again)
+        )
+        assert FILES[name] <= set(found) == set(expected)
+        if method.startswith("prefix"):
+            # What the network made of its embedding is kept in its place.
+            scores, others = (
+                read(folder / "eval_results.json") for folder in (part, again)
+            )
+            for x in (scores, others):
+                del x["dev_data"]
+            assert scores == pytest.approx(others, abs=1e-5)
+        else:
+            assert found == expected
+        own = read(part / "eval_results.json")
+        for key, value in own.items():
+            metric, _, end = key.partition("_mismatched")
+            key = f"{metric}_{name}" + ("_mismatched" if "_mism" in key else "")
+            if key.startswith("eval_"):
+                assert results.pop(key) == value
+        # As the run's own files count.
+        run = read(part / "run.json")
+        config = read(part / "adapter" / "adapter_config.json")
+        artifact = check(str(part / "adapter"))
+        assert run["parameters"]["kept"] == adapter_artifact.count(
+            {n: artifact.weights.read(n) for n in artifact.weights.shapes}
+        )
+        assert run["parameters"] == config["parameters"]
+        assert config["training"]["trained_together"] == [*PARTS]
+        assert config["task"]["name"] == (
+            "custom" if name == "reviews" else name
+        )
+    assert set(results) == {"eval_mean", "global_step", "dev_data"}
+    assert not (out / "adapter").exists()
+    assert not list(out.rglob("*tmp*"))
+
+
+def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
+    classify, several, tiny_bert, tmp_path
+):
+    classify(**several)
+    out = several["output_dir"]
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    predictor = Predictor.load(str(tiny_bert), [])
+    for name in PARTS:
+        shelf.add(str(out / "tasks" / name), name)
+        results = read(out / "tasks" / name / "eval_results.json")
+        entry = shelf.entry(name)
+        assert entry.data == results["dev_data"]
+        assert entry.scores == {
+            key[len("eval_") :]: value
+            for key, value in results.items()
+            if key.startswith("eval_")
+        }
+        predictor.add(shelf.folder(name), name)
+    one, two = (
+        adapter_artifact.read(shelf.folder(name)).weights
+        for name in ("mnli", "reviews")
+    )
+    assert set(one.shapes) == set(two.shapes)
+    differ = {
+        n for n in one.shapes if not np.array_equal(one.read(n), two.read(n))
+    }
+    assert differ == {"output_weights", "output_bias"}
+    answers = predictor.ask(
+        [
+            ("mnli", ("the cat", "a dog")),
+            ("reviews", "the film was bad"),
+            ("sts-b", ("the cat", "a cat")),
+        ]
+    )
+    assert [sorted(answer)[-1] for answer in answers] == [
+        "scores",
+        "scores",
+        "value",
+    ]
+
+
+def test_the_tasks_are_learned(classify, several):
+    del several["adapter_size"]
+    several.update(
+        num_train_epochs=40, tuning_method="full", learning_rate=1e-3
+    )
+    classify(**several)
+    results = read(several["output_dir"] / "eval_results.json")
+    assert results["eval_accuracy_mnli"] == 1
+    assert results["eval_accuracy_reviews"] == 1
+    assert results["eval_pearson_sts-b"] > 0.9
+    assert results["eval_mean"] == pytest.approx(
+        (2 + results["eval_pearson_sts-b"]) / 3
+    )
+
+
+@pytest.mark.gate
+def test_bits_depend_on_seed_and_sampling_and_not_on_the_order_of_names(
+    classify, several, tmp_path
+):
+    changes = {
+        "a": {},
+        "b": {"task_name": "custom:reviews,sts-b,mnli"},
+        "c": {"seed": 2},
+        "d": {"task_sampling": "uniform"},
+    }
+    found = {}
+    for name, change in changes.items():
+        out = tmp_path / name
+        classify(**{**several, **change, "output_dir": out})
+        found[name] = bits(out)
+    assert found["a"] == found["b"]
+    for part in PARTS:
+        assert found["a"][part] not in (found["c"][part], found["d"][part])
+
+
+def test_parts_of_a_batch_train_what_a_whole_one_does(
+    classify, several, steady_config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "tasks.text_classification.dropout", lambda x, *arguments: x
+    )
+    config = tmp_path / "steady.json"
+    config.write_text(json.dumps(vars(steady_config)))
+    several.update(bert_config_file=config)
+    losses = []
+    for parts in (1, 2):
+        out = several["output_dir"] = tmp_path / str(parts)
+        classify(**several, gradient_accumulation_steps=parts)
+        results = read(out / "eval_results.json")
+        losses.append([results[f"eval_loss_{name}"] for name in PARTS])
+    np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+@pytest.mark.gate
+def test_killed_runs_end_in_the_same_bits(several, tmp_path):
+    """SIGKILL at random moments, twice; then to the end."""
+    several.update(
+        num_train_epochs=30,
+        save_checkpoints_steps=7,
+        keep_best="mean",
+        eval_steps=60,
+    )
+
+    def command(folder):
+        several["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in several.items()]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_process(*command("whole"))
+    rng = random.Random(5)
+    steps = [0]
+    while len(steps) < 3:
+        process = subprocess.Popen(
+            [sys.executable, "run_classifier.py", *command("killed")],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        while training_state.latest_step(str(killed))[1] <= steps[-1]:
+            assert process.poll() is None, "ended before it could be killed"
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        steps.append(training_state.latest_step(str(killed))[1])
+    assert 0 < steps[1] < steps[2] < 300, steps
+    run_process(*command("killed"))
+    assert bits(killed) == bits(whole)
+    for name in ("eval_results.json", "dev_scores.json"):
+        assert read(killed / name) == read(whole / name)
+
+
+def test_the_step_of_the_best_mean_is_kept(classify, several):
+    several.update(keep_best="mean", eval_steps=5, num_train_epochs=4)
+    classify(**several)
+    out = several["output_dir"]
+    scores = dev_scores.read(str(out))
+    assert scores.best_step == max(
+        sorted(scores.by_step), key=lambda step: scores.by_step[step]["mean"]
+    )
+    results = read(out / "eval_results.json")
+    assert results["global_step"] == scores.best_step
+    assert results["eval_mean"] == scores.by_step[scores.best_step]["mean"]
+    for name in PARTS:
+        part = out / "tasks" / name
+        config = read(part / "adapter" / "adapter_config.json")
+        assert config["checkpoint"] == f"best.ckpt-{scores.best_step}"
+        assert read(part / "eval_results.json")["global_step"] == (
+            scores.best_step
+        )
+
+
+def test_one_tasks_loss_may_choose_the_step(classify, several):
+    several.update(keep_best="loss_sts-b", num_train_epochs=3)
+    classify(**several)
+    scores = dev_scores.read(str(several["output_dir"]))
+    losses = {s: of["loss_sts-b"] for s, of in scores.by_step.items()}
+    assert len(losses) == 3
+    assert scores.best_step == min(sorted(losses), key=losses.__getitem__)
+
+
+def test_a_training_ends_by_the_mean(classify, several):
+    several.update(early_stopping=1, learning_rate=1e-12, num_train_epochs=9)
+    classify(**several)
+    scores = dev_scores.read(str(several["output_dir"]))
+    assert scores.keep_best == "mean" and len(scores.by_step) == 2
+
+
+def test_another_run_in_the_folder_is_refused(classify, several, glue):
+    classify(**several)
+    before = bits(several["output_dir"])
+    for change, words in (
+        (
+            {"task_sampling": "proportional"},
+            "training.task_sampling was 'annealed', now 'proportional'",
+        ),
+        (
+            {"task_name": "custom:reviews,mnli"},
+            "task.name was 'mnli,reviews,sts-b', now 'mnli,reviews'",
+        ),
+        (
+            {"task_name": "custom", "data_dir": glue / "Reviews"},
+            "task.name was 'mnli,reviews,sts-b', now 'custom'",
+        ),
+    ):
+        with pytest.raises(UserError, match="another configuration") as caught:
+            classify(**{**several, **change})
+        assert words in str(caught.value)
+    assert bits(several["output_dir"]) == before
+
+
+def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
+    classify, several, tmp_path
+):
+    classify(**several)
+    out = several["output_dir"]
+    expected = read(out / "eval_results.json")
+    shutil.rmtree(out / "tasks" / "mnli" / "adapter")
+    (out / "eval_results.json").unlink()
+    evaluate = {**several, "do_train": False}
+    # The folder knows it.
+    del evaluate["init_checkpoint"]
+    classify(**evaluate)
+    assert read(out / "eval_results.json") == expected
+    evaluate.update(
+        init_checkpoint=out / "model.ckpt-20", output_dir=tmp_path / "new"
+    )
+    classify(**evaluate)
+    assert read(tmp_path / "new" / "eval_results.json") == expected
+    assert (tmp_path / "new" / "tasks" / "mnli" / "eval_results.json").exists()
+    with pytest.raises(UserError, match="is of several tasks, mnli,reviews,s"):
+        classify(**{**evaluate, "task_name": "custom", "adapter_size": 4})
+    # Started again, the run writes what it has lost.
+    classify(**several)
+    assert set(bits(out)) == set(PARTS)
+
+
+def test_a_run_may_start_from_another_ones_checkpoint(
+    classify, several, tmp_path
+):
+    classify(**several)
+    first = several["output_dir"]
+    several.update(
+        init_checkpoint=first / "model.ckpt-20",
+        output_dir=tmp_path / "further",
+        learning_rate=1e-9,
+    )
+    classify(**several)
+    for name in PARTS:
+        before, after = (
+            adapter_artifact.read(str(run / "tasks" / name / "adapter")).weights
+            for run in (first, tmp_path / "further")
+        )
+        for variable in before.shapes:
+            np.testing.assert_allclose(
+                after.read(variable), before.read(variable), atol=1e-6
+            )
+
+
+def test_a_part_of_ones_own_tables_is_held_out(classify, several, tmp_path):
+    data = several["data_dir"] = tmp_path / "data"
+    for name in ("one", "two"):
+        (data / name).mkdir(parents=True)
+        write_table(data / name / "train.tsv", SENTENCES * 5)
+        write_table(data / name / "test.tsv", SENTENCES[:2])
+    del several["text_a_column"]
+    several.update(task_name="custom:one,custom:two", dev_share=0.2)
+    classify(**several)
+    run = read(several["output_dir"] / "run.json")
+    assert run["training"]["examples"] == 64
+    # In the same folder, without the flag; and never with another share.
+    several.update(do_train=False, do_eval=False, do_predict=True, dev_share=0)
+    classify(**several)
+    several.update(do_eval=True, dev_share=0.3)
+    with pytest.raises(
+        UserError, match=r"one.held_out\.share was 0\.2, now 0\.3"
+    ):
+        classify(**several)
+
+
+def test_the_first_rows_of_each_task(classify, several, caplog):
+    several.update(max_train_examples=10, max_eval_examples=3)
+    classify(**several)
+    assert "mnli 10, reviews 10, sts-b 10" in caplog.text
+    run = read(several["output_dir"] / "run.json")
+    assert run["training"]["examples"] == 30
+    # int(30 / 8 * 2)
+    assert run["training"]["steps"] == 7
+
+
+def test_epochs_are_of_all_rows(classify, several, caplog):
+    classify(**several)
+    run = read(several["output_dir"] / "run.json")
+    assert run["training"]["examples"] == 40 + 24 + 16
+    assert run["training"]["steps"] == 20
+    assert "batches of each task (annealed sampling): mnli " in caplog.text
+
+
+def test_a_table_of_all_heads(classify, several, capsys):
+    for name in ("do_train", "do_eval", "output_dir"):
+        del several[name]
+    classify(**several, describe=True)
+    # 3 labels, 2 labels, a number.
+    head = f"head {6 * 17:,} {6 * 17:,} -"
+    shown = capsys.readouterr().out
+    assert head in [" ".join(line.split()) for line in shown.splitlines()]
+
+
+def test_declared_tasks_are_described_without_data(capfd):
+    done = run_process(
+        "--describe",
+        "--task_name=CoLA,MNLI",
+        "--bert_config_file=configs/bert_base_uncased.json",
+    )
+    head = "head 3,845 3,845 -"
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert head in lines
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"task_name": "mnli,copa"}, "copa has choices"),
+        ({"task_name": "mnli,custom"}, "has the folder ''; expected custom:"),
+        ({"task_name": "mnli,qqp"}, "holds no folder for the task qqp; with"),
+        ({"task_name": "mnli,nothing"}, "unknown task 'nothing'"),
+        ({"class_weights": "balanced"}, "--class_weights is for tasks with"),
+        ({"keep_best": "f1"}, "expected a score of .*: mean, accuracy_mnli, "),
+        ({"task_name": "custom"}, "--task_sampling is for several tasks"),
+        (
+            {"task_name": "custom:reviews", "task_sampling": None},
+            "unknown task",
+        ),
+    ],
+)
+def test_flags_that_cannot_be(classify, several, change, words):
+    several["task_sampling"] = "uniform"
+    several.update(change)
+    several = {k: v for k, v in several.items() if v is not None}
+    if "custom" not in several["task_name"]:
+        del several["text_a_column"]
+    with pytest.raises(UserError, match=words):
+        classify(**several)
+    assert not several["output_dir"].exists()
+
+
+def test_columns_are_those_of_ones_own_tables(classify, several):
+    several["task_name"] = "mnli,sts-b"
+    with pytest.raises(
+        UserError, match="--text_a_column is for --task_name=cu"
+    ):
+        classify(**several)
+
+
+def test_one_tasks_adapter_is_no_start_of_several(classify, several, tmp_path):
+    classify(**several)
+    adapter = several["output_dir"] / "tasks" / "mnli" / "adapter"
+    several.update(output_dir=tmp_path / "new", adapter=adapter)
+    with pytest.raises(
+        UserError, match="was trained on mnli, not on mnli,revi"
+    ):
+        classify(**several)
+
+
+def test_the_folder_of_a_part_holds_no_training(classify, several, glue):
+    """Its run.json says what it is; a run there needs its adapter."""
+    classify(**several)
+    part = several["output_dir"] / "tasks" / "mnli"
+    flags = alone(several, "mnli", several["output_dir"], part)
+    expected = read(part / "eval_results.json")
+    classify(**flags)
+    assert read(part / "eval_results.json") == expected
+    del flags["adapter"]
+    flags["adapter_size"] = 4
+    with pytest.raises(UserError, match="holds no trained"):
+        classify(**flags)
+    with pytest.raises(UserError, match="training.trained_together was"):
+        classify(**{**flags, "do_train": True})
+
+
+@pytest.mark.gate
+def test_two_workers_train_what_one_does(several, steady_config, tmp_path):
+    config = tmp_path / "steady.json"
+    config.write_text(json.dumps(vars(steady_config)))
+    several.update(
+        engine="strategy", bert_config_file=config, learning_rate=1e-4
+    )
+
+    def command(folder, **change):
+        flags = {**several, **change, "output_dir": tmp_path / folder}
+        return [f"--{name}={value}" for name, value in flags.items()]
+
+    def run_two(folder, *changes):
+        commands = [command(folder, **change) for change in changes]
+        workers = start_workers(commands, tmp_path, program="run_classifier.py")
+        try:
+            codes = [worker.wait(300) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+        logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
+        return codes, logs
+
+    codes, logs = run_two("two", {}, {})
+    assert codes == [0, 0], logs
+    run_process(*command("one"))
+    one, two = (
+        read(tmp_path / folder / "eval_results.json")
+        for folder in ("one", "two")
+    )
+    assert one.pop("dev_data") == two.pop("dev_data")
+    # The heads' own dropout differs between one and two.
+    assert two == pytest.approx(one, abs=1e-2)
+    assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(
+        tmp_path / "one" / "tasks" / "mnli"
+    )
+    codes, logs = run_two("three", {}, {"task_sampling": "uniform"})
+    assert codes == [1, 1], logs
+    assert "Traceback" not in logs[0] + logs[1]
