@@ -28,6 +28,7 @@ class PerTaskHooks(Hooks):
         config: modeling.BertConfig,
         values: Dict[str, Any],
         example: Hooks,
+        count: int,
     ):
         """Takes the method and its values.
 
@@ -36,14 +37,21 @@ class PerTaskHooks(Hooks):
             config: of the BERT.
             values: of all tasks, float32 [tasks, ...], by name.
             example: hooks of the method.
+            count: of tasks.
         """
         self.method, self.config = method, config
         self.values, self.example = values, example
+        self.count = count
 
     def _own(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""
+        task = context.task
+        if task is None:
+            if self.count > 1:
+                raise ValueError("a batch does not say which task it is of")
+            task = 0
         values = {
-            name: tf.gather(value, 0 if context.task is None else context.task)
+            name: tf.gather(value, task)
             for name, value in self.values.items()
             if layer_of(name) in (layer, None)
         }
@@ -176,7 +184,7 @@ class PerTask(Composition):
                 values[name] = value
 
         example = self.method.build(config, create_all, pooler)
-        return PerTaskHooks(self.method, config, values, example)
+        return PerTaskHooks(self.method, config, values, example, count)
 
     def finish(self, config, values):
         """All; what is kept of a task says `of_task`."""

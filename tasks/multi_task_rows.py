@@ -44,6 +44,10 @@ class OneTaskFeatures(Features):
         """The same rows."""
         return cls(**vars(features), task_id=task_id)
 
+    def unlabelled(self):
+        """The rows alone, of the same task."""
+        return OneTaskFeatures.of(super().unlabelled(), self.task_id)
+
     def added(self, length):
         """`task_ids`, all alike."""
         return {"task_ids": ((), np.int32)}

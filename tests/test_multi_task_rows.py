@@ -13,6 +13,7 @@ from tasks.multi_task_rows import (
     SAMPLINGS,
     JoinedFeatures,
     MultiTaskPlan,
+    OneTaskFeatures,
     choose_tasks,
     scoped,
 )
@@ -216,3 +217,20 @@ def test_plans_say_what_they_depend_on():
     }
     assert len(texts) == 6
     assert repr(make_plan(lengths)[1]) in texts
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_rows_of_one_task_say_which(labelled):
+    own = make_features([3, 5, 2])
+    features = OneTaskFeatures.of(own, 2)
+    assert features.fingerprint() == own.fingerprint()
+    if not labelled:
+        features, own = features.unlabelled(), own.unlabelled()
+    batch = make_batch(features, np.array([2, 0]), None)
+    assert set(batch) == set(batch_signature(features, None, 2))
+    ids = batch.pop("task_ids")
+    assert ids.dtype == np.int32 and ids.tolist() == [2, 2]
+    expected = make_batch(own, np.array([2, 0]), None)
+    assert set(batch) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(batch[name], value)

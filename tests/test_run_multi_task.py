@@ -97,6 +97,8 @@ def alone(flags, name, folder, out):
     [
         "houlsby(size=4)",
         "full",
+        "per_task(pals(size=6, heads=2))",
+        pytest.param("per_task(houlsby(size=4))", marks=pytest.mark.gate),
         pytest.param("prefix(length=3, inner_size=8)", marks=pytest.mark.gate),
         pytest.param("lt_sft(sparsity=0.05)", marks=pytest.mark.gate),
     ],
@@ -122,8 +124,8 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
             for folder in (part, again)
         )
         assert FILES[name] <= set(found) == set(expected)
-        if method.startswith("prefix"):
-            # What the network made of its embedding is kept in its place.
+        if method.startswith(("prefix", "per_task")):
+            # What is kept computes the same in another way.
             scores, others = (
                 read(folder / "eval_results.json") for folder in (part, again)
             )
