@@ -46,6 +46,7 @@ $(INSTALLED): $(LOCK) $(ALONE)
 	@test $(STACK) != tf215 -o $(MINOR) -le 11 || { echo 'error: TensorFlow 2.15 (STACK=tf215) needs Python 3.9, 3.10 or 3.11, found $(PYTHON)' >&2; exit 1; }
 	@test $(STACK) != tf221 -o $(MINOR) -ge 10 || { echo 'error: TensorFlow 2.21 (STACK=tf221) needs Python 3.10 to 3.13, found $(PYTHON)' >&2; exit 1; }
 	@test ! -e $(VENV) || $(IS_VENV) || test -d $(VENV) -a -z "$$(ls -A $(VENV))" || { echo 'error: $(VENV) is there and is no virtual environment, and it would be emptied; choose another VENV' >&2; exit 1; }
+	@test ! -L $(VENV) || { echo 'error: $(VENV) is a link, and what it leads to would be emptied; delete the link, or choose another VENV' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %)

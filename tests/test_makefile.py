@@ -75,3 +75,15 @@ def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
         done = make("setup", folder, tmp_path / "project")
         assert "no virtual environment" not in done.stderr
         assert (folder / "pyvenv.cfg").exists()
+
+
+def test_what_a_link_leads_to_is_left_alone(tmp_path):
+    other = tmp_path / "other"
+    make("setup", other, tmp_path / "project")
+    (other / "mine.txt").write_text("mine")
+    link = tmp_path / "link"
+    link.symlink_to(other)
+    done = make("setup", link, tmp_path / "project")
+    assert done.returncode != 0
+    assert f"{link} is a link" in done.stderr
+    assert (other / "mine.txt").read_text() == "mine"
