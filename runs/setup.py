@@ -229,16 +229,22 @@ def _task_and_method(
     return task, parts.find(
         parts.exchange(method, experiment.exchange_part),
         experiment.library,
-        _places_of_parts(experiment),
+        _places_of_parts(experiment, sources),
         sources.description,
     )
 
 
-def _places_of_parts(experiment: Experiment) -> Mapping[str, str]:
-    """Where adapters lay that the run in the output folder is made of."""
-    if not experiment.output_dir:
-        return {}
-    return run_record.places_of_parts(experiment.output_dir)
+def _places_of_parts(
+    experiment: Experiment, sources: Sources
+) -> Mapping[str, str]:
+    """Where adapters lay that this run, or a trained one, is made of."""
+    folders = [experiment.output_dir]
+    if sources.trained is not None:
+        folders.append(os.path.dirname(sources.trained.source))
+    places: Dict[str, str] = {}
+    for folder in filter(None, folders):
+        places.update(run_record.places_of_parts(folder))
+    return places
 
 
 def describe_parameters(experiment: Experiment) -> str:
@@ -314,7 +320,8 @@ def _with_parts(
 ) -> Sources:
     """What was trained, with the adapters that it names and does not hold."""
     folders = {
-        os.path.dirname(f) for f in _places_of_parts(experiment).values()
+        os.path.dirname(f)
+        for f in _places_of_parts(experiment, sources).values()
     }
     folders |= {experiment.library, os.path.dirname(experiment.adapter)}
     trained = Artifact(sources.description, sources.trained)

@@ -248,6 +248,22 @@ def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, tmp_path):
     assert (cut / "adapter" / "adapter.safetensors").read_bytes() == whole
 
 
+def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
+    classify, flags, tmp_path
+):
+    classify(**flags, tuning_method="stack(norms, a)", do_predict=True)
+    folder = flags["output_dir"]
+    (step,) = {path.stem for path in folder.glob("model.ckpt-*.index")}
+    del flags["library"], flags["init_checkpoint"]
+    again = tmp_path / "again"
+    classify(
+        **{**flags, "do_train": False, "output_dir": again},
+        init_checkpoint=folder / step,
+        do_predict=True,
+    )
+    np.testing.assert_array_equal(predicted(again), predicted(folder))
+
+
 def test_another_adapter_of_the_same_name_is_another_run(
     classify, flags, tiny_bert, library, tmp_path
 ):
