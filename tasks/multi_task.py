@@ -180,9 +180,7 @@ class MultiTask(Task[RowsByTask]):
                 f"{self.name} together; pass the --task_name that it was "
                 "trained with"
             )
-        return self._with(
-            lambda name, task: task.restore(found[name], source),
-        )
+        return self._with(lambda name, task: task.restore(found[name], source))
 
     def _with(self, change: Callable[[str, TextTask], TextTask]) -> "MultiTask":
         """These tasks, each of them changed."""
@@ -237,7 +235,7 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def dev_score_names(self):
-        """The same."""
+        """Those of `score_names`, which have the splits in theirs."""
         return self.score_names
 
     @property
@@ -251,11 +249,10 @@ class MultiTask(Task[RowsByTask]):
         return tuple(self.tasks)
 
     def values_of(self, folder, values):
-        """All but the heads of the others, this one's without `tasks.`."""
-        heads = {name: _own(name, values) for name in self.tasks}
-        scopes = tuple(scoped(name, "") for name in heads)
+        """What is shared, and the part's own head."""
+        scopes = tuple(scoped(name, "") for name in self.tasks)
         shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        return {**shared, **heads[os.path.basename(folder)]}
+        return {**shared, **_own(os.path.basename(folder), values)}
 
     def summarize(self, rows: RowsByTask):
         """How many rows each task has; of one task what it says itself."""
@@ -431,9 +428,6 @@ def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
                 "and letters, digits, dots, dashes and underscores, a letter "
                 "or a digit first, as custom:reviews"
             )
-        if name.lower() in seen:
-            raise UserError(f"--task_name names {name} twice")
-        seen.add(name.lower())
         if not isinstance(task, TextTask) or isinstance(task, MultipleChoice):
             raise UserError(
                 f"the task {name} has choices, and cannot be trained together "
@@ -444,5 +438,11 @@ def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
                 f"the task {name} has no training set; train {task.trained_as} "
                 "instead, whose adapter answers it"
             )
+        # By which splits are known; those of MNLI are two.
+        own = {with_suffix(name, suffix) for suffix, _ in task.dev_splits}
+        own = set(map(str.lower, own))
+        if own & seen:
+            raise UserError(f"--task_name names {min(own & seen)} twice")
+        seen |= own
     names = dict(sorted(tasks))
     return MultiTask(",".join(names), tasks=names, sampling=sampling)
