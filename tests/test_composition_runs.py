@@ -9,6 +9,7 @@ import safetensors.numpy
 from conftest import SENTENCES, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
+import task_model
 from errors import UserError
 from methods.parsing import parse
 from serving.library import AdapterLibrary, check
@@ -344,6 +345,46 @@ def test_what_cannot_be_composed_is_refused(classify, flags, change, words):
         classify(**{**flags, **change})
     assert "\n" not in str(caught.value)
     assert not flags["output_dir"].exists()
+
+
+@pytest.mark.gate
+def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
+    """In mixed batches, and those that change BERT by themselves."""
+    texts = {
+        "fusion": "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
+        "language": "stack({'a': mad_x(4, 4), 'b': lora(rank=2)}, pals(6, 2))",
+        "norms": "stack({'a': houlsby(size=4)}, pfeiffer(size=4))",
+        "whole": "stack(full, pals(6, 2))",
+        "plain": "pfeiffer(size=4)",
+    }
+    _, config, _ = read_base(tiny_bert)
+    folders = {name: str(tmp_path / name) for name in texts}
+    for seed, (name, text) in enumerate(texts.items()):
+        make_artifact(
+            tmp_path / name,
+            tiny_bert,
+            text,
+            TASK,
+            seed=seed,
+            parts={"a": "", "b": ""},
+            carries_parts=True,
+        )
+        path = tmp_path / name / "adapter.safetensors"
+        values = safetensors.numpy.load_file(path)
+        rng = np.random.default_rng(seed)
+        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        for p in table.parameters:
+            if p.group == "parts":
+                value = rng.normal(0, 0.3, p.shape).astype(np.float32)
+                values[p.name] = value
+        description = adapter_artifact.read_config(folders[name])
+        adapter_artifact.write(folders[name], description, values)
+    asked = [(name, text) for text in TEXTS for name in texts]
+    predictor = Predictor.load(str(tiny_bert), folders)
+    mixed = [list(row["scores"].values()) for row in predictor.ask(asked)]
+    alone = {name: answers(tiny_bert, folders[name]) for name in texts}
+    expected = [alone[name][TEXTS.index(text)] for name, text in asked]
+    np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 
 def test_an_adapter_of_another_bert_is_refused(

@@ -76,6 +76,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     description = {
         "method": "lora(rank=2)",
         "trained_with": "lora(rank=2)",
+        "parts": {"a": "0" * 64},
         "checkpoint": "model.ckpt-3",
         "base": known.describe(),
         "data_name": "mine",
@@ -129,12 +130,16 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         wanted = dict.fromkeys(
             field.name for field in dataclasses.fields(setup.Experiment)
         )
-        wanted.update(task=task, data_dir="", named_arguments={})
+        wanted.update(
+            task=task, data_dir="", named_arguments={}, exchange_part={}
+        )
         setup._task_and_method(
             setup.Experiment(**wanted),
             setup.Sources(base, artifact.weights, artifact.config, 0),
         )
-        merge_adapter.merge(base.weights, [str(adapters["lora(rank=2)"])])
+        merge_adapter.merge(
+            base.weights, [str(adapters["lora(rank=2)"])], [1.0]
+        )
 
     def ablate():
         run = adapters["houlsby(size=4)"].parent

@@ -84,6 +84,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
         f"{name}(a, b)" if issubclass(method, Composition) else name
         for name, method in METHODS.items()
     ]
+    kinds[kinds.index("per_task(a, b)")] = "per_task(pals)"
     for method in kinds:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
     groups = collect_runs.group_by_task(
