@@ -9,6 +9,7 @@ from absl import logging
 from tensorboard.summary import Writer
 
 import files
+import modeling
 import task_model
 from engines import Job
 from errors import UserError
@@ -53,7 +54,9 @@ def write_artifact(
     method, values = setup.method.finish(setup.config, values)
     if setup.method.changes_few:
         values = adapter_artifact.changes(
-            values, lambda name: setup.initial_values[name]()
+            values,
+            lambda name: setup.initial_values[name](),
+            modeling.list_variables(setup.config),
         )
     if setup.experiment.carry_parts:
         carried = {

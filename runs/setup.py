@@ -323,7 +323,9 @@ def _with_parts(
         os.path.dirname(f)
         for f in _places_of_parts(experiment, sources).values()
     }
-    folders |= {experiment.library, os.path.dirname(experiment.adapter)}
+    folders.add(experiment.library)
+    if experiment.adapter:
+        folders.add(os.path.dirname(files.absolute(experiment.adapter)))
     trained = Artifact(sources.description, sources.trained)
     return dataclasses.replace(
         sources,

@@ -34,24 +34,24 @@ done
 need SPAM 'a file of label, tab, text' file
 need REVIEWS 'a file of label, tab, text' file
 
-sweep() { # name, tasks, rates, seeds, method, flags of all runs ...
-  TASKS=$2 RATES=$3 SEEDS=$4 METHODS=$5 SIZES=48 EPOCHS=3 BATCH=32 \
+sweep() { # name, tasks, epochs, rates, seeds, method, flags of all runs ...
+  TASKS=$2 EPOCHS=$3 RATES=$4 SEEDS=$5 METHODS=$6 SIZES=48 BATCH=32 \
     INIT_SCALES='' GLUE_DIR=$out/data \
     "$project/scripts/sweep_glue.sh" "$out/$1" "${how[@]}" \
-    -- --compute_dtype=bfloat16 "${@:6}" "${flags[@]}"
+    -- --compute_dtype=bfloat16 "${@:7}" "${flags[@]}"
 }
 
 own() { # name
-  sweep "$1" "$1" 1e-3 1 pfeiffer --task_name=custom --header=false \
+  sweep "$1" "$1" 3 1e-3 1 pfeiffer --task_name=custom --header=false \
     --label_column=0 --text_a_column=1 --dev_share=0.1
 }
 
 adapters() { # options of the sweeps ...
   how=("$@")
   # Of MRPC and RTE these were the better of 3e-4 and 1e-3 after five epochs.
-  sweep mrpc MRPC 1e-3 '1 2 3' pfeiffer
-  sweep rte RTE 3e-4 '1 2 3' pfeiffer
-  sweep glue 'CoLA STS-B SST-2' 1e-3 1 pfeiffer
+  sweep mrpc MRPC 5 1e-3 '1 2 3' pfeiffer
+  sweep rte RTE 5 3e-4 '1 2 3' pfeiffer
+  sweep glue 'CoLA STS-B SST-2' 3 1e-3 1 pfeiffer
   own spam
   own reviews
 }
@@ -59,8 +59,7 @@ adapters() { # options of the sweeps ...
 library=$out/library
 fusions() { # options of the sweep ...
   how=("$@")
-  # The rates that Pfeiffer et al. 2021 found best (section 4.1), and a higher one.
-  sweep fusion 'MRPC RTE' '5e-5 2e-4' '1 2 3' \
+  sweep fusion 'MRPC RTE' 5 '2e-4 1e-3' 1 \
     'fusion(mrpc,rte,cola,stsb,sst2,spam,reviews)' --library="$library"
 }
 

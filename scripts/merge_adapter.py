@@ -134,7 +134,13 @@ def average(
     method = parsing.parse(first.config["method"])
     values = {name: value.astype(np.float32) for name, value in sums.items()}
     if method.changes_few:
-        values = adapter_artifact.changes(values, base.read)
+        values = adapter_artifact.changes(
+            values,
+            base.read,
+            modeling.list_variables(
+                run_record.bert_config(first.config, folders[0])
+            ),
+        )
     values = adapter_artifact.few(values)
     found = {key: first.config[key] for key in KEPT if key in first.config}
     length = first.config.get("training", {}).get("max_seq_length")

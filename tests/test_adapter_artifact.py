@@ -97,16 +97,22 @@ def changes(artifact):
     trained = {
         "bert/a": np.array([[1.0, -0.0], [2.0, 4.5]], np.float32),
         "bert/b": BASE["bert/b"],
+        "bert/adapter": np.array([6.0], np.float32),
         "head": np.array([7.0], np.float32),
     }
-    stored = adapter_artifact.changes(trained, BASE.__getitem__)
+    stored = adapter_artifact.changes(trained, BASE.__getitem__, BASE)
     adapter_artifact.write(str(artifact), config, stored)
     return trained, stored, artifact
 
 
 def test_only_changes_are_stored_and_nothing_is_lost(changes):
     trained, stored, folder = changes
-    assert set(stored) == {"bert/a/indices", "bert/a/values", "head"}
+    assert set(stored) == {
+        "bert/a/indices",
+        "bert/a/values",
+        "bert/adapter",
+        "head",
+    }
     assert stored["bert/a/indices"].tolist() == [1, 3]
     opened = adapter_artifact.read(str(folder), weights(BASE)).weights
     assert set(opened.shapes) == set(trained)

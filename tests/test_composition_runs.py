@@ -115,6 +115,44 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     np.testing.assert_array_equal(predicted(again), predicted(folder))
 
 
+def test_sparse_changes_and_an_adapter_together_can_be_read_again(
+    classify, flags
+):
+    classify(
+        **flags,
+        tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))",
+        do_predict=True,
+    )
+    folder = flags["output_dir"]
+    again = folder.parent / "again"
+    classify(
+        **{**flags, "do_train": False, "output_dir": again},
+        # As a shell completes it.
+        adapter=f"{folder}/adapter/",
+        do_predict=True,
+    )
+    np.testing.assert_array_equal(predicted(again), predicted(folder))
+
+
+def test_parts_that_are_not_carried_lie_beside_an_adapter(classify, flags):
+    classify(
+        **flags,
+        tuning_method="stack(a, pfeiffer(size=2))",
+        carry_parts=False,
+        do_predict=True,
+    )
+    folder, shelf = flags["output_dir"], flags["library"]
+    shutil.copytree(folder / "adapter", shelf / "task")
+    again = folder.parent / "again"
+    del flags["library"]
+    classify(
+        **{**flags, "do_train": False, "output_dir": again},
+        adapter=f"{shelf}/task/",
+        do_predict=True,
+    )
+    np.testing.assert_array_equal(predicted(again), predicted(folder))
+
+
 def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
     path = flags["output_dir"] / "adapter" / "adapter.safetensors"

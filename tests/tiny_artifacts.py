@@ -52,7 +52,9 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
     kept, values = method.finish(config, values)
     stored = values
     if method.changes_few:
-        stored = adapter_artifact.changes(values, weights.read)
+        stored = adapter_artifact.changes(
+            values, weights.read, modeling.list_variables(config)
+        )
     if task.name == "squad":
         # Questions leave room for contexts.
         more.setdefault("task_settings", {"max_query_length": LENGTH // 2})

@@ -12,7 +12,7 @@ that are parts of the method, if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Container, Dict, Optional
 
 import numpy as np
 import safetensors
@@ -46,13 +46,16 @@ class Artifact:
 
 
 def changes(
-    values: Dict[str, np.ndarray], base: Callable[[str], np.ndarray]
+    values: Dict[str, np.ndarray],
+    base: Callable[[str], np.ndarray],
+    own: Container[str],
 ) -> Dict[str, np.ndarray]:
     """BERT's own variables as the entries that differ from the base's.
 
     Args:
         values: trained variables by name.
         base: reads one of BERT's own as it was pretrained.
+        own: the names of those; adapters within BERT are none.
 
     Returns:
         `<variable>/indices` and `<variable>/values` of those that differ
@@ -60,7 +63,7 @@ def changes(
     """
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
-        if not name.startswith(BERT):
+        if name not in own:
             found[name] = value
             continue
         # Not equal as bits, so that nothing is lost, not even a sign of zero.
