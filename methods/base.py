@@ -31,6 +31,13 @@ Values = Dict[str, np.ndarray]
 # `parts.<adapter>/changes/<variable>`.
 PARTS, CHANGES = "parts.", "changes/"
 
+
+def changed_by(name: str) -> str:
+    """The variable of BERT that a variable of a part changes, or ""."""
+    _, separator, variable = name.rpartition(f"/{CHANGES}")
+    return variable if separator else ""
+
+
 FROZEN_BERT = (r"bert/.*", False)
 LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, Hashable, Iterable, List, Mapping, Tuple
 import tensorflow as tf
 
 import task_model
-from methods.base import CHANGES
+from methods.base import changed_by
 from serving import mixed_model
 from serving.frozen_bert import Batch, FrozenBert, TaskKind, Values
 from serving.mixed_hooks import scope_of
@@ -29,7 +29,7 @@ def can_mix(table: ParameterTable) -> bool:
     What parts of its method have changed of BERT is not mixed either.
     """
     return all(
-        CHANGES not in p.name
+        not changed_by(p.name)
         if p.is_added
         else not p.trained or len(p.shape) == 1
         for p in table.parameters

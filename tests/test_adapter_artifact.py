@@ -129,3 +129,18 @@ def test_changes_that_do_not_fit_the_base_are_refused(changes, other):
     _, _, folder = changes
     with pytest.raises(UserError, match="the changes of bert/a do not fit"):
         adapter_artifact.read(str(folder), weights(other))
+
+
+def test_what_a_part_changes_is_known_by_a_whole_folder_of_its_name():
+    mostly_zero = np.array([0.0, 0.0, 0.0, 1.0], np.float32)
+    stored = adapter_artifact.few(
+        {
+            "parts.a/changes/bert/a": mostly_zero,
+            "parts.exchanges/bert/adapter": mostly_zero,
+        }
+    )
+    assert set(stored) == {
+        "parts.a/changes/bert/a/indices",
+        "parts.a/changes/bert/a/values",
+        "parts.exchanges/bert/adapter",
+    }

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 import files
 from errors import UserError
-from methods.base import CHANGES
+from methods.base import changed_by
 from weights import run_record
 from weights.base import Weights
 
@@ -81,7 +81,7 @@ def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
         indices = np.flatnonzero(value)
-        if CHANGES in name and 2 * indices.size < value.size:
+        if changed_by(name) and 2 * indices.size < value.size:
             found[name + INDICES] = indices.astype(np.int32)
             found[name + VALUES] = value.ravel()[indices]
         else:
@@ -135,7 +135,7 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
 
 def _original(variable: str) -> str:
     """The variable of BERT that a part changes, or that itself."""
-    return variable.rpartition(CHANGES)[2]
+    return changed_by(variable) or variable
 
 
 def _check_changes(variable, shape, stored, base, path) -> None:
