@@ -32,6 +32,7 @@ import files
 import modeling
 from errors import UserError
 from methods import parsing
+from methods.base import PARTS
 from weights import (
     adapter_artifact,
     google,
@@ -41,14 +42,14 @@ from weights import (
 )
 from weights.base import Weights, identify
 
+# What adapters must have alike to have a mean.
+ALIKE = ("method", "parts", "carries_parts", "task")
 # What the mean of adapters is, as each of them.
 KEPT = (
+    *ALIKE,
+    "trained_with",
     "base",
     "tokenizer",
-    "method",
-    "parts",
-    "carries_parts",
-    "task",
     "task_settings",
     "bert_config",
 )
@@ -107,40 +108,45 @@ def average(
         weights: one for each; they are divided by their sum.
 
     Returns:
-        The adapter's description, and its values.
+        The adapter's description, and its values. Adapters that are parts of
+        all of them are there as they were.
 
     Raises:
         UserError: an adapter cannot be read, is of another BERT, or of another
-            method or task than the first.
+            method, task or parts than the first.
     """
     sums: Dict[str, np.ndarray] = {}
     averaged: List[Dict[str, Any]] = []
-    first = None
+    first, own = None, {}
     for folder, weight in zip(folders, weights):
         artifact = read_adapter(base, folder)
-        first = first or artifact
-        for key in ("method", "task"):
-            ours, others = artifact.config[key], first.config[key]
+        if first is None:
+            first = artifact
+            own = modeling.list_variables(
+                run_record.bert_config(first.config, folder)
+            )
+        for key in ALIKE:
+            ours, others = artifact.config.get(key), first.config.get(key)
             if ours != others:
                 raise UserError(
                     f"{folder} has the {key} {ours}, but {folders[0]} "
-                    f"{others}; only adapters with one method and one task "
-                    "have a mean"
+                    f"{others}; only adapters with one method, one task and "
+                    "the same parts have a mean"
                 )
         averaged.append({"sha256": artifact.config["sha256"], "weight": weight})
         for name in artifact.weights.shapes:
-            value = artifact.weights.read(name) * (weight / sum(weights))
-            sums[name] = sums[name] + value if name in sums else value
-    method = parsing.parse(first.config["method"])
+            value = artifact.weights.read(name)
+            if name.startswith(PARTS):
+                sums[name] = value
+                continue
+            # The mean of differences leaves what did not change as it was.
+            before = base.read(name) if name in own else 0.0
+            change = (value - before) * (weight / sum(weights))
+            sums[name] = sums.get(name, before) + change
     values = {name: value.astype(np.float32) for name, value in sums.items()}
-    if method.changes_few:
-        values = adapter_artifact.changes(
-            values,
-            base.read,
-            modeling.list_variables(
-                run_record.bert_config(first.config, folders[0])
-            ),
-        )
+    text = first.config.get("trained_with") or first.config["method"]
+    if parsing.parse(text).changes_few:
+        values = adapter_artifact.changes(values, base.read, own)
     values = adapter_artifact.few(values)
     found = {key: first.config[key] for key in KEPT if key in first.config}
     length = first.config.get("training", {}).get("max_seq_length")

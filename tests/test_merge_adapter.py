@@ -10,7 +10,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
 from serving.predictor import Predictor
 from tasks.restored import restore_task
-from weights import google
+from weights import adapter_artifact, google
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
@@ -129,7 +129,7 @@ def test_adapters_are_averaged(tiny_bert, tmp_path):
     answer = Predictor.load(str(tiny_bert), {"it": str(mean)})("it", "a cat")
     assert set(answer["scores"]) == {"bad", "good"}
     for more, adapters, words in (
-        (["--average"], folders, "only adapters with one method and one task"),
+        (["--average"], folders, "only adapters with one method, one task"),
         (["--average", "--weights=1,0"], folders[:2], "expected 2 positive"),
         (["--weights=1"], folders[:2], "'1', expected 2 numbers"),
         (["--weights=1,x"], folders[:2], "expected 2 numbers"),
@@ -139,6 +139,68 @@ def test_adapters_are_averaged(tiny_bert, tmp_path):
         (line,) = own_lines(done.stderr)
         assert words in line
     assert not (tmp_path / "no").exists()
+
+
+def rewrite(folder, change):
+    """Writes an adapter again, with what `change` makes of it."""
+    config = adapter_artifact.read_config(str(folder))
+    path = folder / "adapter.safetensors"
+    config, values = change(config, safetensors.numpy.load_file(path))
+    adapter_artifact.write(str(folder), config, values)
+
+
+def test_the_mean_of_few_changes_is_few_changes(tiny_bert, tmp_path):
+    base, _, _ = read_base(tiny_bert)
+    text = "lt_sft(sparsity=0.1)"
+    name = "bert/pooler/dense/kernel"
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for number, folder in enumerate(folders):
+        make_artifact(folder, tiny_bert, text, TASK, trained_with=text)
+
+        def change(config, values, at=number):
+            kept = {k: v for k, v in values.items() if "bert/" not in k}
+            kept[f"{name}/indices"] = np.array([at, 5], np.int32)
+            kept[f"{name}/values"] = np.array([1.0, 2.0 + at], np.float32)
+            return config, kept
+
+        rewrite(folder, change)
+    mean = tmp_path / "mean"
+    # Not 1 when rounded: entries must not move by it.
+    more = ["--average", "--weights=0.3,0.7"]
+    merge({"init_checkpoint": tiny_bert}, mean, *folders, more=more)
+    found = safetensors.numpy.load_file(mean / "adapter.safetensors")
+    assert found[f"{name}/indices"].tolist() == [0, 1, 5]
+    first, second = base.read(name).ravel()[:2]
+    np.testing.assert_allclose(
+        found[f"{name}/values"],
+        [0.3 + 0.7 * first, 0.3 * second + 0.7, 2.7],
+        rtol=1e-5,
+    )
+    assert {k for k in found if k.startswith("bert/")} == {
+        f"{name}/indices",
+        f"{name}/values",
+    }
+
+
+def test_parts_stay_as_they_are_and_have_to_be_the_same(tiny_bert, tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    part = np.array([0.1, 0.7, 1.3], np.float32)
+    for seed, folder in enumerate(folders):
+        make_artifact(folder, tiny_bert, "pfeiffer(size=2)", TASK, seed=seed)
+
+        def change(config, values, sha="1" if seed < 2 else "2"):
+            config.update(parts={"en": sha * 64}, carries_parts=True)
+            return config, {**values, "parts.en/x": part}
+
+        rewrite(folder, change)
+    flags, mean = {"init_checkpoint": tiny_bert}, tmp_path / "mean"
+    more = ["--average", "--weights=0.3,0.7"]
+    merge(flags, mean, *folders[:2], more=more)
+    found = safetensors.numpy.load_file(mean / "adapter.safetensors")
+    np.testing.assert_array_equal(found["parts.en/x"], part)
+    done = merge(flags, tmp_path / "no", *folders, check=False, more=more[:1])
+    assert done.returncode == 1
+    assert "the same parts have a mean" in own_lines(done.stderr)[0]
 
 
 def test_changes_are_weighed(tiny_bert, tmp_path):
