@@ -279,6 +279,11 @@ class Hooks:
         return {}
 
 
+def acts_at(hooks: Hooks, place: str) -> bool:
+    """Whether hooks do anything at a place, which has its method's name."""
+    return getattr(type(hooks), place) is not getattr(Hooks, place)
+
+
 def join_sublayer(
     hooks: Hooks,
     layer: int,

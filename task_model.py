@@ -277,7 +277,7 @@ def list_parameters(
     return ParameterTable(
         str(method),
         tuple(parameters),
-        method.recipe,
+        method.recipe_of(config),
         method.changed_count(berts),
     )
 

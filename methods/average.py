@@ -23,8 +23,9 @@ class AverageHooks(ComposedHooks):
         """With the mean of the changes."""
         value = tf.convert_to_tensor(variable)
         for part, weight in zip(self.parts, self.weights):
-            if name in part.changes:
-                value += weight * part.changes[name]
+            change = part.change_of(name, variable, context)
+            if change is not None:
+                value += weight * change
         return value
 
     def project(self, name, inputs, dense, context):

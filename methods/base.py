@@ -106,6 +106,10 @@ class TuningMethod:
             UserError: an argument that this BERT cannot take.
         """
 
+    def recipe_of(self, config: modeling.BertConfig) -> Recipe:
+        """How its variables are updated in this BERT; by default `recipe`."""
+        return self.recipe
+
     def rules(self, config: modeling.BertConfig) -> Rules:
         """Ordered rules over the variables outside the head; first wins."""
         raise TypeError(f"{type(self).__name__} declares no rules")
@@ -137,7 +141,7 @@ class TuningMethod:
     def second_start(
         self,
         names: Sequence[str],
-        head_names: Sequence[str],
+        others: Sequence[str],
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
@@ -145,8 +149,9 @@ class TuningMethod:
 
         Args:
             names: of BERT's own variables.
-            head_names: of the head's.
-            read: gives one of those as it was pretrained.
+            others: of what both phases train beside: the head's, and those
+                that other parts of a composition add.
+            read: gives one of BERT's as it was pretrained.
             first: gives a variable that the first phase has trained.
 
         Returns:

@@ -16,6 +16,7 @@ from typing import (
     List,
     Mapping,
     MutableMapping,
+    Optional,
     Sequence,
     Tuple,
 )
@@ -24,14 +25,9 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, Hooks
-from methods.base import (
-    CHANGES,
-    PARTS,
-    Part,
-    Rules,
-    TuningMethod,
-)
+from hooks import Context, Hooks, acts_at
+from methods.base import CHANGES, PARTS, Part, Rules, TuningMethod
+from methods.fine_tuning import HeadOnly
 from optimization import Recipe
 
 
@@ -63,20 +59,39 @@ class _Scoped(MutableMapping):
 class PartHooks(Hooks):
     """The hooks of a part, with its own handing on and its own dropout."""
 
-    def __init__(self, mark: str, hooks: Hooks, changes: Mapping[str, Any]):
+    def __init__(
+        self,
+        mark: str,
+        hooks: Hooks,
+        changes: Mapping[str, Any],
+        is_trained: bool,
+    ):
         """Takes the part.
 
         Args:
             mark: tells it from the others.
             hooks: of its method.
             changes: what it adds to BERT's own variables, by their names.
+            is_trained: whether it is; a trained adapter stays as it is.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
+        self.is_trained = is_trained
         self.takes_rows = hooks.takes_rows
 
     def acts_at(self, place: str) -> bool:
         """Whether it does anything at one of the hooks' places."""
-        return getattr(type(self.hooks), place) is not getattr(Hooks, place)
+        return acts_at(self.hooks, place)
+
+    def change_of(
+        self, name: str, variable: Any, context: Context
+    ) -> Optional[tf.Tensor]:
+        """What it adds to one of BERT's variables, or None for nothing."""
+        change = self.changes.get(name)
+        if not self.acts_at("parameter"):
+            return change
+        own = tf.convert_to_tensor(variable)
+        added = self.hooks.parameter(name, own, self.own(context)) - own
+        return added if change is None else added + change
 
     def own(self, context: Context) -> Context:
         """The context as the part sees it."""
@@ -132,7 +147,9 @@ class PartHooks(Hooks):
         return self.hooks.vocabulary(hidden, self.own(context))
 
     def penalty(self, context):
-        """As the method does."""
+        """As the method does, while it is trained."""
+        if not self.is_trained:
+            return None
         return self.hooks.penalty(self.own(context))
 
     def prepare(self, context):
@@ -234,6 +251,25 @@ class Composition(TuningMethod):
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"
                 )
+        self._check_few(config)
+
+    def _check_few(self, config: modeling.BertConfig) -> None:
+        """A method that chooses among BERT's variables has them for itself.
+
+        Raises:
+            UserError: another part trains some of them.
+        """
+        own = modeling.list_variables(config)
+        for few in (m for m in self.trained if m.changes_few):
+            for other in (m for m in self.trained if m is not few):
+                rules = other.rules(config)
+                if any(_is_trained(name, rules) for name in own):
+                    raise UserError(
+                        f"{self.name}: {few.name} chooses what it trains among "
+                        f"all of BERT's own variables, but {other.name} trains "
+                        "some of these too; expected a method that only adds "
+                        "to BERT, as pfeiffer, or a trained adapter"
+                    )
 
     @property
     def trained(self) -> List[TuningMethod]:
@@ -244,19 +280,23 @@ class Composition(TuningMethod):
     def learning_rate(self) -> float:
         """That of the first part that is trained, or of a head alone."""
         rates = [method.learning_rate for method in self.trained]
-        # As of `head`.
-        return rates[0] if rates else 1e-3
+        return rates[0] if rates else HeadOnly.learning_rate
 
-    @property
-    def recipe(self) -> Recipe:
-        """What the parts that are trained want, of their variables."""
-        recipes = [method.recipe for method in self.trained]
-        if len(recipes) < 2:
-            return recipes[0] if recipes else Recipe()
-        return Recipe(
-            undecayed="|".join(recipe.undecayed for recipe in recipes),
-            rate_scales=sum((r.rate_scales for r in recipes), ()),
-        )
+    def recipe_of(self, config: modeling.BertConfig) -> Recipe:
+        """That of the part that is trained; of several, each for its own."""
+        if len(self.trained) == 1:
+            return self.trained[0].recipe_of(config)
+        names = self._trainable(config)
+        undecayed: List[str] = []
+        scales: Dict[str, float] = {}
+        for method in self.trained:
+            recipe, rules = method.recipe_of(config), method.rules(config)
+            for name in (n for n in names if _is_trained(n, rules)):
+                if recipe.decay_of(name) == 0.0:
+                    undecayed.append(name)
+                if recipe.rate_scale_of(name) != 1.0:
+                    scales[f"^{re.escape(name)}$"] = recipe.rate_scale_of(name)
+        return Recipe(f"^({'|'.join(undecayed)})$", tuple(scales.items()))
 
     @property
     def changes_few(self) -> bool:
@@ -270,15 +310,13 @@ class Composition(TuningMethod):
 
     def rules(self, config):
         """The parts' own; of trained adapters nothing is trained."""
-        names: List[str] = [*modeling.list_variables(config)]
-        self.build(config, lambda name, *_: names.append(name), True)
         rules = [method.rules(config) for method in self.trained]
         rules.append(self.own_rules(config))
+        names = self._names(config)
         found = [
             name
-            for name in names
-            if not name.startswith(PARTS)
-            and any(_is_trained(name, some) for some in rules)
+            for name in self._trainable(config)
+            if any(_is_trained(name, some) for some in rules)
         ]
         rest = [name for name in names if name not in found]
         return tuple(
@@ -286,6 +324,17 @@ class Composition(TuningMethod):
             for some, is_trained in ((found, True), (rest, False))
             if some
         )
+
+    def _names(self, config: modeling.BertConfig) -> List[str]:
+        """Of all variables outside the head."""
+        names: List[str] = [*modeling.list_variables(config)]
+        self.build(config, lambda name, *_: names.append(name), True)
+        return names
+
+    def _trainable(self, config: modeling.BertConfig) -> List[str]:
+        """The names of those that belong to no trained adapter."""
+        names = self._names(config)
+        return [name for name in names if not name.startswith(PARTS)]
 
     def own_rules(self, config: modeling.BertConfig) -> Rules:
         """What is trained beside the parts."""
@@ -320,15 +369,12 @@ class Composition(TuningMethod):
     def _build_part(self, number, part, config, create, pooler) -> PartHooks:
         if not part.name:
             hooks = part.method.build(config, create, pooler)
-            return PartHooks(f"part_{number}/", hooks, {})
+            return PartHooks(f"part_{number}/", hooks, {}, True)
 
         def create_scoped(name, shape, initializer):
             return create(f"{part.scope}{name}", shape, initializer)
 
-        hooks = Hooks()
-        # What such a method adds only says what it has trained.
-        if not part.method.changes_few:
-            hooks = part.method.build(config, create_scoped, pooler)
+        hooks = part.method.build(config, create_scoped, pooler)
         rules = part.method.rules(config)
         changes = {
             name: create_scoped(f"{CHANGES}{name}", shape, modeling.zeros)
@@ -336,7 +382,16 @@ class Composition(TuningMethod):
             if _is_trained(name, rules)
         }
         changes = {k: v for k, v in changes.items() if v is not None}
-        return PartHooks(part.scope, hooks, changes)
+        return PartHooks(part.scope, hooks, changes, False)
+
+    @property
+    def as_part(self):
+        """All parts, as of trained adapters."""
+        parts = (
+            dataclasses.replace(part, method=part.method.as_part)
+            for part in self.parts
+        )
+        return dataclasses.replace(self, parts=tuple(parts))
 
     @property
     def first_phase(self):
@@ -353,10 +408,10 @@ class Composition(TuningMethod):
             ),
         )
 
-    def second_start(self, names, head_names, read, first):
+    def second_start(self, names, others, read, first):
         """That of the part that has a first phase."""
         method = next(m for m in self.trained if m.first_phase)
-        return method.second_start(names, head_names, read, first)
+        return method.second_start(names, others, read, first)
 
     def finish(self, config, values):
         """What each part keeps that was trained."""

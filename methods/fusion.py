@@ -107,7 +107,7 @@ class Attention(tf.Module):
 
 
 class FusionHooks(ComposedHooks):
-    """Where several parts have an adapter, tokens attend to all of them."""
+    """Where parts have adapters, tokens attend to all of them."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class Fusion(Composition):
                     "which changes BERT itself too; expected adapters of "
                     "pfeiffer, or of houlsby(layer_norms=false)"
                 )
-        if not hooks.adapters:
+        if not any(len(numbers) > 1 for numbers in hooks.present.values()):
             raise UserError(
                 f"fusion: from layer {self.first} on no two parts have an "
                 "adapter at the same place"
@@ -285,6 +285,11 @@ class Fusion(Composition):
         if isinstance(trained, Fusion) and self.robust:
             return dataclasses.replace(trained, first=self.first) == self
         return self == trained
+
+    @property
+    def as_part(self):
+        """As of trained adapters; nothing is dropped at random."""
+        return dataclasses.replace(super().as_part, robust=False)
 
     def own_rules(self, config):
         """Queries, keys and values."""
@@ -316,7 +321,7 @@ class Fusion(Composition):
                     for number, part in enumerate(parts)
                     if (layer, site) in part.hooks.adapters
                 ]
-                if len(found) > 1:
+                if found:
                     present[layer, site] = found
         return FusionHooks(
             parts,

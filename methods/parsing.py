@@ -9,7 +9,7 @@ from methods.base import Part, TuningMethod
 from methods.registry import METHODS
 
 # Longest description of a method, in characters.
-MAX_TEXT = 10_000
+MAX_TEXT = 100_000
 # What reading a text may come to that is none.
 UNREADABLE = (
     SyntaxError,
@@ -52,7 +52,8 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         raise UserError(
             f"tuning method {text!r} cannot be read; expected one of "
             f"{', '.join(METHODS)}, with arguments as in houlsby(size=64) or "
-            "houlsby(layers='6-11')"
+            "houlsby(layers='6-11'), and names of adapters that are no plain "
+            "words in quotation marks, as in stack('sst-2', pfeiffer)"
         ) from error
 
 

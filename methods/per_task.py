@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, Hooks, layer_of
+from hooks import Context, Hooks, acts_at, layer_of
 from methods.base import Part, TuningMethod, added_later
 from methods.composition import Composition
 from methods.fine_tuning import Full
@@ -59,36 +59,33 @@ class PerTaskHooks(Hooks):
             self.config, lambda name, *_: values.get(name), True
         )
 
-    def _acts_at(self, place: str) -> bool:
-        return getattr(type(self.example), place) is not getattr(Hooks, place)
-
     def layer_kind(self, layer, training):
         """As the method says."""
         return self.example.layer_kind(layer, training)
 
     def embeddings(self, hidden, context):
         """As the method does."""
-        if not self._acts_at("embeddings"):
+        if not acts_at(self.example, "embeddings"):
             return hidden
         return self._own(context, None).embeddings(hidden, context)
 
     def project(self, name, inputs, dense, context):
         """As the method does."""
-        if not self._acts_at("project"):
+        if not acts_at(self.example, "project"):
             return dense(inputs)
         own = self._own(context, layer_of(name))
         return own.project(name, inputs, dense, context)
 
     def key_value(self, layer, key, value, attention_bias, context):
         """As the method does."""
-        if not self._acts_at("key_value"):
+        if not acts_at(self.example, "key_value"):
             return key, value, attention_bias
         own = self._own(context, layer)
         return own.key_value(layer, key, value, attention_bias, context)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """As the method does."""
-        if not self._acts_at("before_norm"):
+        if not acts_at(self.example, "before_norm"):
             return None
         return self._own(context, layer).before_norm(
             layer, site, inputs, outputs, layer_norm, context
@@ -96,7 +93,7 @@ class PerTaskHooks(Hooks):
 
     def after_norm(self, layer, site, hidden, context):
         """As the method does."""
-        if not self._acts_at("after_norm"):
+        if not acts_at(self.example, "after_norm"):
             return None
         own = self._own(context, layer)
         return own.after_norm(layer, site, hidden, context)
@@ -144,10 +141,9 @@ class PerTask(Composition):
         """The method of each task."""
         return self.parts[0].method
 
-    @property
-    def recipe(self) -> Recipe:
+    def recipe_of(self, config: modeling.BertConfig) -> Recipe:
         """The method's."""
-        return self.method.recipe
+        return self.method.recipe_of(config)
 
     def check(self, config):
         """Compares the method with the model; there have to be tasks.

@@ -169,7 +169,7 @@ class LtSft(SparseMethod):
         """Full fine-tuning."""
         return Full()
 
-    def second_start(self, names, head_names, read, first):
+    def second_start(self, names, others, read, first):
         """From BERT and a fresh head, with masks of the largest changes."""
         changes = {name: np.abs(first(name) - read(name)) for name in names}
         masks = largest(changes, self.sparsity)
@@ -336,11 +336,11 @@ class DiffPruning(SparseMethod):
     def second_start(
         self,
         names: Sequence[str],
-        head_names: Sequence[str],
+        others: Sequence[str],
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
-        """From the changes that are kept, with masks of those, and the head."""
+        """From the changes that are kept, masks of those, and the others."""
         changes = {}
         for name in names:
             scope = f"diff_pruning/{name}"
@@ -360,5 +360,5 @@ class DiffPruning(SparseMethod):
             for name in names
         }
         start.update((f"mask/{name}", mask) for name, mask in masks.items())
-        start.update((name, first(name)) for name in head_names)
+        start.update((name, first(name)) for name in others)
         return start

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 import files
 import modeling
@@ -59,18 +59,38 @@ def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
     return dataclasses.replace(method, parts=tuple(replaced))
 
 
-def by_name(method: TuningMethod, trained: TuningMethod) -> TuningMethod:
-    """A method with the adapters that a trained one has by these names."""
-    if not method.parts:
-        return method
+def by_name(
+    method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
+) -> TuningMethod:
+    """A method with the adapters that a trained one has by these names.
+
+    Args:
+        method: may name adapters of which nothing else is known.
+        trained: the other one.
+        hashes: SHA-256 of its adapters' weights, by name.
+
+    Raises:
+        UserError: a name is a folder with another adapter.
+    """
     known = {part.name: part for part in trained.parts if part.name}
-    return dataclasses.replace(
-        method,
-        parts=tuple(
-            part if part.method else known.get(part.name, part)
-            for part in method.parts
-        ),
-    )
+    found = []
+    for part in method.parts:
+        if part.name and not part.method:
+            short = _short_name(part.name)
+            folder = _adapter_in([part.name])
+            if short in known and os.sep in part.name and folder:
+                config = adapter_artifact.read_config(folder)
+                if config.get("sha256") != hashes.get(short):
+                    raise UserError(
+                        f"{folder} is not the adapter {short} that was trained "
+                        "upon; to use it in its place pass --exchange_part="
+                        f"{short}={part.name}"
+                    )
+            part = known.get(short, part)
+        found.append(part)
+    if not found:
+        return method
+    return dataclasses.replace(method, parts=tuple(found))
 
 
 def find(
@@ -95,7 +115,7 @@ def find(
     """
     held: Dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
-        method = by_name(method, parsing.parse(trained["method"]))
+        method = by_name(method, parsing.parse(trained["method"]), held)
     found, folders, hashes = [], {}, {}
     for part in method.parts:
         known = part
@@ -116,8 +136,21 @@ def find(
                 f"{known.method}, but --tuning_method says {part.method}"
             )
         found.append(known)
+    names = [part.name for part in found if part.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{method.name}: two adapters are called {name}; expected "
+                "folders of different names, since these tell adapters apart"
+            )
     if found:
         method = dataclasses.replace(method, parts=tuple(found))
+    if len(str(method)) > parsing.MAX_TEXT:
+        raise UserError(
+            f"{method.name}: the description of {len(found)} parts is "
+            f"{len(str(method))} characters long, expected at most "
+            f"{parsing.MAX_TEXT}; use fewer"
+        )
     return Found(method, folders, hashes)
 
 
@@ -130,10 +163,9 @@ def _folder(
         UserError: there is none.
     """
     candidates = [os.path.join(library, name)] if library else []
-    candidates += [places.get(name, ""), name, os.path.join(name, "adapter")]
-    for folder in filter(None, candidates):
-        if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
-            return folder
+    folder = _adapter_in([*candidates, places.get(name, ""), name])
+    if folder:
+        return folder
     known = ", ".join(parts.adapters_in(library)) if library else ""
     where = f"the library {library} has: {known or 'none'}"
     if not library:
@@ -144,9 +176,20 @@ def _folder(
     )
 
 
+def _adapter_in(folders: Iterable[str]) -> Optional[str]:
+    """The first adapter's folder among some, and those of runs; or None."""
+    for folder in filter(None, folders):
+        for path in (folder, os.path.join(folder, "adapter")):
+            if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
+                return path
+    return None
+
+
 def _short_name(name: str) -> str:
     """A name for an adapter that may be named by its folder."""
-    *rest, last = [part for part in name.split(os.sep) if part not in ("", ".")]
+    if os.sep in name or name in (os.curdir, os.pardir):
+        name = files.absolute(name)
+    *rest, last = [part for part in name.split(os.sep) if part] or [name]
     if last == "adapter" and rest:
         last = rest[-1]
     return re.sub(r"[^A-Za-z0-9._-]", "-", last)
@@ -187,14 +230,17 @@ def open_weights(
 
 def complete(
     trained: Artifact,
+    found: Found,
     folders: List[str],
     weights: Weights,
     config: BertConfig,
 ) -> Weights:
-    """What was trained, with the adapters that it was trained upon.
+    """What was trained, with the adapters that it still needs.
 
     Args:
         trained: an adapter or a checkpoint, with its description.
+        found: the adapters of the method, of which some may be others than
+            those that it was trained upon.
         folders: of libraries where those adapters may be.
         weights: of the BERT.
         config: its sizes.
@@ -202,5 +248,13 @@ def complete(
     Raises:
         UserError: an adapter is not found.
     """
+    needed = {part.name for part in found.method.parts} - set(found.folders)
+    held = trained.config.get("parts") or {}
+    described = {
+        **trained.config,
+        "parts": {name: held[name] for name in held if name in needed},
+    }
     own = modeling.list_variables(config)
-    return parts.complete(trained, folders, weights, own).weights
+    return parts.complete(
+        Artifact(described, trained.weights), folders, weights, own
+    ).weights

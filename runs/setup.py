@@ -239,7 +239,9 @@ def _places_of_parts(
 ) -> Mapping[str, str]:
     """Where adapters lay that this run, or a trained one, is made of."""
     folders = [experiment.output_dir]
-    if sources.trained is not None:
+    if experiment.adapter:
+        folders.append(os.path.dirname(files.absolute(experiment.adapter)))
+    elif sources.trained is not None:
         folders.append(os.path.dirname(sources.trained.source))
     places: Dict[str, str] = {}
     for folder in filter(None, folders):
@@ -301,7 +303,7 @@ def open_model(experiment: Experiment) -> Model:
             sources.description["task"]["name"],
             sources.description.get("trained_with") or method,
         )
-        sources = _with_parts(experiment, sources, config)
+        sources = _with_parts(experiment, sources, found, config)
     return Model(
         experiment,
         task,
@@ -316,21 +318,25 @@ def open_model(experiment: Experiment) -> Model:
 
 
 def _with_parts(
-    experiment: Experiment, sources: Sources, config: BertConfig
+    experiment: Experiment, sources: Sources, found: Found, config: BertConfig
 ) -> Sources:
-    """What was trained, with the adapters that it names and does not hold."""
+    """What was trained, with the adapters that it needs and does not hold."""
     folders = {
         os.path.dirname(f)
         for f in _places_of_parts(experiment, sources).values()
     }
     folders.add(experiment.library)
-    if experiment.adapter:
-        folders.add(os.path.dirname(files.absolute(experiment.adapter)))
+    place = experiment.adapter or sources.trained.source
+    folders.add(os.path.dirname(files.absolute(place)))
     trained = Artifact(sources.description, sources.trained)
     return dataclasses.replace(
         sources,
         trained=parts.complete(
-            trained, sorted(folders - {""}), sources.opened.weights, config
+            trained,
+            found,
+            sorted(folders - {""}),
+            sources.opened.weights,
+            config,
         ),
     )
 
@@ -408,7 +414,7 @@ def _trained_method(
         experiment.named_method or text.split("(")[0],
         {**arguments, **experiment.named_arguments},
     )
-    wanted = parts.by_name(wanted, method)
+    wanted = parts.by_name(wanted, method, description.get("parts") or {})
     if wanted == method:
         if experiment.do_train and kept != method:
             raise UserError(

@@ -83,9 +83,10 @@ def train_first_phase(
         training.run_steps(engine, setup, first, features, schedule, step)
     checkpoint, _ = training_state.latest_step(folder)
     logging.info("phase 2 of 2: %s", setup.method)
+    kept = {p.name for p in job.table.trained if p.is_added}
     start = setup.method.second_start(
         [p.name for p in table.parameters if not p.is_added],
-        [p.name for p in table.parameters if p.group == "head"],
+        [p.name for p in table.trained if p.name in kept],
         lambda name: setup.initial_values[name](),
         google.open_tensorflow(checkpoint).read,
     )

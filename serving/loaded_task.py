@@ -8,6 +8,7 @@ from typing import Any, Optional, Tuple, Union
 
 import tensorflow as tf
 
+import modeling
 from errors import UserError
 from methods import parsing
 from serving.frozen_bert import FrozenBert, TaskKind, Values
@@ -106,7 +107,7 @@ def load_task(
         artifact,
         [os.path.dirname(os.path.abspath(folder))],
         bert.weights,
-        bert.variables,
+        modeling.list_variables(bert.config),
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     kind = bert.kind(parsing.parse(config["method"]), task)

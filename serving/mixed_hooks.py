@@ -26,7 +26,7 @@ from typing import (
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks
+from hooks import Context, Hooks, acts_at
 from methods.base import TuningMethod
 
 # Under which the numbers of rows of each kind are handed on to layers.
@@ -70,9 +70,8 @@ class _Kind:
             scope: before the names of all that it reads there, of whichever
                 of its parts.
         """
-        own = getattr(type(self.example), place)
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
-        return reads and own is not getattr(Hooks, place)
+        return reads and acts_at(self.example, place)
 
     def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
         """The method's hooks of one row's values."""

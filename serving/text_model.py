@@ -44,8 +44,9 @@ class TextModel(tf.Module):
             adapter_dtype: as of `MixedBert`.
 
         Raises:
-            UserError: a task changes BERT's matrices or is of a kind that is
-                not known here, or tasks differ in the case of letters.
+            UserError: a task changes BERT's matrices, or has a part that
+                changes BERT, or is of a kind that is not known here; or tasks
+                differ in the case of letters.
         """
         loaded = list(tasks.values())
         changed = [name for name, task in tasks.items() if not task.can_mix]
@@ -53,9 +54,10 @@ class TextModel(tf.Module):
             name = changed[0]
             raise UserError(
                 f"{name} was trained by {tasks[name].kind.method}, which "
-                "changes BERT's matrices, so that it cannot share them with "
-                f"others ({len(changed)} of {len(tasks)} such tasks); name the "
-                "other ones by --task"
+                "changes BERT's matrices, or has a part that changes BERT; "
+                "such a task cannot be in a batch with others "
+                f"({len(changed)} of {len(tasks)} are such); name the other "
+                "ones by --task"
             )
         cases = {t.tokenizer.do_lower_case: name for name, t in tasks.items()}
         if len(cases) > 1:

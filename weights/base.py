@@ -166,8 +166,8 @@ def choose_initial_values(
             modeling.initial_values, p.name, p.shape, p.initializer, seed
         )
         if p.group == "parts":
-            held = parts is not None and p.name in parts.shapes
-            source = parts if held else trained or base
+            known = [w for w in (parts, trained) if w is not None] or [base]
+            source = next((w for w in known if p.name in w.shapes), known[0])
         elif p.trained and trained is not None:
             source = trained
         elif not p.is_added:

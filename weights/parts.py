@@ -2,36 +2,34 @@
 
 import contextlib
 import os
-from typing import Container, Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 import files
 from errors import UserError
 from methods.base import CHANGES, PARTS
+from modeling import Shape
 from weights import adapter_artifact
 from weights.adapter_artifact import Artifact
-from weights.base import Weights
+from weights.base import POOLER, Weights
 
 
 def adapters_in(folder: str) -> List[str]:
     """The names of the adapters' folders that lie in a folder."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return sorted(
+    names = files.folders(folder) if files.is_folder(folder) else []
+    return [
         name
         for name in names
         if not name.startswith(".")
         and files.exists(
             os.path.join(folder, name, adapter_artifact.CONFIG_FILE)
         )
-    )
+    ]
 
 
 def as_part(
-    name: str, artifact: Artifact, base: Weights, own: Container[str]
+    name: str, artifact: Artifact, base: Weights, own: Mapping[str, Shape]
 ) -> Weights:
     """An adapter's weights as those of a part.
 
@@ -39,25 +37,35 @@ def as_part(
         name: of the part.
         artifact: the adapter, read with its base.
         base: the pretrained model.
-        own: the names of BERT's own variables.
+        own: BERT's own variables, shape by name.
 
     Returns:
         Its variables by the names that a composition has for them; of those
-        of BERT's own what has changed, float32.
+        of BERT's own what has changed, float32. What was trained without a
+        pooler has not changed it.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
+    shapes = dict(weights.shapes)
+    for variable, shape in own.items():
+        if variable.startswith(POOLER):
+            shapes.setdefault(variable, shape)
     original = {
         f"{scope}{CHANGES if variable in own else ''}{variable}": variable
-        for variable in weights.shapes
+        for variable in shapes
     }
 
     def read(name: str) -> np.ndarray:
         variable = original[name]
+        if variable not in weights.shapes:
+            return np.zeros(shapes[variable], np.float32)
         value = weights.read(variable)
         return value - base.read(variable) if variable in own else value
 
-    shapes = {name: weights.shapes[old] for name, old in original.items()}
-    return Weights(weights.source, shapes, read)
+    return Weights(
+        weights.source,
+        {name: shapes[old] for name, old in original.items()},
+        read,
+    )
 
 
 def join(several: Iterable[Weights]) -> Optional[Weights]:
@@ -76,7 +84,7 @@ def complete(
     artifact: Artifact,
     libraries: Iterable[str],
     base: Weights,
-    own: Container[str],
+    own: Mapping[str, Shape],
 ) -> Artifact:
     """An adapter with the parts that it names and does not hold.
 
@@ -85,7 +93,7 @@ def complete(
         libraries: folders of adapters, in which these are looked for by their
             SHA-256.
         base: the pretrained model.
-        own: the names of BERT's own variables.
+        own: BERT's own variables, shape by name.
 
     Raises:
         UserError: a part is nowhere, or is damaged.
@@ -93,26 +101,63 @@ def complete(
     parts = artifact.config.get("parts", {})
     if not parts or artifact.config.get("carries_parts"):
         return artifact
-    by_hash: Dict[str, str] = {}
+    known = _by_hash(libraries)
+    found = [artifact.weights]
+    for name, sha256 in parts.items():
+        if sha256 not in known:
+            where = " and ".join(libraries)
+            raise UserError(
+                f"{artifact.weights.source} needs the adapter {name} (SHA-256 "
+                f"{sha256[:12]}), which it does not hold"
+                + (f"; found none such in {where}" if where else "")
+                + "; add it to the library, the folder that is passed as "
+                "--library or in which the other one lies"
+            )
+        folder, held = known[sha256]
+        read = adapter_artifact.read(folder, base)
+        if held:
+            found.append(_held(name, held, read.weights))
+        else:
+            read = complete(read, libraries, base, own)
+            found.append(as_part(name, read, base, own))
+    joined = join(found)
+    return Artifact(
+        artifact.config,
+        Weights(artifact.weights.source, joined.shapes, joined.read),
+    )
+
+
+def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
+    """Where adapters are, by their SHA-256.
+
+    Returns:
+        The folder of an adapter, and the name of the one that is meant if that
+        is a part which the other one carries.
+    """
+    found: Dict[str, Tuple[str, str]] = {}
     for library in libraries:
         for name in adapters_in(library):
             folder = os.path.join(library, name)
             # What is damaged is none that is looked for.
             with contextlib.suppress(UserError):
                 config = adapter_artifact.read_config(folder)
-                by_hash[config["sha256"]] = folder
-    found = [artifact.weights]
-    for name, sha256 in parts.items():
-        if sha256 not in by_hash:
-            raise UserError(
-                f"{artifact.weights.source} needs the adapter {name} (SHA-256 "
-                f"{sha256[:12]}), which it does not hold; found none such in "
-                f"{' and '.join(libraries)}; add it to the library"
-            )
-        read = adapter_artifact.read(by_hash[sha256], base)
-        found.append(as_part(name, read, base, own))
-    joined = join(found)
-    return Artifact(
-        artifact.config,
-        Weights(artifact.weights.source, joined.shapes, joined.read),
+                found[config["sha256"]] = folder, ""
+                if config.get("carries_parts"):
+                    for part, sha256 in config["parts"].items():
+                        found.setdefault(sha256, (folder, part))
+    return found
+
+
+def _held(name: str, held: str, weights: Weights) -> Weights:
+    """A part by another name than it has in what carries it."""
+    scope = f"{PARTS}{held}/"
+    original = {
+        f"{PARTS}{name}/{key[len(scope) :]}": key
+        for key in weights.shapes
+        if key.startswith(scope)
+    }
+    return Weights(
+        weights.source,
+        {key: weights.shapes[old] for key, old in original.items()},
+        lambda key: weights.read(original[key]),
     )
