@@ -26,7 +26,7 @@ import tensorflow as tf
 import modeling
 from errors import UserError
 from hooks import Context, Hooks, acts_at
-from methods.base import CHANGES, PARTS, Part, Rules, TuningMethod
+from methods.base import CHANGES, Part, Rules, TuningMethod
 from methods.fine_tuning import HeadOnly
 from optimization import Recipe
 
@@ -262,8 +262,7 @@ class Composition(TuningMethod):
         own = modeling.list_variables(config)
         for few in (m for m in self.trained if m.changes_few):
             for other in (m for m in self.trained if m is not few):
-                rules = other.rules(config)
-                if any(_is_trained(name, rules) for name in own):
+                if any(name in own for name in _trained_by(other, config)):
                     raise UserError(
                         f"{self.name}: {few.name} chooses what it trains among "
                         f"all of BERT's own variables, but {other.name} trains "
@@ -286,14 +285,13 @@ class Composition(TuningMethod):
         """That of the part that is trained; of several, each for its own."""
         if len(self.trained) == 1:
             return self.trained[0].recipe_of(config)
-        names = self._trainable(config)
         undecayed: List[str] = []
         scales: Dict[str, float] = {}
         for method in self.trained:
-            recipe, rules = method.recipe_of(config), method.rules(config)
-            for name in (n for n in names if _is_trained(n, rules)):
+            recipe = method.recipe_of(config)
+            for name in _trained_by(method, config):
                 if recipe.decay_of(name) == 0.0:
-                    undecayed.append(name)
+                    undecayed.append(re.escape(name))
                 if recipe.rate_scale_of(name) != 1.0:
                     scales[f"^{re.escape(name)}$"] = recipe.rate_scale_of(name)
         return Recipe(f"^({'|'.join(undecayed)})$", tuple(scales.items()))
@@ -310,31 +308,19 @@ class Composition(TuningMethod):
 
     def rules(self, config):
         """The parts' own; of trained adapters nothing is trained."""
-        rules = [method.rules(config) for method in self.trained]
-        rules.append(self.own_rules(config))
-        names = self._names(config)
-        found = [
-            name
-            for name in self._trainable(config)
-            if any(_is_trained(name, some) for some in rules)
-        ]
-        rest = [name for name in names if name not in found]
+        names: List[str] = [*modeling.list_variables(config)]
+        self.build(config, lambda name, *_: names.append(name), True)
+        own = self.own_rules(config)
+        trained = {name for name in names if _is_trained(name, own)}
+        for method in self.trained:
+            trained.update(_trained_by(method, config))
+        found = [name for name in names if name in trained]
+        rest = [name for name in names if name not in trained]
         return tuple(
             ("|".join(map(re.escape, some)), is_trained)
             for some, is_trained in ((found, True), (rest, False))
             if some
         )
-
-    def _names(self, config: modeling.BertConfig) -> List[str]:
-        """Of all variables outside the head."""
-        names: List[str] = [*modeling.list_variables(config)]
-        self.build(config, lambda name, *_: names.append(name), True)
-        return names
-
-    def _trainable(self, config: modeling.BertConfig) -> List[str]:
-        """The names of those that belong to no trained adapter."""
-        names = self._names(config)
-        return [name for name in names if not name.startswith(PARTS)]
 
     def own_rules(self, config: modeling.BertConfig) -> Rules:
         """What is trained beside the parts."""
@@ -449,6 +435,14 @@ class Composition(TuningMethod):
                     for part in parts
                 ]
         return found + super()._arguments()
+
+
+def _trained_by(method: TuningMethod, config: modeling.BertConfig) -> List[str]:
+    """The names of what a part trains, of BERT's and of what it adds."""
+    names: List[str] = [*modeling.list_variables(config)]
+    method.build(config, lambda name, *_: names.append(name), True)
+    rules = method.rules(config)
+    return [name for name in names if _is_trained(name, rules)]
 
 
 def _is_trained(name: str, rules: Rules) -> bool:

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import SENTENCES, run_process
-from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
+from tiny_artifacts import (
+    CLASSIFICATION,
+    make_artifact,
+    make_library,
+    read_base,
+)
+from tiny_artifacts import (
+    LIBRARY as PARTS,
+)
 
 import task_model
 from errors import UserError
@@ -20,32 +28,11 @@ from weights import adapter_artifact
 # As in the data's test.tsv.
 TEXTS = [text for text, _ in SENTENCES[:7]]
 TASK = restore_task(CLASSIFICATION, {}, "")
-PARTS = {
-    "a": "pfeiffer(size=4)",
-    "b": "pfeiffer(size=8)",
-    "norms": "houlsby(size=4)",
-    "sparse": "lt_sft(sparsity=0.02)",
-    "low": "lora(rank=2)",
-}
 
 
 @pytest.fixture(scope="module")
 def library(tiny_bert, tmp_path_factory):
-    """A folder of adapters of several methods, with random values."""
-    folder = tmp_path_factory.mktemp("library")
-    for number, (name, text) in enumerate(PARTS.items()):
-        make_artifact(folder / name, tiny_bert, text, TASK, seed=number)
-    # Of which only a few entries are left as they were changed.
-    config = adapter_artifact.read_config(str(folder / "sparse"))
-    values = safetensors.numpy.load_file(
-        folder / "sparse" / "adapter.safetensors"
-    )
-    few = {
-        name: value[:5] if name.startswith("bert/") else value
-        for name, value in values.items()
-    }
-    adapter_artifact.write(str(folder / "sparse"), config, few)
-    return folder
+    return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 
 import numpy as np
+import safetensors.numpy
 import tensorflow as tf
 
 import modeling
@@ -11,6 +12,7 @@ import task_model
 from hooks import Context
 from methods.parsing import parse
 from task_model import TaskModel
+from tasks.restored import restore_task
 from tokenization import FullTokenizer
 from weights import adapter_artifact, pretrained
 from weights.base import identify
@@ -18,6 +20,14 @@ from weights.sources import open_init_checkpoint
 
 CLASSIFICATION = {"name": "custom", "labels": ["bad", "good"], "pairs": False}
 LENGTH = 24
+# The adapters of `make_library`.
+LIBRARY = {
+    "a": "pfeiffer(size=4)",
+    "b": "pfeiffer(size=8)",
+    "norms": "houlsby(size=4)",
+    "sparse": "lt_sft(sparsity=0.02)",
+    "low": "lora(rank=2)",
+}
 
 
 def read_base(folder):
@@ -73,6 +83,24 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
         stored,
     )
     return kept, values
+
+
+def make_library(folder, bert):
+    """Writes the adapters of `LIBRARY`, of a classification."""
+    task = restore_task(CLASSIFICATION, {}, "")
+    for number, (name, text) in enumerate(LIBRARY.items()):
+        make_artifact(folder / name, bert, text, task, seed=number)
+    # Of which only a few entries are left as they were changed.
+    config = adapter_artifact.read_config(str(folder / "sparse"))
+    values = safetensors.numpy.load_file(
+        folder / "sparse" / "adapter.safetensors"
+    )
+    few = {
+        name: value[:5] if name.startswith("bert/") else value
+        for name, value in values.items()
+    }
+    adapter_artifact.write(str(folder / "sparse"), config, few)
+    return folder
 
 
 def outputs_of(bert, method, values, task, features):

@@ -1,0 +1,134 @@
+"""What all compositions share: whose wish reaches which variable."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_model import TinyModel
+
+from errors import UserError
+from methods.parsing import parse
+from optimization import WEIGHT_DECAY
+
+KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
+ADAPTER = "bert/encoder/layer_0/output/adapters/weights1"
+FUSION = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4)}, robust=true)"
+
+
+def test_each_part_decides_on_its_own_variables_alone(tiny_config):
+    recipe = parse("stack(lt_sft, pfeiffer(size=4))").recipe_of(tiny_config)
+    assert recipe.decay_of(KERNEL) == 0
+    assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
+    # `lt_sft` alone speaks for the head as well.
+    assert recipe.decay_of("output_weights") == WEIGHT_DECAY
+    alone = parse("stack(lt_sft)").recipe_of(tiny_config)
+    assert alone.decay_of("output_weights") == 0
+
+
+def test_gates_learn_faster_but_not_what_is_beside_them(tiny_config):
+    method = parse("stack(diff_pruning(gate_rate=7.0), lora(rank=2))")
+    recipe = method.first_phase.recipe_of(tiny_config)
+    assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/gate") == 7
+    assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/diff") == 1
+    names = []
+    method.build(tiny_config, lambda name, *_: names.append(name), True)
+    lora = [name for name in names if "lora" in name]
+    assert lora and all(recipe.rate_scale_of(name) == 1 for name in lora)
+
+
+def test_of_two_parts_that_train_the_same_each_is_heard(tiny_config):
+    recipe = parse("stack(bitfit, houlsby(size=4))").recipe_of(tiny_config)
+    assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
+    assert recipe.decay_of("bert/embeddings/LayerNorm/beta") == 0
+
+
+@pytest.mark.parametrize("other", ["houlsby", "full", "bitfit", "layernorm"])
+def test_few_changes_are_chosen_where_nobody_else_trains(tiny_config, other):
+    words = f"lt_sft chooses .* but {other} trains"
+    with pytest.raises(UserError, match=words) as caught:
+        parse(f"stack({other}, lt_sft)").check(tiny_config)
+    assert "\n" not in str(caught.value)
+
+
+def test_few_changes_may_be_beside_what_is_added(tiny_config):
+    parse("stack(lt_sft, pfeiffer, lora)").check(tiny_config)
+    parse("stack({'a': houlsby}, lt_sft)").check(tiny_config)
+
+
+def test_parts_drop_no_layers_at_random():
+    method = parse(f"stack({{'f': {FUSION}}}, adapterdrop(robust=true))")
+    fusion = FUSION.replace(", robust=true", "")
+    assert method.as_part == parse(f"stack({{'f': {fusion}}}, houlsby)")
+
+
+def test_a_trained_adapter_adds_no_penalty(tiny_config):
+    tiny = TinyModel(tiny_config, parse(f"stack({{'f': {FUSION}}}, pfeiffer)"))
+    assert tiny.model.bert.hooks.penalty(tiny.context(True)) is None
+    trained = TinyModel(tiny_config, parse(FUSION))
+    assert trained.model.bert.hooks.penalty(trained.context(True)) is not None
+
+
+def test_a_mean_has_what_the_parts_of_parts_change(tiny_config):
+    method = parse(
+        "average({'s': average({'n': bitfit}), 't': bitfit}, weights='1,3')"
+    )
+    tiny = TinyModel(tiny_config, method)
+    name = "bert/encoder/layer_0/output/dense/bias"
+    found = tiny.variables
+    found["parts.s/parts.n/changes/" + name].assign_add(tf.ones([16]))
+    found["parts.t/changes/" + name].assign_add(2 * tf.ones([16]))
+    value = tiny.model.bert.hooks.parameter(name, found[name], tiny.context())
+    np.testing.assert_allclose(
+        value - found[name], np.full(16, 0.25 + 0.75 * 2), rtol=1e-6
+    )
+
+
+def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
+    method = parse(
+        "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4, layers='1')})"
+    )
+    method.check(tiny_config)
+    assert method.places(tiny_config) == [(0, "ffn"), (1, "ffn")]
+    tiny = TinyModel(tiny_config, method)
+    rng = np.random.default_rng(5)
+    for p in tiny.table.parameters:
+        if "adapters" in p.name or "/fusion/" in p.name:
+            tiny.variables[p.name].assign_add(rng.normal(size=p.shape))
+    x, context = tf.constant(rng.normal(size=(4, 9, 16)), tf.float32), None
+    context = tiny.context()
+    hooks = tiny.model.bert.hooks
+    found = hooks.before_norm(0, "ffn", x, x, lambda h: h, context)
+    alone = hooks.parts[0].before_norm(0, "ffn", x, x, lambda h: h, context)
+    value = tiny.variables[
+        "bert/encoder/layer_0/output/fusion/value/kernel"
+    ].numpy()
+    np.testing.assert_allclose(found, alone @ value, rtol=1e-4, atol=1e-4)
+
+
+def test_adapters_that_never_meet_are_not_fused(tiny_config):
+    method = parse(
+        "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='1')})"
+    )
+    with pytest.raises(UserError, match="no two parts have an adapter at"):
+        method.check(tiny_config)
+
+
+def test_names_with_hyphens_want_quotation_marks():
+    with pytest.raises(UserError, match="quotation marks, as in stack.'sst-2'"):
+        parse("fusion(sst-2, rte)")
+    assert parse("fusion('sst-2', rte)").parts[0].name == "sst-2"
+
+
+def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
+    method = parse("stack(diff_pruning(structured=false), lora)")
+    first = {
+        "diff_pruning/bert/x/diff": np.ones(1000, np.float32),
+        "diff_pruning/bert/x/gate": np.ones(1000, np.float32),
+        "lora/a": np.full(3, 4, np.float32),
+    }
+    start = method.second_start(
+        ["bert/x"],
+        ["lora/a"],
+        lambda name: np.zeros(1000, np.float32),
+        first.__getitem__,
+    )
+    np.testing.assert_array_equal(start["lora/a"], first["lora/a"])

@@ -1,0 +1,227 @@
+"""Where the adapters of a composition are found, through the entry points."""
+
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from tiny_artifacts import CLASSIFICATION, make_artifact, make_library
+
+from errors import UserError
+from methods.sparse import DiffPruning
+from tasks.restored import restore_task
+from weights import adapter_artifact
+
+
+@pytest.fixture(scope="module")
+def library(tiny_bert, tmp_path_factory):
+    return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
+
+
+@pytest.fixture
+def flags(tiny_flags, library):
+    """Flags of a small training of a composition."""
+    values = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
+    return {
+        **values,
+        "num_train_epochs": 1,
+        "library": library,
+        "do_predict": True,
+    }
+
+
+def predicted(folder):
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+def predict(classify, flags, folder, **more):
+    """The probabilities by a run that only predicts."""
+    wanted = {**flags, "do_train": False, "output_dir": folder}
+    classify(**{**wanted, **more})
+    return predicted(folder)
+
+
+def test_what_knows_no_pooler_is_a_part_of_what_has_one(
+    classify, flags, tiny_bert, tmp_path
+):
+    """A tagger trains no pooler; its biases are the others."""
+    shelf = tmp_path / "shelf"
+    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    task = restore_task(description, {}, "")
+    make_artifact(shelf / "tags", tiny_bert, "bitfit", task, description)
+    classify(
+        **{**flags, "library": shelf},
+        tuning_method="stack(tags, pfeiffer(size=2))",
+    )
+    values = safetensors.numpy.load_file(
+        flags["output_dir"] / "adapter" / "adapter.safetensors"
+    )
+    own = safetensors.numpy.load_file(shelf / "tags" / "adapter.safetensors")
+    assert not any("pooler" in name for name in own)
+    (name,) = [n for n in values if "pooler" in n and n.startswith("parts.")]
+    # Nothing of it has changed: the places of no entry.
+    assert not values[name].any()
+
+
+def test_a_part_that_is_made_of_parts_finds_all_of_them(
+    classify, flags, library, tmp_path
+):
+    """None of them carries what it is made of."""
+    shelf = tmp_path / "shelf"
+    shutil.copytree(library, shelf)
+    flags.update(library=shelf, carry_parts=False)
+    for text, name in (
+        ("stack(a, pfeiffer(size=2))", "inner"),
+        ("stack(inner, lora(rank=1))", "outer"),
+    ):
+        classify(**{**flags, "output_dir": tmp_path / name}, tuning_method=text)
+        shutil.copytree(tmp_path / name / "adapter", shelf / name)
+    again = predict(
+        classify, flags, tmp_path / "again", adapter=shelf / "outer"
+    )
+    np.testing.assert_array_equal(again, predicted(tmp_path / "outer"))
+
+
+def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
+    """Its adapters are those that the first adapter has carried."""
+    text = "stack(a, pfeiffer(size=2))"
+    classify(**flags, tuning_method=text)
+    first, further = flags["output_dir"], tmp_path / "further"
+    del flags["library"]
+    classify(
+        **{**flags, "output_dir": further, "seed": 5},
+        adapter=first / "adapter",
+    )
+    expected = predicted(further)
+    assert abs(expected - predicted(first)).max() > 0
+    (step,) = {path.stem for path in further.glob("model.ckpt-*.index")}
+    for number, source in enumerate(
+        (
+            {"adapter": further / "adapter"},
+            {"init_checkpoint": further / step},
+        )
+    ):
+        found = predict(classify, flags, tmp_path / str(number), **source)
+        np.testing.assert_array_equal(found, expected)
+    # Without an adapter that holds it, the library is asked for.
+    shutil.rmtree(further / "adapter")
+    with pytest.raises(UserError, match="needs the adapter a .* --library"):
+        predict(
+            classify,
+            flags,
+            tmp_path / "lost",
+            init_checkpoint=further / step,
+        )
+    found = predict(
+        classify,
+        flags,
+        tmp_path / "shown",
+        init_checkpoint=further / step,
+        library=first,
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
+    classify(
+        **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False
+    )
+    folder = flags["output_dir"]
+    del flags["library"]
+    found = predict(
+        classify, flags, tmp_path / "again", adapter=folder / "adapter"
+    )
+    np.testing.assert_array_equal(found, predicted(folder))
+    moved = tmp_path / "moved"
+    shutil.copytree(folder / "adapter", moved)
+    with pytest.raises(UserError, match="needs the adapter a .* --library"):
+        predict(classify, flags, tmp_path / "lost", adapter=moved)
+
+
+def test_what_is_exchanged_is_not_looked_for(
+    classify, flags, library, tmp_path
+):
+    classify(
+        **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False
+    )
+    shelf = tmp_path / "shelf"
+    for name in ("b", "low"):
+        shutil.copytree(library / name, shelf / name)
+    moved = tmp_path / "moved"
+    shutil.copytree(flags["output_dir"] / "adapter", moved)
+    asked = {**flags, "library": shelf, "adapter": moved}
+    found = predict(classify, asked, tmp_path / "it", exchange_part="a=b")
+    assert abs(found - predicted(flags["output_dir"])).max() > 1e-3
+
+
+def test_a_name_may_say_again_what_was_trained_upon(
+    classify, flags, library, tiny_bert, tmp_path
+):
+    text = f"stack('{library / 'a'}', pfeiffer(size=2))"
+    classify(**flags, tuning_method=text)
+    asked = {**flags, "adapter": flags["output_dir"] / "adapter"}
+    expected = predicted(flags["output_dir"])
+    found = predict(classify, asked, tmp_path / "it", tuning_method=text)
+    np.testing.assert_array_equal(found, expected)
+    other = tmp_path / "other" / "a"
+    task = restore_task(CLASSIFICATION, {}, "")
+    make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
+    with pytest.raises(
+        UserError, match="is not the adapter a that .*=a=.*other/a"
+    ):
+        predict(
+            classify,
+            asked,
+            tmp_path / "else",
+            tuning_method=f"stack('{other}', pfeiffer(size=2))",
+        )
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("stack('.')", "'.' is neither a trained adapter nor a tuning"),
+        ("stack('..', pfeiffer)", "'..' is neither a trained adapter"),
+        ("stack('/')", "'/' is neither a trained adapter"),
+        ("fusion(a, sst-2)", "quotation marks, as in stack"),
+    ],
+)
+def test_odd_names_are_refused(classify, flags, text, words):
+    with pytest.raises(UserError, match=words):
+        classify(**flags, tuning_method=text)
+
+
+def test_two_folders_of_one_name_are_refused(
+    classify, flags, library, tmp_path
+):
+    shutil.copytree(library / "b", tmp_path / "a")
+    text = f"stack('{library / 'a'}', '{tmp_path / 'a'}')"
+    with pytest.raises(UserError, match="two adapters are called a; expected"):
+        classify(**flags, tuning_method=text)
+
+
+def test_a_folder_of_the_shell_is_named_by_its_path(
+    classify, flags, library, monkeypatch
+):
+    monkeypatch.chdir(library / "a")
+    classify(**flags, tuning_method="stack('.', pfeiffer(size=2))")
+    config = adapter_artifact.read_config(str(flags["output_dir"] / "adapter"))
+    assert list(config["parts"]) == ["a"]
+
+
+@pytest.mark.gate
+def test_both_phases_train_what_is_beside_diff_pruning(
+    classify, flags, monkeypatch
+):
+    seen = []
+    original = DiffPruning.second_start
+
+    def second_start(self, names, others, read, first):
+        seen.extend(others)
+        return original(self, names, others, read, first)
+
+    monkeypatch.setattr(DiffPruning, "second_start", second_start)
+    text = "stack(diff_pruning(sparsity=0.02), lora(rank=2))"
+    classify(**flags, tuning_method=text)
+    assert {"output_weights", "output_bias"} < set(seen)
+    assert sum("lora" in name for name in seen) == len(seen) - 2 == 8
