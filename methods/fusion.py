@@ -227,7 +227,7 @@ class Fusion(Composition):
             trained adapter, a negative penalty or layer.
 
     Source: Pfeiffer et al. 2021, section 3.2; initial values and what is read
-    as of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop), section 4.2.
+    as of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
 
     name: ClassVar[str] = "fusion"

@@ -84,7 +84,7 @@ class Stack(Composition):
     Raises:
         UserError: no parts, or a name twice.
 
-    Source: Pfeiffer et al. 2020 (MAD-X), section 2.2.2.
+    Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
     """
 
     name: ClassVar[str] = "stack"
