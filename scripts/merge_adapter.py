@@ -5,8 +5,9 @@
 
 Writes a plain BERT as Google publishes them (`bert_model.ckpt`,
 `bert_config.json`, `vocab.txt`) that computes what BERT and adapter did, with
-the task's head if there is one adapter, of weight 1. (If the BERT came from Hugging Face,
-its `gelu` is called `gelu_erf` there, which Google's program does not know.)
+the task's head if there is one adapter, of weight 1. (If the BERT came from
+Hugging Face, its `gelu` is called `gelu_erf` there, which Google's program does
+not know.)
 Of several adapters the changes are added up, each times its number in
 --weights (task arithmetic, Ilharco et al. 2023). Methods that add computation
 to BERT cannot be merged.

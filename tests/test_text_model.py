@@ -34,6 +34,11 @@ TASKS = {
     "either": ("ia3", {**LIBRARY["pair"][1], "pairs": None}),
     "negative": ("lora(rank=3)", {"name": "squad"}, NEGATIVE),
     "windows": ("houlsby(size=3)", {"name": "squad"}, WINDOWS),
+    "fusion": (
+        "fusion({'a': pfeiffer(size=3), 'b': pfeiffer(size=5)})",
+        CLASSIFICATION,
+    ),
+    "stack": ("stack({'a': mad_x(4, 4)}, lora(rank=2))", MRPC),
 }
 
 
@@ -300,12 +305,15 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     cased = dataclasses.replace(tasks["large"], tokenizer=cased)
     with pytest.raises(UserError, match="small reads lower-cased text, cased"):
         TextModel(bert, {"cased": cased, "small": tasks["small"]}, 4)
-    folder = tmp_path / "adapter"
     task = restore_task(CLASSIFICATION, {}, "test")
-    make_artifact(folder, tiny_bert, "full", task)
-    tasks["whole"] = load_task(bert, str(folder), None)
-    with pytest.raises(UserError, match=r"by full, which .* \(1 of 3 such"):
-        TextModel(bert, tasks, 4)
+    for name, text, words in (
+        ("whole", "full", "by full, which"),
+        ("norms", "stack({'a': houlsby(size=3)}, ia3)", "has a part that"),
+    ):
+        make_artifact(tmp_path / name, tiny_bert, text, task)
+        other = load_task(bert, str(tmp_path / name), None)
+        with pytest.raises(UserError, match=rf"{words} .* \(1 of 3 are such"):
+            TextModel(bert, {**tasks, name: other}, 4)
 
 
 def test_in_bfloat16(tiny_bert, folders):

@@ -39,10 +39,13 @@ def read_base(folder):
 
 
 def random_values(table, weights, seed):
-    """Values of all that is trained, near the base's where it has any."""
+    """Values of all that is trained, near the base's where it has any.
+
+    And of a composition's parts.
+    """
     rng = np.random.default_rng(seed)
     values = {}
-    for p in table.trained:
+    for p in (p for p in table.parameters if p.trained or p.group == "parts"):
         noise = rng.normal(0, 0.2, p.shape).astype(np.float32)
         near = not p.is_added
         values[p.name] = weights.read(p.name) + noise if near else noise
@@ -68,6 +71,10 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
     if task.name == "squad":
         # Questions leave room for contexts.
         more.setdefault("task_settings", {"max_query_length": LENGTH // 2})
+    if kept.parts:
+        more.setdefault("carries_parts", True)
+        names = [part.name for part in kept.parts if part.name]
+        more.setdefault("parts", dict.fromkeys(names, ""))
     folder.mkdir(parents=True)
     adapter_artifact.write(
         str(folder),
