@@ -1,0 +1,172 @@
+"""MAD-X and LT-SFT between languages, on a cased multilingual vocabulary."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import entry_point, hugging_face_name
+
+import modeling
+import run_mlm
+import run_tagger
+from errors import UserError
+from tokenization import FullTokenizer
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] Der der Hund Kat ##ze schl ##äft in läuft "
+    "groß ##er ÄRGER Ärger und nach The the dog cat sleeps runs to and big "
+    "東 京 大 阪 Berlin Rome . , É ##té"
+).split()
+TEXTS = {
+    "first": ("The cat sleeps in Rome .", "the big dog runs to Berlin ."),
+    "second": (
+        "Der Hund läuft nach Berlin .",
+        "Katze und Ärger in 東京 .",
+        "der große Hund schläft in 大阪",
+    ),
+}
+TAGGED = {
+    "first": "The O\ncat O\nsleeps O\nin O\nRome B-LOC\n\n"
+    "the O\ndog O\nruns O\nto O\nBerlin B-LOC\n",
+    "second": "Der O\nHund O\nläuft O\nnach O\nBerlin B-LOC\n\n"
+    "Ärger O\nin O\n東京 B-LOC\n\nKatze O\nund O\nÉté O\n",
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, tiny_config):
+    """A small BERT of that vocabulary, with random values."""
+    folder = tmp_path_factory.mktemp("multilingual")
+    config = dataclasses.replace(tiny_config, vocab_size=len(WORDS))
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "config.json").write_text(json.dumps(vars(config)))
+    values = {}
+    rng = np.random.default_rng(1)
+
+    def create(name, shape, initializer):
+        middle = 1.0 if name.endswith("gamma") else 0.0
+        values[name] = rng.normal(middle, 0.3, shape).astype(np.float32)
+
+    modeling.Bert(config, create, hooks=None)
+    safetensors.numpy.save_file(
+        {
+            hugging_face_name(name): np.ascontiguousarray(
+                value.T if name.endswith("/kernel") else value
+            )
+            for name, value in values.items()
+        },
+        folder / "model.safetensors",
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Raw text of both languages, and folders of tagged words."""
+    folder = tmp_path_factory.mktemp("languages")
+    for name, lines in TEXTS.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines * 8) + "\n")
+        (folder / name).mkdir()
+        for split, times in (("train", 8), ("dev", 1)):
+            text = "\n".join([TAGGED[name].replace(" ", "\t")] * times)
+            (folder / name / f"{split}.conll").write_text(text)
+    return folder
+
+
+def test_words_keep_their_case_and_their_accents(bert):
+    tokenizer = FullTokenizer(str(bert / "vocab.txt"), do_lower_case=False)
+    tokens = tokenizer.tokenize("Ärger in 東京")
+    assert tokens == ["Ärger", "in", "東", "京"]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "language,task,rate",
+    [
+        ("mad_x(size=4,inverse_size=4)", "pfeiffer(size=4)", 3e-2),
+        ("lt_sft(sparsity=0.05)", "lt_sft(sparsity=0.05)", 3e-3),
+    ],
+)
+def test_one_language_is_exchanged_for_the_other(
+    bert, data, tmp_path, language, task, rate
+):
+    shelf = tmp_path / "shelf"
+    common = {
+        "init_checkpoint": bert,
+        "do_train": True,
+        "max_seq_length": 16,
+        "do_lower_case": False,
+    }
+    with entry_point(run_mlm) as run:
+        for name in TEXTS:
+            run(
+                **common,
+                train_file=data / f"{name}.txt",
+                tuning_method=language,
+                learning_rate=1e-2,
+                train_batch_size=8,
+                output_dir=tmp_path / name,
+            )
+            shelf.mkdir(exist_ok=True)
+            (tmp_path / name / "adapter").rename(shelf / name)
+    described = json.loads(
+        (shelf / "second" / "adapter_config.json").read_text()
+    )
+    assert described["tokenizer"]["do_lower_case"] is False
+    scores, kept = {}, None
+    with entry_point(run_tagger) as run:
+        run(
+            **common,
+            data_dir=data / "first",
+            library=shelf,
+            tuning_method=f"stack(first,{task})",
+            learning_rate=rate,
+            num_train_epochs=10,
+            train_batch_size=8,
+            output_dir=tmp_path / "task",
+            do_eval=True,
+        )
+        kept = tmp_path / "task" / "adapter"
+        for name, exchange in (("kept", ""), ("exchanged", "first=second")):
+            run(
+                **{**common, "do_train": False},
+                data_dir=data / "second",
+                adapter=kept,
+                library=shelf,
+                exchange_part=exchange,
+                do_eval=True,
+                output_dir=tmp_path / name,
+            )
+            path = tmp_path / name / "eval_results.json"
+            scores[name] = json.loads(path.read_text())["eval_loss"]
+    assert scores["kept"] != scores["exchanged"]
+    trained = json.loads((tmp_path / "task" / "eval_results.json").read_text())
+    assert trained["eval_f1"] > 0.9
+
+
+def test_an_adapter_of_another_vocabulary_is_no_language(
+    bert, data, tiny_bert, tmp_path
+):
+    common = {"train_file": data / "first.txt", "tuning_method": "mad_x(4, 4)"}
+    with entry_point(run_mlm) as run:
+        run(
+            **common,
+            init_checkpoint=bert,
+            do_lower_case=False,
+            do_train=True,
+            max_seq_length=16,
+            train_batch_size=8,
+            output_dir=tmp_path / "language",
+        )
+        with pytest.raises(UserError, match="vocabulary|another BERT"):
+            run(
+                init_checkpoint=tiny_bert,
+                train_file=data / "first.txt",
+                tuning_method="stack(language, pfeiffer(size=4))",
+                library=tmp_path,
+                do_train=True,
+                max_seq_length=16,
+                output_dir=tmp_path / "other",
+            )
