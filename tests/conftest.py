@@ -28,6 +28,7 @@ from engines import ENGINES
 from errors import UserError
 from scripts import minilm
 from tasks import tagging, text_classification
+from tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -140,6 +141,12 @@ def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
         folder / "model.safetensors",
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_bert):
+    """The tiny BERT's."""
+    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 @pytest.fixture(scope="session")

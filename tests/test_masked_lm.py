@@ -40,17 +40,11 @@ from tasks.masked_lm import (
     masked_lm_task,
 )
 from tasks.masking import NO_TOKEN
-from tokenization import FullTokenizer
 from weights import sources
 from weights.base import choose_initial_values
 
 TASK = masked_lm_task()
 HEAD = "cls/predictions/"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 @pytest.fixture(scope="module")

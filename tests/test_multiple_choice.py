@@ -26,15 +26,9 @@ from tasks import TASKS
 from tasks.custom import custom_task
 from tasks.multiple_choice import ChoiceHead
 from tasks.restored import kind_of, restore_task
-from tokenization import FullTokenizer
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 def write_json(path, rows):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging as absl_logging
-from conftest import TINY_WORDS
 
 import task_model
 from errors import UserError
@@ -20,7 +19,6 @@ from tasks import squad_scores
 from tasks.squad import NEVER, SpanHead, Squad, best_logits
 from tasks.squad_answers import Candidates, Prediction
 from tasks.squad_data import Answer, Question
-from tokenization import FullTokenizer
 
 TASK = Squad(
     "squad",
@@ -34,13 +32,6 @@ TASK = Squad(
     null_score_diff_threshold=0.0,
 )
 TASK_2 = dataclasses.replace(TASK, version_2_with_negative=True)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
-    return FullTokenizer(str(path))
 
 
 @pytest.fixture
