@@ -9,7 +9,8 @@ import time
 
 import pytest
 from absl import flags
-from conftest import ROOT, own_lines, run_process, spoil, squad_file
+from conftest import ROOT, own_lines, run_process, spoil
+from task_files import squad_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 import modeling

@@ -7,14 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import (
-    ROOT,
-    TAGGED,
-    conll,
-    own_lines,
-    run_process,
-    spoil,
-)
+from conftest import ROOT, own_lines, run_process, spoil
+from task_files import TAGGED, conll
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from errors import UserError

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TAGGED, conll, spoil
+from conftest import spoil
 from engine_jobs import TAGGING, make_rows
-from task_files import refusal
+from task_files import TAGGED, conll, refusal
 from tiny_artifacts import make_artifact
 
 import input_pipeline
