@@ -67,6 +67,20 @@ def golden_dir():
 
 
 @pytest.fixture(scope="session")
+def recording(golden_dir):
+    """Reads arrays that were recorded, by the name of their file."""
+
+    def read(name):
+        path = golden_dir / f"{name}.npz"
+        if "GOLDEN_DIR" in os.environ and not path.exists():
+            pytest.skip(f"{golden_dir} has no recording of {name}")
+        with np.load(path) as recorded:
+            return dict(recorded)
+
+    return read
+
+
+@pytest.fixture(scope="session")
 def shared_dir():
     """The folder of published data sets; its tests are skipped without."""
     if not SHARED.is_dir():
@@ -364,6 +378,16 @@ def ner_flags(tiny_bert, tiny_ner, tmp_path):
         "adapter_size": 8,
         "cpu_lanes": 1,
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_texts(tmp_path_factory):
+    """A folder with train.txt (40 lines) and eval.txt (8)."""
+    folder = tmp_path_factory.mktemp("tiny_texts")
+    lines = [text for text, _ in SENTENCES]
+    (folder / "train.txt").write_text("\n".join(lines * 5) + "\n")
+    (folder / "eval.txt").write_text("\n\n".join(lines) + "\n")
+    return folder
 
 
 def spoil(folder, name, content):

@@ -17,11 +17,10 @@ from conftest import (
     own_lines,
     run_process,
 )
-from test_masked_lm import (  # noqa: F401 (two are fixtures)
+from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
     random_head,
-    texts,
 )
 from test_methods_runs import TEXTS, without_size
 
@@ -42,11 +41,11 @@ def model_text():
 
 
 @pytest.fixture
-def text_flags(tiny_bert, texts, tmp_path):  # noqa: F811
+def text_flags(tiny_bert, tiny_texts, tmp_path):
     """Flags of a small training."""
     return {
-        "train_file": texts / "train.txt",
-        "eval_file": texts / "eval.txt",
+        "train_file": tiny_texts / "train.txt",
+        "eval_file": tiny_texts / "eval.txt",
         "init_checkpoint": tiny_bert,
         "output_dir": tmp_path / "out",
         "do_train": True,
@@ -391,13 +390,13 @@ def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_bert, texts, tmp_path_factory):  # noqa: F811
+def trained(tiny_bert, tiny_texts, tmp_path_factory):
     """The folder of a run."""
     out = tmp_path_factory.mktemp("trained") / "out"
     with entry_point(run_mlm) as run:
         run(
-            train_file=texts / "train.txt",
-            eval_file=texts / "eval.txt",
+            train_file=tiny_texts / "train.txt",
+            eval_file=tiny_texts / "eval.txt",
             init_checkpoint=tiny_bert,
             output_dir=out,
             do_train=True,
