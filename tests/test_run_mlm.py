@@ -3,12 +3,9 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import time
 
-import numpy as np
 import pytest
 from conftest import (
     ROOT,
@@ -17,6 +14,7 @@ from conftest import (
     own_lines,
     run_process,
 )
+from run_folders import artifact_bytes, check_nearly_equal, kill, saved_step
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
@@ -30,7 +28,7 @@ from methods.invertible import SCOPE
 from serving.library import AdapterLibrary
 from serving.named import named_folders
 from tasks.masked_lm import WORD_EMBEDDINGS
-from weights import adapter_artifact, training_state
+from weights import adapter_artifact
 
 
 @pytest.fixture
@@ -70,10 +68,6 @@ def repeated_words(folder):
     path = folder / "repeated.txt"
     path.write_text("".join(" ".join([word] * 20) + "\n" for word in words * 5))
     return path
-
-
-def artifact_bytes(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
 
 
 # Runs
@@ -236,14 +230,7 @@ def test_an_adapter_is_trained_further_with_other_masks(
     )
     del flags["adapter_size"]
     model_text(**flags)
-    before, after = (
-        adapter_artifact.read(str(folder / "adapter")).weights
-        for folder in (text_flags["output_dir"], tmp_path / "further")
-    )
-    for name in before.shapes:
-        np.testing.assert_allclose(
-            after.read(name), before.read(name), atol=1e-6
-        )
+    check_nearly_equal(text_flags["output_dir"], tmp_path / "further")
 
 
 def test_a_language_adapter_learns_and_is_kept(
@@ -312,18 +299,9 @@ def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
         return [f"--{k}={v}" for k, v in text_flags.items()] + ["--do_eval"]
 
     run_process(*command("whole"), program="run_mlm.py")
-    process = subprocess.Popen(
-        [sys.executable, "run_mlm.py", *command("killed")],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-    )
     killed = tmp_path / "killed"
-    while not training_state.latest_step(str(killed))[1]:
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 0 < training_state.latest_step(str(killed))[1] < 150
+    kill(command("killed"), lambda: saved_step(killed), program="run_mlm.py")
+    assert 0 < saved_step(killed) < 150
     run_process(*command("killed"), program="run_mlm.py")
     assert artifact_bytes(killed) == artifact_bytes(tmp_path / "whole")
     results = [
