@@ -390,6 +390,15 @@ def tiny_texts(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep whose runs are a stand-in's."""
+    # It imports this module.
+    from sweep_stand_in import Sweep
+
+    return Sweep(tmp_path)
+
+
 def spoil(folder, name, content):
     """Writes bytes to a file and returns its path."""
     path = folder / name
