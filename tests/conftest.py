@@ -215,6 +215,48 @@ def tiny_data(tmp_path_factory):
     return folder
 
 
+NLI = {"good": "entailment", "bad": "contradiction"}
+
+
+def write_mnli(folder):
+    """MNLI and its diagnostic set, with columns by name."""
+    header = ("sentence2", "gold_label", "sentence1")
+    rows = [(text, NLI[label], "the cat") for text, label in SENTENCES]
+    write_table(folder / "train.tsv", rows * 5, header)
+    write_table(folder / "dev_matched.tsv", rows, header)
+    write_table(folder / "dev_mismatched.tsv", rows[:5], header)
+    for name, count in (("matched", 3), ("mismatched", 4)):
+        write_table(folder / f"test_{name}.tsv", rows[:count], header)
+    pairs = [(str(i), text, "a dog") for i, (text, _) in enumerate(SENTENCES)]
+    write_table(folder / "diagnostic.tsv", pairs, ("index", "s1", "s2"))
+    write_table(
+        folder / "diagnostic-full.tsv",
+        [(text, "a dog", NLI[label]) for text, label in SENTENCES],
+        ("Premise", "Hypothesis", "Label"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_glue(tmp_path_factory):
+    """Folders of MNLI (40 rows), STS-B (24), a table of one's own (16)."""
+    folder = tmp_path_factory.mktemp("tiny_glue")
+    for name in ("MNLI", "STS-B", "Reviews"):
+        (folder / name).mkdir()
+    write_mnli(folder / "MNLI")
+    scores = {"good": "2", "bad": "0.5"}
+    rows = [("x",) * 7 + ("a", text, scores[y]) for text, y in SENTENCES]
+    write_table(folder / "STS-B" / "train.tsv", rows * 3, ("h",) * 10)
+    write_table(folder / "STS-B" / "dev.tsv", rows, ("h",) * 10)
+    write_table(
+        folder / "STS-B" / "test.tsv", [r[:9] for r in rows[:5]], ("h",) * 9
+    )
+    own = folder / "Reviews"
+    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
+    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
+    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
+    return folder
+
+
 @contextlib.contextmanager
 def entry_point(module):
     """A function that runs an entry point with flags, within this process."""
@@ -308,6 +350,19 @@ def tiny_flags(tiny_bert, tiny_data, tmp_path):
         "adapter_size": 4,
         # The graph is built in half of the time.
         "cpu_lanes": 1,
+    }
+
+
+@pytest.fixture
+def glue_flags(tiny_flags, tiny_glue):
+    """Flags of a small training of several tasks: 10 steps an epoch."""
+    return {
+        **tiny_flags,
+        "task_name": "sts-b,MNLI,custom:reviews",
+        "text_a_column": "review",
+        "data_dir": tiny_glue,
+        "do_eval": True,
+        "num_train_epochs": 2,
     }
 
 
