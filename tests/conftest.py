@@ -18,6 +18,7 @@ import safetensors.numpy
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
+from task_files import TAGGED, TINY_CONTEXTS, conll, squad_file
 from tensorflow.python.framework import ops
 
 import modeling
@@ -28,6 +29,7 @@ from engines import ENGINES
 from errors import UserError
 from scripts import minilm
 from tasks import tagging, text_classification
+from tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -62,6 +64,20 @@ TINY_WORDS = (
 def golden_dir():
     """The recordings: `tests/golden`, or the folder in GOLDEN_DIR."""
     return pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+
+
+@pytest.fixture(scope="session")
+def recording(golden_dir):
+    """Reads arrays that were recorded, by the name of their file."""
+
+    def read(name):
+        path = golden_dir / f"{name}.npz"
+        if "GOLDEN_DIR" in os.environ and not path.exists():
+            pytest.skip(f"{golden_dir} has no recording of {name}")
+        with np.load(path) as recorded:
+            return dict(recorded)
+
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -143,6 +159,12 @@ def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
 
 
 @pytest.fixture(scope="session")
+def tokenizer(tiny_bert):
+    """The tiny BERT's."""
+    return FullTokenizer(str(tiny_bert / "vocab.txt"))
+
+
+@pytest.fixture(scope="session")
 def tiny_adapters(tiny_bert, tmp_path_factory):
     """Folders of adapters of several methods and heads, by name."""
     # It imports this module.
@@ -190,6 +212,48 @@ def tiny_data(tmp_path_factory):
     write_table(
         folder / "test.tsv", [row[:1] for row in SENTENCES[:7]], ("text",)
     )
+    return folder
+
+
+NLI = {"good": "entailment", "bad": "contradiction"}
+
+
+def write_mnli(folder):
+    """MNLI and its diagnostic set, with columns by name."""
+    header = ("sentence2", "gold_label", "sentence1")
+    rows = [(text, NLI[label], "the cat") for text, label in SENTENCES]
+    write_table(folder / "train.tsv", rows * 5, header)
+    write_table(folder / "dev_matched.tsv", rows, header)
+    write_table(folder / "dev_mismatched.tsv", rows[:5], header)
+    for name, count in (("matched", 3), ("mismatched", 4)):
+        write_table(folder / f"test_{name}.tsv", rows[:count], header)
+    pairs = [(str(i), text, "a dog") for i, (text, _) in enumerate(SENTENCES)]
+    write_table(folder / "diagnostic.tsv", pairs, ("index", "s1", "s2"))
+    write_table(
+        folder / "diagnostic-full.tsv",
+        [(text, "a dog", NLI[label]) for text, label in SENTENCES],
+        ("Premise", "Hypothesis", "Label"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_glue(tmp_path_factory):
+    """Folders of MNLI (40 rows), STS-B (24), a table of one's own (16)."""
+    folder = tmp_path_factory.mktemp("tiny_glue")
+    for name in ("MNLI", "STS-B", "Reviews"):
+        (folder / name).mkdir()
+    write_mnli(folder / "MNLI")
+    scores = {"good": "2", "bad": "0.5"}
+    rows = [("x",) * 7 + ("a", text, scores[y]) for text, y in SENTENCES]
+    write_table(folder / "STS-B" / "train.tsv", rows * 3, ("h",) * 10)
+    write_table(folder / "STS-B" / "dev.tsv", rows, ("h",) * 10)
+    write_table(
+        folder / "STS-B" / "test.tsv", [r[:9] for r in rows[:5]], ("h",) * 9
+    )
+    own = folder / "Reviews"
+    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
+    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
+    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
     return folder
 
 
@@ -289,41 +353,17 @@ def tiny_flags(tiny_bert, tiny_data, tmp_path):
     }
 
 
-TINY_CONTEXTS = (
-    ("the cat sat on the mat .", "mat", "is the cat on ?"),
-    ("a slow dog ran out !", "dog", "not a cat ?"),
-    (
-        "the film was bad , the cat sat in the film",
-        "bad",
-        "was the film good ?",
-    ),
-    ("a fast cat sat on a slow dog .", "slow dog", "the cat sat on ?"),
-)
-
-
-def squad_file(path, questions):
-    """Writes (id, context, question, answer or None) in SQuAD's layout."""
-    paragraphs = [
-        {
-            "context": context,
-            "qas": [
-                {
-                    "id": name,
-                    "question": question,
-                    "answers": [
-                        {"text": text, "answer_start": context.index(text)}
-                    ]
-                    if text
-                    else [],
-                    "is_impossible": not text,
-                }
-            ],
-        }
-        for name, context, question, text in questions
-    ]
-    article = {"title": "tiny", "paragraphs": paragraphs}
-    path.write_text(json.dumps({"version": "v2.0", "data": [article]}))
-    return path
+@pytest.fixture
+def glue_flags(tiny_flags, tiny_glue):
+    """Flags of a small training of several tasks: 10 steps an epoch."""
+    return {
+        **tiny_flags,
+        "task_name": "sts-b,MNLI,custom:reviews",
+        "text_a_column": "review",
+        "data_dir": tiny_glue,
+        "do_eval": True,
+        "num_train_epochs": 2,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -368,25 +408,6 @@ def squad_flags(tiny_bert, tiny_squad, tmp_path):
     }
 
 
-# Words with tags; each is of a sentence.
-TAGGED = (
-    "the O|cat B-ANIMAL|sat O|on O|the O|mat B-THING|. O",
-    "a O|slow B-ANIMAL|dog I-ANIMAL|ran O|out O|! O",
-    "the O|film B-art-work|was O|not O|bad O|, O|fast O",
-    "is O|dogs B-ANIMAL|cat B-ANIMAL|in O|the O|film B-art-work|? O",
-)
-
-
-def conll(sentences, separator=" "):
-    """Sentences as the text of a file, with the columns word and tag."""
-    return "\n".join(
-        "".join(
-            word.replace(" ", separator) + "\n" for word in sentence.split("|")
-        )
-        for sentence in sentences
-    )
-
-
 @pytest.fixture(scope="session")
 def tiny_ner(tmp_path_factory):
     """A folder with train.conll (32 sentences), dev.conll and test.conll."""
@@ -412,6 +433,25 @@ def ner_flags(tiny_bert, tiny_ner, tmp_path):
         "adapter_size": 8,
         "cpu_lanes": 1,
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_texts(tmp_path_factory):
+    """A folder with train.txt (40 lines) and eval.txt (8)."""
+    folder = tmp_path_factory.mktemp("tiny_texts")
+    lines = [text for text, _ in SENTENCES]
+    (folder / "train.txt").write_text("\n".join(lines * 5) + "\n")
+    (folder / "eval.txt").write_text("\n\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep whose runs are a stand-in's."""
+    # It imports this module.
+    from sweep_stand_in import Sweep
+
+    return Sweep(tmp_path)
 
 
 def spoil(folder, name, content):

@@ -78,6 +78,29 @@ class Sweep:
             arguments, process.returncode, output, errors
         )
 
+    def run_script(self, name, *arguments, **environment):
+        """Runs another script of grids, whose axes are its own."""
+        others = {k: v for k, v in os.environ.items() if k not in SMALL}
+        return subprocess.run(
+            [SCRIPTS / name, self.out, *arguments],
+            env={
+                **others,
+                "PYTHON": self.environment["PYTHON"],
+                "BERT": str(self.folder),
+                **{k: str(v) for k, v in environment.items()},
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    def add_tasks(self, *tasks):
+        """Gives tasks of GLUE files without rows."""
+        for task in tasks:
+            folder = self.folder / "glue" / task
+            folder.mkdir(exist_ok=True)
+            for name in ("train", "dev"):
+                (folder / f"{name}.tsv").write_text("sentence\tlabel\n")
+
     def name(self, name):
         """The folder of a run."""
         return self.out / "runs" / name

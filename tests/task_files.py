@@ -1,4 +1,6 @@
-"""Files of the tasks over tables, as their tests need them."""
+"""Files of the tasks, as their tests need them."""
+
+import json
 
 import hypothesis
 import numpy as np
@@ -120,3 +122,59 @@ def refusal(function, *arguments):
     with pytest.raises(UserError) as raised:
         function(*arguments)
     return str(raised.value)
+
+
+TINY_CONTEXTS = (
+    ("the cat sat on the mat .", "mat", "is the cat on ?"),
+    ("a slow dog ran out !", "dog", "not a cat ?"),
+    (
+        "the film was bad , the cat sat in the film",
+        "bad",
+        "was the film good ?",
+    ),
+    ("a fast cat sat on a slow dog .", "slow dog", "the cat sat on ?"),
+)
+
+
+def squad_file(path, questions):
+    """Writes (id, context, question, answer or None) in SQuAD's layout."""
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [
+                {
+                    "id": name,
+                    "question": question,
+                    "answers": [
+                        {"text": text, "answer_start": context.index(text)}
+                    ]
+                    if text
+                    else [],
+                    "is_impossible": not text,
+                }
+            ],
+        }
+        for name, context, question, text in questions
+    ]
+    article = {"title": "tiny", "paragraphs": paragraphs}
+    path.write_text(json.dumps({"version": "v2.0", "data": [article]}))
+    return path
+
+
+# Words with tags; each is of a sentence.
+TAGGED = (
+    "the O|cat B-ANIMAL|sat O|on O|the O|mat B-THING|. O",
+    "a O|slow B-ANIMAL|dog I-ANIMAL|ran O|out O|! O",
+    "the O|film B-art-work|was O|not O|bad O|, O|fast O",
+    "is O|dogs B-ANIMAL|cat B-ANIMAL|in O|the O|film B-art-work|? O",
+)
+
+
+def conll(sentences, separator=" "):
+    """Sentences as the text of a file, with the columns word and tag."""
+    return "\n".join(
+        "".join(
+            word.replace(" ", separator) + "\n" for word in sentence.split("|")
+        )
+        for sentence in sentences
+    )

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SENTENCES, TINY_CONTEXTS
+from conftest import SENTENCES
+from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
 from errors import UserError

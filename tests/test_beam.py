@@ -1,80 +1,32 @@
-"""`scripts/predict_beam.py` as its user runs it, in Beam's environment."""
+"""What `scripts/predict_beam.py` answers, also when it is killed or fails."""
 
-import bz2
-import dataclasses
 import gzip
 import json
-import lzma
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import time
 
-import numpy as np
 import pytest
-from conftest import ROOT, TINY_WORDS, own_lines
-from exported_models import make_parts, mixed_questions
+from beam_program import (
+    LONG,
+    MARKS,
+    TWO_PROCESSES,
+    command,
+    read,
+    run,
+    shards,
+    write_rows,
+)
+from conftest import ROOT, own_lines
+from exported_models import mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer
 
-from serving import saved_model
 from serving.exported import ExportedModel, Row
-from serving.loaded_task import TaskValues
-from serving.text_model import TextModel
 
-PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
-pytestmark = [
-    pytest.mark.newer_stack,
-    pytest.mark.skipif(
-        not os.path.exists(PYTHON),
-        reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
-    ),
-]
-PROGRAM = ["-m", "scripts.predict_beam"]
-TWO_PROCESSES = (
-    "--direct_num_workers=2",
-    "--direct_running_mode=multi_processing",
-)
-# Longer than any run takes.
-LONG = 120
-
-
-def command(*flags, program=PROGRAM, **named):
-    named = [f"--{name}={value}" for name, value in named.items()]
-    return [PYTHON, *program, *named, *flags]
-
-
-def run(*flags, program=PROGRAM, **named):
-    return subprocess.run(
-        command(*flags, program=program, **named),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
-
-
-def shards(output):
-    """The files of answers and those of refusals."""
-    found = sorted(output.parent.glob(f"{output.name}-*.jsonl"))
-    refused = [path for path in found if "-refused-" in path.name]
-    return [path for path in found if path not in refused], refused
-
-
-def read(paths):
-    """The lines of whole files."""
-    counts = [len(paths)] * len(paths)
-    numbers = [path.stem.split("-")[-3::2] for path in paths]
-    assert [tuple(map(int, x)) for x in numbers] == list(enumerate(counts)), (
-        paths
-    )
-    return [
-        json.loads(line)
-        for path in paths
-        for line in path.read_text().splitlines()
-    ]
+pytestmark = MARKS
 
 
 def by_row(answers):
@@ -95,25 +47,6 @@ def assert_same(answers, others):
                 for x in (answer, others[key])
             )
         )
-
-
-def write_rows(path, count):
-    """Writes rows of several tasks; returns (task, texts) of each."""
-    chance = random.Random(0)
-
-    def text():
-        return " ".join(chance.choices(TINY_WORDS[5:], k=chance.randint(1, 20)))
-
-    rows = []
-    with path.open("w") as file:
-        for number in range(count):
-            name = chance.choice(["small", "pair", "score"])
-            texts = [text() for _ in range(1 + (name == "pair"))]
-            row = {"id": number, "task": name}
-            row.update(zip(("text", "text_b"), texts))
-            file.write(json.dumps(row) + "\n")
-            rows.append((name, tuple(texts)))
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -327,214 +260,6 @@ def test_a_failing_model_ends_the_job_without_answers(tiny_exported, tmp_path):
     assert "MemoryError: no room for a batch" in done.stderr
     assert shards(tmp_path / "answers") == ([], [])
     assert run(**flags).stdout == "100 answers, 0 refusals\n"
-
-
-@pytest.mark.gate
-def test_a_row_that_the_model_refuses_is_refused_alone(
-    tiny_bert, tiny_adapters, tmp_path
-):
-    _, bert, tasks = make_parts(tiny_bert, tiny_adapters)
-    values = dict(tasks["score"].values.get())
-    values["output_bias"] += np.inf
-    tasks["score"] = dataclasses.replace(
-        tasks["score"], values=TaskValues(values)
-    )
-    broken = TextModel(bert, tasks, batch_size=8)
-    saved_model.export(broken, bert, tasks, str(tmp_path / "model"))
-    asked = write_rows(tmp_path / "rows.jsonl", 20)
-    done = run(
-        model=tmp_path / "model",
-        input=tmp_path / "rows.jsonl",
-        output=tmp_path / "answers",
-    )
-    assert done.returncode == 1
-    answers, refused = map(read, shards(tmp_path / "answers"))
-    expected = {n for n, (name, _) in enumerate(asked) if name == "score"}
-    assert 0 < len(expected) < 20
-    assert {x["row"]["id"] for x in refused} == expected
-    assert len(answers) + len(refused) == 20
-    for x in refused:
-        assert "an output of the task score is no number" in x["reason"]
-
-
-# Given flags of several runs, prints how each ends.
-SEVERAL = """
-import json, sys
-from errors import UserError
-from scripts import predict_beam
-for sys.argv[1:] in json.load(sys.stdin):
-    try:
-        predict_beam.main()
-    except UserError as error:
-        print(error)
-"""
-
-
-def run_several(right, wrong, *others):
-    """Runs several times in one process.
-
-    Args:
-        right: flags of each run.
-        wrong: those of a run that differ.
-        others: whole command lines.
-
-    Returns:
-        What is printed, by lines, and what is on stderr.
-    """
-    runs = [
-        [f"--{name}={value}" for name, value in {**right, **flags}.items()]
-        for flags in wrong
-    ]
-    done = subprocess.run(
-        [PYTHON, "-c", SEVERAL],
-        cwd=ROOT,
-        input=json.dumps([*runs, *others]),
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout.splitlines(), done.stderr
-
-
-def test_what_is_refused_before_the_job(tiny_exported, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"task": "small", "text": "a"}\n')
-    (tmp_path / "rows.txt").write_text("a\n")
-    (tmp_path / "rows.tsv.gz").write_bytes(b"")
-    (tmp_path / "rows.jsonl.zst").write_bytes(b"a")
-    (tmp_path / "empty.jsonl.gz").write_bytes(b"")
-    taken, refused = str(tmp_path / "done"), str(tmp_path / "refuses")
-    number = "[0-9]" * 5
-    (tmp_path / "done-00000-of-00002.jsonl").write_text("")
-    (tmp_path / "refuses-refused-00000-of-00001.jsonl").write_text("")
-    wrong = [
-        ({"model": tmp_path}, "holds no version of an exported model"),
-        ({"input": "none*"}, "no file matches --input"),
-        ({"input": "nobody://a"}, "cannot look for nobody://a"),
-        ({"input": tmp_path / "*.txt"}, "name no task"),
-        ({"input": tmp_path / "*.tsv.gz"}, "is a table, whose first line"),
-        ({"output": "a*"}, "expected what the names of files begin"),
-        ({"output": "a/"}, "expected what the names of files begin"),
-        ({"input": tmp_path / "*.zst"}, "rows.jsonl.zst ends with .zst, of"),
-        ({"input": tmp_path / "empty*"}, "empty.jsonl.gz is empty, which no"),
-        (
-            {"output": taken},
-            f"{taken}-00000-of-00002.jsonl is there already; delete "
-            f"{taken}-{number}-of-{number}.jsonl, or",
-        ),
-        (
-            {"output": refused},
-            f"is there already; delete {refused}-refused-{number}-of-{number}"
-            ".jsonl, or",
-        ),
-        ({"task": "small,nobody"}, "unknown task 'nobody'; there are: small"),
-        ({"batch_size": 0}, "--batch_size is 0, expected more"),
-        ({"batch_size": "x"}, "--batch_size: invalid int value"),
-        ({"taks": "small"}, "unexpected: --taks; it is no option of Beam's"),
-        ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),
-        ({"runner": "Nobody"}, "--runner=Nobody cannot be used"),
-    ]
-    right = {
-        "model": str(tiny_exported),
-        "input": tmp_path / "rows.jsonl",
-        "output": tmp_path / "answers",
-    }
-    first = [f"--{name}={value}" for name, value in right.items()]
-    messages = [message for _, message in wrong]
-    messages += ["unexpected: small", "are required: --input, --output"]
-    found, _ = run_several(
-        right, [flags for flags, _ in wrong], [*first, "small"], ["--model=a"]
-    )
-    for line, message in zip(found, messages):
-        assert message in line
-    assert len(found) == len(messages)
-    assert not list(tmp_path.glob("answers*"))
-
-
-def test_no_row_of_a_shortened_file_is_lost(tiny_exported, tmp_path):
-    chance = random.Random(0)
-    rows = "".join(f"a cat {chance.random()}\n" for _ in range(1000)).encode()
-    contents = {
-        "rows.txt.gz": gzip.compress(rows)[:-3000],
-        "rows.txt.bz2": bz2.compress(rows)[:-3000],
-        "rows.txt.xz": lzma.compress(rows)[:-3000],
-        "plain.txt.gz": rows,
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    right = {
-        "model": tiny_exported,
-        "output": tmp_path / "answers",
-        "task": "small",
-    }
-    paths = [tmp_path / name for name in contents]
-    found, said = run_several(right, [{"input": path} for path in paths])
-    missing = "Compressed file ended before the end-of-stream marker"
-    for line, path in zip(found, paths):
-        reason = "Not a gzipped file" if "plain" in path.name else missing
-        assert line.startswith(f"cannot read --input {path}: {reason}")
-    assert len(found) == len(paths)
-    assert "Traceback" not in said
-    assert shards(tmp_path / "answers") == ([], [])
-
-
-def test_one_row_ends_no_job_and_one_job_no_other(tiny_exported, tmp_path):
-    rows = [
-        {"\ud800": 1},
-        {"task": "small", "text": "a"},
-        {"task": "small", "text": "\ud800"},
-    ]
-    text = "\r\n".join(map(json.dumps, rows))
-    (tmp_path / "rows-1.jsonl").write_text(text)
-    with gzip.open(tmp_path / "rows-2.jsonl.gz", "wt") as file:
-        file.write(text)
-    right = {
-        "model": tiny_exported,
-        "input": tmp_path / "rows-1.jsonl",
-        "output": tmp_path / "rows",
-    }
-    others = [
-        {"input": tmp_path / "rows-[12].*", "output": tmp_path / "rows-2"}
-    ]
-    found, _ = run_several(right, [*others, {}, {}])
-    counts = found[0], found[2]
-    assert counts == ("2 answers, 4 refusals", "1 answers, 2 refusals")
-    assert "4 refusals" in found[1] and "2 refusals" in found[3]
-    assert "rows-00000-of-00001.jsonl is there already; delete" in found[4]
-    assert (tmp_path / "rows-1.jsonl").read_text() == text.replace("\r", "")
-    for name, count in (("rows-2", 2), ("rows", 1)):
-        paths = [
-            tmp_path / f"{name}{kind}-00000-of-00001.jsonl"
-            for kind in ("", "-refused")
-        ]
-        answers, refused = ([*map(json.loads, x.open())] for x in paths)
-        assert [x["row"] for x in answers] == [rows[1]] * count
-        reasons = sorted(x["reason"] for x in refused)
-        assert reasons == sorted(
-            [
-                "'text' holds half a character (surrogates not allowed)",
-                "no key 'task', found \\ud800",
-            ]
-            * count
-        )
-
-
-@pytest.mark.gate
-def test_what_a_worker_cannot_read_is_one_line(tiny_exported, tmp_path):
-    """Of its exception the program has the text alone."""
-    path = tmp_path / "rows.txt.gz"
-    path.write_bytes(gzip.compress(b"a cat\n" * 1000)[:-10])
-    done = run(
-        *TWO_PROCESSES,
-        model=tiny_exported,
-        input=path,
-        output=tmp_path / "answers",
-        task="small",
-    )
-    assert done.returncode == 1
-    last = own_lines(done.stderr)[-1]
-    assert last.startswith(f"error: cannot read --input {path}: Compressed")
-    assert shards(tmp_path / "answers") == ([], [])
 
 
 # No file may grow past some bytes.

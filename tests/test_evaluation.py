@@ -2,15 +2,12 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
-import time
 import types
 
 import numpy as np
 import pytest
-from conftest import ROOT, run_process
+from conftest import run_process
+from run_folders import artifact_bytes, kill
 
 import task_model
 from engines import strategy, training_step
@@ -42,10 +39,6 @@ def assert_same(found, expected):
         assert np.array_equal(found[name], value), name
 
 
-def artifact(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
-
-
 @pytest.fixture
 def flags(tiny_flags, engine):
     return {**tiny_flags, "do_eval": True, "engine": engine}
@@ -73,7 +66,7 @@ def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
     classify(**{**flags, "output_dir": tmp_path / "plain"})
     classify(**flags, eval_steps=3)
     plain, watched = tmp_path / "plain", tmp_path / "out"
-    assert artifact(watched) == artifact(plain)
+    assert artifact_bytes(watched) == artifact_bytes(plain)
     assert read(watched / "eval_results.json") == read(
         plain / "eval_results.json"
     )
@@ -171,10 +164,13 @@ def test_a_training_that_gets_no_better_is_ended(
     assert list(map(int, scores["scores"])) == [5, 10, 15]
     assert (scores["keep_best"], scores["best_step"]) == ("accuracy", 5)
     assert training_state.latest_step(str(out))[1] == 15
-    before = artifact(out), (out / "dev_scores.json").read_bytes()
+    before = artifact_bytes(out), (out / "dev_scores.json").read_bytes()
     classify(**flags, early_stopping=2)
     assert training_state.latest_step(str(out))[1] == 15
-    assert (artifact(out), (out / "dev_scores.json").read_bytes()) == before
+    assert (
+        artifact_bytes(out),
+        (out / "dev_scores.json").read_bytes(),
+    ) == before
 
 
 @pytest.mark.older_stack
@@ -236,7 +232,7 @@ def test_a_run_that_was_ended_goes_on(
     monkeypatch.undo()
     scripted(*accuracies[known:])
     classify(**flags)
-    assert artifact(out) == artifact(whole)
+    assert artifact_bytes(out) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
         found, expected = read(out / name), read(whole / name)
         assert found == expected, name
@@ -255,22 +251,14 @@ def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
     run_process(*command("whole"))
     chance = random.Random(3)
     for count in (4, 12):
-        process = subprocess.Popen(
-            [sys.executable, "run_classifier.py", *command("killed")],
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
-        while True:
-            assert process.poll() is None, "ended before it could be killed"
+
+        def is_scored(count=count):
             scores = dev_scores.read(str(killed))
-            if scores and len(scores.by_step) >= count:
-                break
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+            return scores and len(scores.by_step) >= count
+
+        kill(command("killed"), is_scored, chance.uniform(0, 0.1))
     run_process(*command("killed"))
-    assert artifact(killed) == artifact(whole)
+    assert artifact_bytes(killed) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
         assert read(killed / name) == read(whole / name)
 
@@ -291,13 +279,13 @@ def test_what_is_lost_is_not_guessed(
     scripted(0.5, 0.25)
     classify(**flags)
     out = tmp_path / "out"
-    before = artifact(out)
+    before = artifact_bytes(out)
     for pattern in damage:
         for path in out.glob(pattern):
             path.unlink()
     with pytest.raises(UserError, match=message):
         classify(**flags)
-    assert artifact(out) == before
+    assert artifact_bytes(out) == before
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,10 @@ from methods.parsing import parse
 PARTS = "{'a': pfeiffer(size=4), 'b': pfeiffer(size=6)}"
 
 
-def shaken(config, text, scale=0.3):
+def shaken(config, text):
     """A fusion whose variables are all random."""
     tiny = TinyModel(config, parse(text))
-    rng = np.random.default_rng(7)
-    for p in tiny.table.parameters:
-        value = rng.normal(0, scale, p.shape).astype(np.float32)
-        tiny.variables[p.name].assign_add(value)
+    tiny.shake(frozen=True)
     return tiny
 
 

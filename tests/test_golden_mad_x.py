@@ -1,7 +1,5 @@
 """MAD-X against what AdapterHub's `adapters` 1.3 has computed."""
 
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,12 +15,8 @@ RESULTS = ("outputs/", "gradients/", "after/")
 
 
 @pytest.fixture(scope="module")
-def golden(golden_dir):
-    path = golden_dir / "compositions.npz"
-    if "GOLDEN_DIR" in os.environ and not path.exists():
-        pytest.skip(f"{golden_dir} has no recording of compositions")
-    with np.load(path) as recorded:
-        return dict(recorded)
+def golden(recording):
+    return recording("compositions")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Methods against what AdapterHub's `adapters` 1.3 has computed."""
 
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,12 +31,8 @@ METHODS = {
 
 
 @pytest.fixture(scope="module")
-def golden(golden_dir):
-    path = golden_dir / "methods.npz"
-    if "GOLDEN_DIR" in os.environ and not path.exists():
-        pytest.skip(f"{golden_dir} has no recording of tuning methods")
-    with np.load(path) as recorded:
-        return dict(recorded)
+def golden(recording):
+    return recording("methods")
 
 
 def compute(golden, name, values):

@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from conftest import squad_file
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from task_files import squad_file
 from test_sources import save_tensorflow
 
 import task_model

@@ -10,7 +10,6 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import (
-    SENTENCES,
     TINY_WORDS,
     hugging_face_name,
 )
@@ -40,7 +39,6 @@ from tasks.masked_lm import (
     masked_lm_task,
 )
 from tasks.masking import NO_TOKEN
-from tokenization import FullTokenizer
 from weights import sources
 from weights.base import choose_initial_values
 
@@ -49,24 +47,9 @@ HEAD = "cls/predictions/"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """A file to train on and one to evaluate on."""
-    folder = tmp_path_factory.mktemp("texts")
-    lines = [text for text, _ in SENTENCES]
-    (folder / "train.txt").write_text("\n".join(lines * 5) + "\n")
-    (folder / "eval.txt").write_text("\n\n".join(lines) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def text_rows(texts, tokenizer):
+def text_rows(tiny_texts, tokenizer):
     """The features of the training file, at most `LENGTH` tokens each."""
-    rows = Lines.of(str(texts / "train.txt"))
+    rows = Lines.of(str(tiny_texts / "train.txt"))
     return TASK.featurize(rows, tokenizer, LENGTH)
 
 

@@ -14,14 +14,6 @@ from hooks import Context, Hooks, join_sublayer
 from methods.parsing import parse
 
 
-def shake(tiny, scale=0.3):
-    """Random values for all that is trained."""
-    rng = np.random.default_rng(7)
-    for p in tiny.table.trained:
-        value = rng.normal(0, scale, p.shape).astype(np.float32)
-        tiny.variables[p.name].assign_add(value)
-
-
 def layer_norm(x):
     """A LayerNorm with gamma 1 and beta 0."""
     centered = x - x.mean(-1, keepdims=True)
@@ -69,7 +61,7 @@ FFN = "bert/encoder/layer_1/output"
 
 def test_pfeiffer_reads_the_normed_sum(tiny_config, x, f):
     tiny = TinyModel(tiny_config, parse("pfeiffer(size=4)"))
-    shake(tiny)
+    tiny.shake()
     adapted = f + bottleneck(tiny, FFN, layer_norm(x + f), relu)
     np.testing.assert_allclose(
         sublayer(tiny, 1, "ffn", x, f), layer_norm(x + adapted), atol=1e-5
@@ -81,7 +73,7 @@ def test_pfeiffer_reads_the_normed_sum(tiny_config, x, f):
 
 def test_bapna_adds_to_the_finished_layer(tiny_config, x, f):
     tiny = TinyModel(tiny_config, parse("bapna(size=4)"))
-    shake(tiny)
+    tiny.shake()
     hidden = layer_norm(x + f)
     gamma, beta = (
         tiny.variables[f"{FFN}/adapters/LayerNorm/{name}"].numpy()
@@ -95,7 +87,7 @@ def test_bapna_adds_to_the_finished_layer(tiny_config, x, f):
 
 def test_parallel_reads_the_sublayers_input(tiny_config, x, f):
     tiny = TinyModel(tiny_config, parse("parallel(size=4, scale=2.5)"))
-    shake(tiny)
+    tiny.shake()
     expected = layer_norm(x + f + 2.5 * bottleneck(tiny, FFN, x, relu))
     actual = sublayer(tiny, 1, "ffn", x, f)
     np.testing.assert_allclose(actual, expected, atol=1e-5)
@@ -112,7 +104,7 @@ def gelu(x):
 
 def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
     tiny = TinyModel(tiny_config, parse("pals(size=6, heads=2)"))
-    shake(tiny)
+    tiny.shake()
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
     context = Context(tf.constant(mask))
     h = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
@@ -143,7 +135,7 @@ def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
 
 def test_ia3_scales_keys_values_and_inner_activations(tiny_config, x):
     tiny = TinyModel(tiny_config, parse("ia3"))
-    shake(tiny)
+    tiny.shake()
     hooks, scope = tiny.model.bert.hooks, "bert/encoder/layer_0"
 
     def project(name, inputs):
@@ -171,7 +163,7 @@ def test_ia3_scales_keys_values_and_inner_activations(tiny_config, x):
 
 def test_lora_drops_out_what_a_reads(tiny_config):
     tiny = TinyModel(tiny_config, parse("lora(rank=2, dropout=0.5)"))
-    shake(tiny)
+    tiny.shake()
     hooks, name = (
         tiny.model.bert.hooks,
         ("bert/encoder/layer_0/attention/self/query"),
@@ -212,7 +204,7 @@ def test_the_prefix_is_never_masked(tiny_config):
 
 def test_compacters_matrices_are_sums_of_kronecker_products(tiny_config):
     tiny = TinyModel(tiny_config, parse("compacter(size=8, n=4)"))
-    shake(tiny)
+    tiny.shake()
     adapter = tiny.model.bert.hooks.adapters[0, "ffn"]
     scope = "bert/encoder/layer_0/output/compacter/down"
     shared = tiny.variables["compacter/shared"].numpy()
@@ -253,7 +245,7 @@ class TestAdapterDrop:
             )
         )
         for tiny in (robust, every, plain):
-            shake(tiny)
+            tiny.shake()
         assert np.array_equal(every.logits(), plain.logits())
         assert not np.array_equal(robust.logits(), plain.logits())
         outputs = [
@@ -278,7 +270,7 @@ class TestAdapterDrop:
         tiny = TinyModel(
             steady_config, parse("adapterdrop(first=0, size=4, robust=True)")
         )
-        shake(tiny)
+        tiny.shake()
         seen = set()
         for step in range(12):
             output = tiny.model.bert(

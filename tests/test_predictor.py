@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SENTENCES, TINY_CONTEXTS
+from conftest import SENTENCES
+from task_files import TINY_CONTEXTS
 from test_methods_runs import TEXTS
 from tiny_artifacts import (
     CLASSIFICATION,

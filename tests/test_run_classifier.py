@@ -2,32 +2,24 @@
 
 import json
 import pathlib
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
 from conftest import ROOT, TINY_WORDS, run_process, spoil, write_table
+from run_folders import artifact_bytes, check_nearly_equal, kill_twice
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 from errors import UserError
-from weights import adapter_artifact, training_state
+from weights import adapter_artifact
 
 FLAGS = flags.FLAGS
 
 
 def results(folder):
     return json.loads((pathlib.Path(folder) / "eval_results.json").read_text())
-
-
-def artifact_bytes(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
 
 
 def test_a_run_writes_all_its_files(classify, tiny_flags):
@@ -128,14 +120,7 @@ def test_an_adapter_can_be_trained_further(classify, tiny_flags, tmp_path):
         learning_rate=1e-9,
     )
     classify(**tiny_flags)
-    before, after = (
-        adapter_artifact.read(str(folder / "adapter")).weights
-        for folder in (first, tmp_path / "further")
-    )
-    for name in before.shapes:
-        np.testing.assert_allclose(
-            after.read(name), before.read(name), atol=1e-6
-        )
+    check_nearly_equal(first, tmp_path / "further")
 
 
 def test_an_adapter_bert_checkpoint_is_evaluated(
@@ -200,24 +185,8 @@ def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
         return [f"--{k}={v}" for k, v in tiny_flags.items()] + ["--do_eval"]
 
     run_process(*command("whole"))
-    rng = random.Random(11)
-    steps = [0]
-    while len(steps) < 3:
-        process = subprocess.Popen(
-            [sys.executable, "run_classifier.py", *command("killed")],
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
-        while (
-            training_state.latest_step(str(tmp_path / "killed"))[1] <= steps[-1]
-        ):
-            assert process.poll() is None, "ended before it could be killed"
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        steps.append(training_state.latest_step(str(tmp_path / "killed"))[1])
-    assert 0 < steps[1] < steps[2] < 300, steps
+    first, second = kill_twice(command("killed"), tmp_path / "killed", seed=11)
+    assert 0 < first < second < 300
     run_process(*command("killed"))
     assert artifact_bytes(tmp_path / "killed") == artifact_bytes(
         tmp_path / "whole"

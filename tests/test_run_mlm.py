@@ -2,36 +2,22 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 
-import numpy as np
 import pytest
-from conftest import (
-    ROOT,
-    TINY_WORDS,
-    entry_point,
-    own_lines,
-    run_process,
-)
-from test_masked_lm import (  # noqa: F401 (two are fixtures)
+from conftest import TINY_WORDS, entry_point, own_lines, run_process
+from run_folders import artifact_bytes, check_nearly_equal, kill, saved_step
+from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
     random_head,
-    texts,
 )
 from test_methods_runs import TEXTS, without_size
 
 import run_mlm
 from errors import UserError
 from methods.invertible import SCOPE
-from serving.library import AdapterLibrary
-from serving.named import named_folders
 from tasks.masked_lm import WORD_EMBEDDINGS
-from weights import adapter_artifact, training_state
+from weights import adapter_artifact
 
 
 @pytest.fixture
@@ -42,11 +28,11 @@ def model_text():
 
 
 @pytest.fixture
-def text_flags(tiny_bert, texts, tmp_path):  # noqa: F811
+def text_flags(tiny_bert, tiny_texts, tmp_path):
     """Flags of a small training."""
     return {
-        "train_file": texts / "train.txt",
-        "eval_file": texts / "eval.txt",
+        "train_file": tiny_texts / "train.txt",
+        "eval_file": tiny_texts / "eval.txt",
         "init_checkpoint": tiny_bert,
         "output_dir": tmp_path / "out",
         "do_train": True,
@@ -71,13 +57,6 @@ def repeated_words(folder):
     path = folder / "repeated.txt"
     path.write_text("".join(" ".join([word] * 20) + "\n" for word in words * 5))
     return path
-
-
-def artifact_bytes(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
-
-
-# Runs
 
 
 def test_a_run_writes_all_its_files(text_flags, tiny_config):
@@ -237,14 +216,7 @@ def test_an_adapter_is_trained_further_with_other_masks(
     )
     del flags["adapter_size"]
     model_text(**flags)
-    before, after = (
-        adapter_artifact.read(str(folder / "adapter")).weights
-        for folder in (text_flags["output_dir"], tmp_path / "further")
-    )
-    for name in before.shapes:
-        np.testing.assert_allclose(
-            after.read(name), before.read(name), atol=1e-6
-        )
+    check_nearly_equal(text_flags["output_dir"], tmp_path / "further")
 
 
 def test_a_language_adapter_learns_and_is_kept(
@@ -313,18 +285,9 @@ def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
         return [f"--{k}={v}" for k, v in text_flags.items()] + ["--do_eval"]
 
     run_process(*command("whole"), program="run_mlm.py")
-    process = subprocess.Popen(
-        [sys.executable, "run_mlm.py", *command("killed")],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-    )
     killed = tmp_path / "killed"
-    while not training_state.latest_step(str(killed))[1]:
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 0 < training_state.latest_step(str(killed))[1] < 150
+    kill(command("killed"), lambda: saved_step(killed), program="run_mlm.py")
+    assert 0 < saved_step(killed) < 150
     run_process(*command("killed"), program="run_mlm.py")
     assert artifact_bytes(killed) == artifact_bytes(tmp_path / "whole")
     results = [
@@ -385,111 +348,6 @@ def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
         for folder in (out, tmp_path / "again")
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-
-
-# Its artifact elsewhere
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_bert, texts, tmp_path_factory):  # noqa: F811
-    """The folder of a run."""
-    out = tmp_path_factory.mktemp("trained") / "out"
-    with entry_point(run_mlm) as run:
-        run(
-            train_file=texts / "train.txt",
-            eval_file=texts / "eval.txt",
-            init_checkpoint=tiny_bert,
-            output_dir=out,
-            do_train=True,
-            do_eval=True,
-            max_seq_length=24,
-            train_batch_size=8,
-            num_train_epochs=1,
-            tuning_method="pfeiffer(size=4)",
-            cpu_lanes=1,
-        )
-    return out
-
-
-def shell(program, *arguments):
-    """Runs a program, which may fail."""
-    return subprocess.run(
-        [sys.executable, program, *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
-    shelf = tmp_path / "shelf"
-    added = shell("adapter_library.py", "add", shelf, trained)
-    assert (added.returncode, added.stdout) == (0, "added masked_lm\n")
-    verified = shell(
-        "adapter_library.py", "verify", shelf, f"--init_checkpoint={tiny_bert}"
-    )
-    assert verified.stdout == "masked_lm: whole\n"
-    (entry,) = json.loads(
-        shell("adapter_library.py", "list", shelf, "--json").stdout
-    )
-    assert entry["task"] == entry["kind"] == "masked_lm"
-    assert set(entry["scores"]) == {"perplexity", "accuracy", "loss"}
-    assert "perplexity" in shell("adapter_library.py", "list", shelf).stdout
-    shown = shell("adapter_library.py", "show", shelf, "masked_lm").stdout
-    assert "mlm_probability" in shown
-    # Who asks all asks those that answer.
-    assert AdapterLibrary(str(shelf)).answering() == []
-    with pytest.raises(UserError, match="holds no adapters that answer texts"):
-        named_folders([], str(shelf), ["all"])
-    assert list(named_folders([], str(shelf), ["masked_lm"])) == ["masked_lm"]
-    done = shell(
-        "adapter_library.py",
-        "export",
-        shelf,
-        "masked_lm",
-        tmp_path / "other",
-        "--to=adapterhub",
-    )
-    assert done.returncode == 1 and not (tmp_path / "other").exists()
-    (line,) = own_lines(done.stderr)
-    assert "whose heads cannot be written" in line
-
-
-@pytest.mark.parametrize("program", ["predict.py", "export_model.py"])
-def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
-    flags = [
-        f"--init_checkpoint={tiny_bert}",
-        f"--adapter={trained / 'adapter'}",
-    ]
-    if program == "predict.py":
-        (tmp_path / "rows.txt").write_text("the cat\n")
-        flags += [
-            f"--input={tmp_path / 'rows.txt'}",
-            f"--output={tmp_path / 'answers'}",
-        ]
-    else:
-        flags.append(f"--output_dir={tmp_path / 'exported'}")
-    done = shell(program, *flags)
-    assert done.returncode == 1 and not done.stdout
-    line = own_lines(done.stderr)[-1]
-    assert line.startswith("error: ")
-    words = "the task masked_lm is of a kind that cannot be exported"
-    if program == "predict.py":
-        words = "was trained on the task masked_lm, which answers no texts"
-    assert words in line
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("regression", [False, True])
-def test_a_classification_does_not_start_from_it(
-    classify, tiny_flags, trained, regression
-):
-    flags = {**without_size(tiny_flags), "regression": regression}
-    flags["adapter"] = trained / "adapter"
-    with pytest.raises(UserError, match="trained on the task masked_lm"):
-        classify(**flags)
 
 
 def test_it_does_not_start_from_another_task(

@@ -2,23 +2,18 @@
 
 import json
 import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-from conftest import ROOT, SENTENCES, run_process, write_table
+from conftest import SENTENCES, run_process, write_table
+from run_folders import bytes_by_task, check_nearly_equal, kill_twice
 from test_multi_worker import start_workers
-from test_run_tasks import write_mnli
 
 from errors import UserError
 from serving.library import AdapterLibrary, check
 from serving.predictor import Predictor
-from weights import adapter_artifact, dev_scores, training_state
+from weights import adapter_artifact, dev_scores
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -26,53 +21,10 @@ FILES = {
     "reviews": {"eval_labels.tsv", "test_predictions.tsv"},
     "sts-b": {"test_predictions.tsv"},
 }
-SCORES = {"good": "2", "bad": "0.5"}
-
-
-@pytest.fixture(scope="session")
-def glue(tmp_path_factory):
-    """MNLI (40 rows), STS-B (24) and a table of one's own (16)."""
-    folder = tmp_path_factory.mktemp("glue")
-    for name in ("MNLI", "STS-B", "Reviews"):
-        (folder / name).mkdir()
-    write_mnli(folder / "MNLI")
-    rows = [("x",) * 7 + ("a", text, SCORES[y]) for text, y in SENTENCES]
-    write_table(folder / "STS-B" / "train.tsv", rows * 3, ("h",) * 10)
-    write_table(folder / "STS-B" / "dev.tsv", rows, ("h",) * 10)
-    write_table(
-        folder / "STS-B" / "test.tsv", [r[:9] for r in rows[:5]], ("h",) * 9
-    )
-    own = folder / "Reviews"
-    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
-    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
-    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
-    return folder
-
-
-@pytest.fixture
-def several(tiny_flags, glue):
-    """Flags of a small training on all three: 10 steps an epoch."""
-    return {
-        **tiny_flags,
-        "task_name": "sts-b,MNLI,custom:reviews",
-        "text_a_column": "review",
-        "data_dir": glue,
-        "do_eval": True,
-        "num_train_epochs": 2,
-    }
 
 
 def read(path):
     return json.loads(path.read_text())
-
-
-def bits(folder):
-    return {
-        name: (
-            folder / "tasks" / name / "adapter" / "adapter.safetensors"
-        ).read_bytes()
-        for name in PARTS
-    }
 
 
 def alone(flags, name, folder, out):
@@ -104,17 +56,17 @@ def alone(flags, name, folder, out):
     ],
 )
 def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
-    classify, several, tmp_path, engine, method
+    classify, glue_flags, tmp_path, engine, method
 ):
     """Its artifact, elsewhere, gives the scores and answers of this run."""
-    del several["adapter_size"]
-    several.update(engine=engine, tuning_method=method, do_predict=True)
-    classify(**several)
-    out = several["output_dir"]
+    del glue_flags["adapter_size"]
+    glue_flags.update(engine=engine, tuning_method=method, do_predict=True)
+    classify(**glue_flags)
+    out = glue_flags["output_dir"]
     results = read(out / "eval_results.json")
     for name in PARTS:
         part, again = out / "tasks" / name, tmp_path / f"again-{name}"
-        classify(**alone(several, name, out, again))
+        classify(**alone(glue_flags, name, out, again))
         found, expected = (
             {
                 path.name: path.read_text()
@@ -158,10 +110,10 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
 
 
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
-    classify, several, tiny_bert, tmp_path
+    classify, glue_flags, tiny_bert, tmp_path
 ):
-    classify(**several)
-    out = several["output_dir"]
+    classify(**glue_flags)
+    out = glue_flags["output_dir"]
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     predictor = Predictor.load(str(tiny_bert), [])
     for name in PARTS:
@@ -198,13 +150,13 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     ]
 
 
-def test_the_tasks_are_learned(classify, several):
-    del several["adapter_size"]
-    several.update(
+def test_the_tasks_are_learned(classify, glue_flags):
+    del glue_flags["adapter_size"]
+    glue_flags.update(
         num_train_epochs=40, tuning_method="full", learning_rate=1e-3
     )
-    classify(**several)
-    results = read(several["output_dir"] / "eval_results.json")
+    classify(**glue_flags)
+    results = read(glue_flags["output_dir"] / "eval_results.json")
     assert results["eval_accuracy_mnli"] == 1
     assert results["eval_accuracy_reviews"] == 1
     assert results["eval_pearson_sts-b"] > 0.9
@@ -215,7 +167,7 @@ def test_the_tasks_are_learned(classify, several):
 
 @pytest.mark.gate
 def test_bits_depend_on_seed_and_sampling_and_not_on_the_order_of_names(
-    classify, several, tmp_path
+    classify, glue_flags, tmp_path
 ):
     changes = {
         "a": {},
@@ -226,35 +178,35 @@ def test_bits_depend_on_seed_and_sampling_and_not_on_the_order_of_names(
     found = {}
     for name, change in changes.items():
         out = tmp_path / name
-        classify(**{**several, **change, "output_dir": out})
-        found[name] = bits(out)
+        classify(**{**glue_flags, **change, "output_dir": out})
+        found[name] = bytes_by_task(out)
     assert found["a"] == found["b"]
     for part in PARTS:
         assert found["a"][part] not in (found["c"][part], found["d"][part])
 
 
 def test_parts_of_a_batch_train_what_a_whole_one_does(
-    classify, several, steady_config, tmp_path, monkeypatch
+    classify, glue_flags, steady_config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
         "tasks.text_classification.dropout", lambda x, *arguments: x
     )
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))
-    several.update(bert_config_file=config)
+    glue_flags.update(bert_config_file=config)
     losses = []
     for parts in (1, 2):
-        out = several["output_dir"] = tmp_path / str(parts)
-        classify(**several, gradient_accumulation_steps=parts)
+        out = glue_flags["output_dir"] = tmp_path / str(parts)
+        classify(**glue_flags, gradient_accumulation_steps=parts)
         results = read(out / "eval_results.json")
         losses.append([results[f"eval_loss_{name}"] for name in PARTS])
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
 @pytest.mark.gate
-def test_killed_runs_end_in_the_same_bits(several, tmp_path):
+def test_killed_runs_end_in_the_same_bits(glue_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
-    several.update(
+    glue_flags.update(
         num_train_epochs=30,
         save_checkpoints_steps=7,
         keep_best="mean",
@@ -262,37 +214,23 @@ def test_killed_runs_end_in_the_same_bits(several, tmp_path):
     )
 
     def command(folder):
-        several["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in several.items()]
+        glue_flags["output_dir"] = tmp_path / folder
+        return [f"--{k}={v}" for k, v in glue_flags.items()]
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_process(*command("whole"))
-    rng = random.Random(5)
-    steps = [0]
-    while len(steps) < 3:
-        process = subprocess.Popen(
-            [sys.executable, "run_classifier.py", *command("killed")],
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
-        while training_state.latest_step(str(killed))[1] <= steps[-1]:
-            assert process.poll() is None, "ended before it could be killed"
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        steps.append(training_state.latest_step(str(killed))[1])
-    assert 0 < steps[1] < steps[2] < 300, steps
+    first, second = kill_twice(command("killed"), killed, seed=5)
+    assert 0 < first < second < 300
     run_process(*command("killed"))
-    assert bits(killed) == bits(whole)
+    assert bytes_by_task(killed) == bytes_by_task(whole)
     for name in ("eval_results.json", "dev_scores.json"):
         assert read(killed / name) == read(whole / name)
 
 
-def test_the_step_of_the_best_mean_is_kept(classify, several):
-    several.update(keep_best="mean", eval_steps=5, num_train_epochs=4)
-    classify(**several)
-    out = several["output_dir"]
+def test_the_step_of_the_best_mean_is_kept(classify, glue_flags):
+    glue_flags.update(keep_best="mean", eval_steps=5, num_train_epochs=4)
+    classify(**glue_flags)
+    out = glue_flags["output_dir"]
     scores = dev_scores.read(str(out))
     assert scores.best_step == max(
         sorted(scores.by_step), key=lambda step: scores.by_step[step]["mean"]
@@ -309,54 +247,31 @@ def test_the_step_of_the_best_mean_is_kept(classify, several):
         )
 
 
-def test_one_tasks_loss_may_choose_the_step(classify, several):
-    several.update(keep_best="loss_sts-b", num_train_epochs=3)
-    classify(**several)
-    scores = dev_scores.read(str(several["output_dir"]))
+def test_one_tasks_loss_may_choose_the_step(classify, glue_flags):
+    glue_flags.update(keep_best="loss_sts-b", num_train_epochs=3)
+    classify(**glue_flags)
+    scores = dev_scores.read(str(glue_flags["output_dir"]))
     losses = {s: of["loss_sts-b"] for s, of in scores.by_step.items()}
     assert len(losses) == 3
     assert scores.best_step == min(sorted(losses), key=losses.__getitem__)
 
 
-def test_a_training_ends_by_the_mean(classify, several):
-    several.update(early_stopping=1, learning_rate=1e-12, num_train_epochs=9)
-    classify(**several)
-    scores = dev_scores.read(str(several["output_dir"]))
+def test_a_training_ends_by_the_mean(classify, glue_flags):
+    glue_flags.update(early_stopping=1, learning_rate=1e-12, num_train_epochs=9)
+    classify(**glue_flags)
+    scores = dev_scores.read(str(glue_flags["output_dir"]))
     assert scores.keep_best == "mean" and len(scores.by_step) == 2
 
 
-def test_another_run_in_the_folder_is_refused(classify, several, glue):
-    classify(**several)
-    before = bits(several["output_dir"])
-    for change, words in (
-        (
-            {"task_sampling": "proportional"},
-            "training.task_sampling was 'annealed', now 'proportional'",
-        ),
-        (
-            {"task_name": "custom:reviews,mnli"},
-            "task.name was 'mnli,reviews,sts-b', now 'mnli,reviews'",
-        ),
-        (
-            {"task_name": "custom", "data_dir": glue / "Reviews"},
-            "task.name was 'mnli,reviews,sts-b', now 'custom'",
-        ),
-    ):
-        with pytest.raises(UserError, match="another configuration") as caught:
-            classify(**{**several, **change})
-        assert words in str(caught.value)
-    assert bits(several["output_dir"]) == before
-
-
 def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
-    classify, several, tmp_path
+    classify, glue_flags, tmp_path
 ):
-    classify(**several)
-    out = several["output_dir"]
+    classify(**glue_flags)
+    out = glue_flags["output_dir"]
     expected = read(out / "eval_results.json")
     shutil.rmtree(out / "tasks" / "mnli" / "adapter")
     (out / "eval_results.json").unlink()
-    evaluate = {**several, "do_train": False}
+    evaluate = {**glue_flags, "do_train": False}
     # The folder knows it.
     del evaluate["init_checkpoint"]
     classify(**evaluate)
@@ -370,75 +285,72 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     with pytest.raises(UserError, match="is of several tasks, mnli,reviews,s"):
         classify(**{**evaluate, "task_name": "custom", "adapter_size": 4})
     # Started again, the run writes what it has lost.
-    classify(**several)
-    assert set(bits(out)) == set(PARTS)
+    classify(**glue_flags)
+    assert set(bytes_by_task(out)) == set(PARTS)
 
 
 def test_a_run_may_start_from_another_ones_checkpoint(
-    classify, several, tmp_path
+    classify, glue_flags, tmp_path
 ):
-    classify(**several)
-    first = several["output_dir"]
-    several.update(
+    classify(**glue_flags)
+    first = glue_flags["output_dir"]
+    glue_flags.update(
         init_checkpoint=first / "model.ckpt-20",
         output_dir=tmp_path / "further",
         learning_rate=1e-9,
     )
-    classify(**several)
+    classify(**glue_flags)
     for name in PARTS:
-        before, after = (
-            adapter_artifact.read(str(run / "tasks" / name / "adapter")).weights
-            for run in (first, tmp_path / "further")
+        check_nearly_equal(
+            first / "tasks" / name, tmp_path / "further" / "tasks" / name
         )
-        for variable in before.shapes:
-            np.testing.assert_allclose(
-                after.read(variable), before.read(variable), atol=1e-6
-            )
 
 
-def test_a_part_of_ones_own_tables_is_held_out(classify, several, tmp_path):
-    data = several["data_dir"] = tmp_path / "data"
+def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
+    data = glue_flags["data_dir"] = tmp_path / "data"
     for name in ("one", "two"):
         (data / name).mkdir(parents=True)
         write_table(data / name / "train.tsv", SENTENCES * 5)
         write_table(data / name / "test.tsv", SENTENCES[:2])
-    del several["text_a_column"]
-    several.update(task_name="custom:one,custom:two", dev_share=0.2)
-    classify(**several)
-    run = read(several["output_dir"] / "run.json")
+    del glue_flags["text_a_column"]
+    glue_flags.update(task_name="custom:one,custom:two", dev_share=0.2)
+    classify(**glue_flags)
+    run = read(glue_flags["output_dir"] / "run.json")
     assert run["training"]["examples"] == 64
     # In the same folder, without the flag; and never with another share.
-    several.update(do_train=False, do_eval=False, do_predict=True, dev_share=0)
-    classify(**several)
-    several.update(do_eval=True, dev_share=0.3)
+    glue_flags.update(
+        do_train=False, do_eval=False, do_predict=True, dev_share=0
+    )
+    classify(**glue_flags)
+    glue_flags.update(do_eval=True, dev_share=0.3)
     with pytest.raises(
         UserError, match=r"one.held_out\.share was 0\.2, now 0\.3"
     ):
-        classify(**several)
+        classify(**glue_flags)
 
 
-def test_the_first_rows_of_each_task(classify, several, caplog):
-    several.update(max_train_examples=10, max_eval_examples=3)
-    classify(**several)
+def test_the_first_rows_of_each_task(classify, glue_flags, caplog):
+    glue_flags.update(max_train_examples=10, max_eval_examples=3)
+    classify(**glue_flags)
     assert "mnli 10, reviews 10, sts-b 10" in caplog.text
-    run = read(several["output_dir"] / "run.json")
+    run = read(glue_flags["output_dir"] / "run.json")
     assert run["training"]["examples"] == 30
     # int(30 / 8 * 2)
     assert run["training"]["steps"] == 7
 
 
-def test_epochs_are_of_all_rows(classify, several, caplog):
-    classify(**several)
-    run = read(several["output_dir"] / "run.json")
+def test_epochs_are_of_all_rows(classify, glue_flags, caplog):
+    classify(**glue_flags)
+    run = read(glue_flags["output_dir"] / "run.json")
     assert run["training"]["examples"] == 40 + 24 + 16
     assert run["training"]["steps"] == 20
     assert "batches of each task (annealed sampling): mnli " in caplog.text
 
 
-def test_a_table_of_all_heads(classify, several, capsys):
+def test_a_table_of_all_heads(classify, glue_flags, capsys):
     for name in ("do_train", "do_eval", "output_dir"):
-        del several[name]
-    classify(**several, describe=True)
+        del glue_flags[name]
+    classify(**glue_flags, describe=True)
     # 3 labels, 2 labels, a number.
     head = f"head {6 * 17:,} {6 * 17:,} -"
     shown = capsys.readouterr().out
@@ -456,56 +368,11 @@ def test_declared_tasks_are_described_without_data(capfd):
     assert head in lines
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"task_name": "mnli,copa"}, "copa has choices"),
-        ({"task_name": "mnli,custom"}, "has the folder ''; expected custom:"),
-        ({"task_name": "mnli,qqp"}, "holds no folder for the task qqp; with"),
-        ({"task_name": "mnli,nothing"}, "unknown task 'nothing'"),
-        ({"class_weights": "balanced"}, "--class_weights is for tasks with"),
-        ({"keep_best": "f1"}, "expected a score of .*: mean, accuracy_mnli, "),
-        ({"task_name": "custom"}, "--task_sampling is for several tasks"),
-        (
-            {"task_name": "custom:reviews", "task_sampling": None},
-            "unknown task",
-        ),
-    ],
-)
-def test_flags_that_cannot_be(classify, several, change, words):
-    several["task_sampling"] = "uniform"
-    several.update(change)
-    several = {k: v for k, v in several.items() if v is not None}
-    if "custom" not in several["task_name"]:
-        del several["text_a_column"]
-    with pytest.raises(UserError, match=words):
-        classify(**several)
-    assert not several["output_dir"].exists()
-
-
-def test_columns_are_those_of_ones_own_tables(classify, several):
-    several["task_name"] = "mnli,sts-b"
-    with pytest.raises(
-        UserError, match="--text_a_column is for --task_name=cu"
-    ):
-        classify(**several)
-
-
-def test_one_tasks_adapter_is_no_start_of_several(classify, several, tmp_path):
-    classify(**several)
-    adapter = several["output_dir"] / "tasks" / "mnli" / "adapter"
-    several.update(output_dir=tmp_path / "new", adapter=adapter)
-    with pytest.raises(
-        UserError, match="was trained on mnli, not on mnli,revi"
-    ):
-        classify(**several)
-
-
-def test_the_folder_of_a_part_holds_no_training(classify, several, glue):
+def test_the_folder_of_a_part_holds_no_training(classify, glue_flags):
     """Its run.json says what it is; a run there needs its adapter."""
-    classify(**several)
-    part = several["output_dir"] / "tasks" / "mnli"
-    flags = alone(several, "mnli", several["output_dir"], part)
+    classify(**glue_flags)
+    part = glue_flags["output_dir"] / "tasks" / "mnli"
+    flags = alone(glue_flags, "mnli", glue_flags["output_dir"], part)
     expected = read(part / "eval_results.json")
     classify(**flags)
     assert read(part / "eval_results.json") == expected
@@ -518,15 +385,15 @@ def test_the_folder_of_a_part_holds_no_training(classify, several, glue):
 
 
 @pytest.mark.gate
-def test_two_workers_train_what_one_does(several, steady_config, tmp_path):
+def test_two_workers_train_what_one_does(glue_flags, steady_config, tmp_path):
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))
-    several.update(
+    glue_flags.update(
         engine="strategy", bert_config_file=config, learning_rate=1e-4
     )
 
     def command(folder, **change):
-        flags = {**several, **change, "output_dir": tmp_path / folder}
+        flags = {**glue_flags, **change, "output_dir": tmp_path / folder}
         return [f"--{name}={value}" for name, value in flags.items()]
 
     def run_two(folder, *changes):

@@ -2,14 +2,12 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from absl import flags
-from conftest import ROOT, own_lines, run_process, spoil, squad_file
+from conftest import own_lines, run_process, spoil
+from run_folders import artifact_bytes, kill, saved_step
+from task_files import squad_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 import modeling
@@ -23,10 +21,6 @@ FLAGS = flags.FLAGS
 
 def read(folder, name):
     return json.loads((folder / name).read_text())
-
-
-def artifact_bytes(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
 
 
 PUBLISHED_FLAGS = {
@@ -238,17 +232,9 @@ def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
         return [f"--{k}={v}" for k, v in squad_flags.items()] + ["--do_predict"]
 
     run_process(*command("whole"), program="run_squad.py")
-    process = subprocess.Popen(
-        [sys.executable, "run_squad.py", *command("killed")],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-    )
-    while not training_state.latest_step(str(tmp_path / "killed"))[1]:
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert training_state.latest_step(str(tmp_path / "killed"))[1] < 120
+    killed = tmp_path / "killed"
+    kill(command("killed"), lambda: saved_step(killed), program="run_squad.py")
+    assert saved_step(killed) < 120
     run_process(*command("killed"), program="run_squad.py")
     for name in ("adapter/adapter.safetensors", "nbest_predictions.json"):
         contents = [

@@ -7,21 +7,15 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import (
-    ROOT,
-    TAGGED,
-    conll,
-    own_lines,
-    run_process,
-    spoil,
-)
+from conftest import ROOT, own_lines, run_process, spoil
+from run_folders import artifact_bytes, saved_step
+from task_files import TAGGED, conll
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from errors import UserError
 from serving.predictor import Predictor
 from tasks.restored import restore_task
 from tasks.tagging_files import read_sentences
-from weights import training_state
 
 METHODS = [
     "pfeiffer(size=4)",
@@ -50,10 +44,6 @@ def read(folder, name):
 
 def lines_of(path):
     return path.read_text().splitlines()
-
-
-def artifact_bytes(folder):
-    return (folder / "adapter" / "adapter.safetensors").read_bytes()
 
 
 def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
@@ -101,7 +91,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
     shutil.rmtree(cut / "adapter")
     for path in cut.glob("model.ckpt-8*"):
         path.unlink()
-    assert training_state.latest_step(str(cut))[1] == 5
+    assert saved_step(cut) == 5
     tag(**{**flags, "output_dir": cut})
     assert artifact_bytes(cut) == artifact_bytes(flags["output_dir"])
 

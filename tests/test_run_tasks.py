@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from conftest import SENTENCES, write_table
+from conftest import SENTENCES, write_mnli, write_table
 
 from errors import UserError
-
-NLI = {"good": "entailment", "bad": "contradiction"}
 
 
 @pytest.fixture
@@ -19,24 +17,6 @@ def small(tiny_flags, tmp_path):
 
 def read_results(folder):
     return json.loads((folder / "eval_results.json").read_text())
-
-
-def write_mnli(folder):
-    """MNLI and its diagnostic set, with columns by name."""
-    header = ("sentence2", "gold_label", "sentence1")
-    rows = [(text, NLI[label], "the cat") for text, label in SENTENCES]
-    write_table(folder / "train.tsv", rows * 5, header)
-    write_table(folder / "dev_matched.tsv", rows, header)
-    write_table(folder / "dev_mismatched.tsv", rows[:5], header)
-    for name, count in (("matched", 3), ("mismatched", 4)):
-        write_table(folder / f"test_{name}.tsv", rows[:count], header)
-    pairs = [(str(i), text, "a dog") for i, (text, _) in enumerate(SENTENCES)]
-    write_table(folder / "diagnostic.tsv", pairs, ("index", "s1", "s2"))
-    write_table(
-        folder / "diagnostic-full.tsv",
-        [(text, "a dog", NLI[label]) for text, label in SENTENCES],
-        ("Premise", "Hypothesis", "Label"),
-    )
 
 
 def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(

@@ -4,13 +4,11 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from conftest import TINY_WORDS
 from test_squad_answers import FIRST, listed, make_outputs
 
 from tasks.squad_answers import Rules, _has_most_context, predict_answers
 from tasks.squad_data import Question
 from tasks.squad_windows import cut_windows
-from tokenization import FullTokenizer
 
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
@@ -126,13 +124,6 @@ def best_outputs(logits, n):
     return make_outputs(
         rows["start"], rows["end"], [window[0] for window in logits]
     )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
-    return FullTokenizer(str(path))
 
 
 CONTEXTS = st.lists(

@@ -12,19 +12,11 @@ from conftest import TINY_WORDS
 from tasks import squad_windows
 from tasks.squad_data import WORDS, Answer, Question
 from tasks.squad_windows import cut_windows
-from tokenization import FullTokenizer
 
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )
 SPACES = " \t\r\n\u202f"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
-    return FullTokenizer(str(path))
 
 
 def ask(context, answer=None, text="is a cat in ?", start=None):

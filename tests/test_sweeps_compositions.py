@@ -1,40 +1,29 @@
 """The scripts that run fusions and language adapters: which runs they are."""
 
-import os
-import subprocess
-
 import pytest
-from sweep_stand_in import SCRIPTS, SMALL, Sweep
 
 pytestmark = pytest.mark.newer_stack
 
 
-@pytest.fixture
-def sweep(tmp_path):
-    return Sweep(tmp_path)
+def grid_sizes(sweep):
+    """Numbers of runs, by the names of grids."""
+    return {
+        path.parent.name: len(path.read_text().splitlines())
+        for path in sweep.out.glob("*/grid.tsv")
+    }
 
 
 def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
-    for task in ("MRPC", "RTE", "CoLA", "STS-B", "SST-2"):
-        folder = sweep.folder / "glue" / task
-        folder.mkdir(exist_ok=True)
-        for name in ("train", "dev"):
-            (folder / f"{name}.tsv").write_text("sentence\tlabel\n")
+    sweep.add_tasks("MRPC", "RTE", "CoLA", "STS-B", "SST-2")
     own = sweep.folder / "own.tsv"
 
     def run(*arguments):
-        return subprocess.run(
-            [SCRIPTS / "fusion.sh", sweep.out, *arguments],
-            env={
-                **{k: v for k, v in os.environ.items() if k not in SMALL},
-                "PYTHON": sweep.environment["PYTHON"],
-                "BERT": str(sweep.folder),
-                "GLUE_DIR": str(sweep.folder / "glue"),
-                "SPAM": str(own),
-                "REVIEWS": str(own),
-            },
-            capture_output=True,
-            text=True,
+        return sweep.run_script(
+            "fusion.sh",
+            *arguments,
+            GLUE_DIR=sweep.folder / "glue",
+            SPAM=own,
+            REVIEWS=own,
         )
 
     assert "holds no sweep; start it first" in run("--status").stderr
@@ -44,11 +33,7 @@ def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
     assert sweep.started() == []
     done = run("--grid")
     assert done.returncode == 0, done.stderr
-    counts = {
-        path.parent.name: len(path.read_text().splitlines())
-        for path in sweep.out.glob("*/grid.tsv")
-    }
-    assert counts == {
+    assert grid_sizes(sweep) == {
         "mrpc": 3,
         "rte": 3,
         "cola": 2,
@@ -73,16 +58,8 @@ def test_languages_come_before_what_is_tagged_upon_them(sweep):
     }
 
     def run(*arguments):
-        return subprocess.run(
-            [SCRIPTS / "language_adapters.sh", sweep.out, *arguments],
-            env={
-                **{k: v for k, v in os.environ.items() if k not in SMALL},
-                "PYTHON": sweep.environment["PYTHON"],
-                "BERT": str(sweep.folder),
-                **{k: str(v) for k, v in {**files, **folders}.items()},
-            },
-            capture_output=True,
-            text=True,
+        return sweep.run_script(
+            "language_adapters.sh", *arguments, **files, **folders
         )
 
     assert "has no grid languages; start it first" in run("--status").stderr
@@ -95,11 +72,7 @@ def test_languages_come_before_what_is_tagged_upon_them(sweep):
     assert sweep.started() == []
     done = run("--grid")
     assert done.returncode == 0, done.stderr
-    counts = {
-        path.parent.name: len(path.read_text().splitlines())
-        for path in sweep.out.glob("*/grid.tsv")
-    }
-    assert counts == {"languages": 4, "tagging": 5, "transfer": 7}
+    assert grid_sizes(sweep) == {"languages": 4, "tagging": 5, "transfer": 7}
     rows = (sweep.out / "transfer" / "grid.tsv").read_text()
     assert "--exchange_part=first-mad_x=second-mad_x" in rows
     status = run("--status")

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TAGGED, conll, spoil
+from conftest import spoil
 from engine_jobs import TAGGING, make_rows
-from task_files import refusal
+from task_files import TAGGED, conll, refusal
 from tiny_artifacts import make_artifact
 
 import input_pipeline
@@ -21,17 +21,11 @@ from tasks.restored import kind_of, restore_task
 from tasks.tag_schemes import split_tag
 from tasks.tagging import TaggingHead, tagging_task
 from tasks.tagging_files import Sentences
-from tokenization import FullTokenizer
 from weights import adapter_artifact
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
 TAGS += ["B-art-work", "I-art-work"]
 DESCRIPTION = {"name": "tagging", "tags": TAGS}
-
-
-@pytest.fixture
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 def put(folder, name, text):

@@ -3,7 +3,6 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from conftest import TINY_WORDS
 from task_files import PROPERTY
 
@@ -11,14 +10,8 @@ from input_pipeline import NO_LABEL
 from tasks import tagging_windows
 from tasks.tagging_files import Sentences
 from tasks.tagging_windows import cut, cut_sentences
-from tokenization import FullTokenizer
 
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 @st.composite

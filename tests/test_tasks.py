@@ -28,13 +28,6 @@ from test_table_files import FILE_CONTENTS
 from errors import UserError
 from tasks import TASKS, get_task, text_task
 from tasks.text_task import make_row
-from tokenization import FullTokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
-
 
 # Reading
 

@@ -15,7 +15,6 @@ from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.text_windows import Rows
 from tasks.restored import restore_task
-from tokenization import FullTokenizer
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,11 +22,6 @@ TEXT = {"name": "custom", "labels": ["a", "b"], "pairs": False}
 LENGTHS = (3, 4, 5, 9, 30)
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
 def loaded(task, numbers_of_texts, length):

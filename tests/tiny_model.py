@@ -58,6 +58,13 @@ class TinyModel:
     def logits(self):
         return self.model(self.features, self.context())["logits"]
 
+    def shake(self, scale=0.3, frozen=False):
+        """Adds random values to what is trained, or to what is frozen too."""
+        rng = np.random.default_rng(7)
+        for p in self.table.parameters if frozen else self.table.trained:
+            value = rng.normal(0, scale, p.shape).astype(np.float32)
+            self.variables[p.name].assign_add(value)
+
     def train_one_step(self, step=0):
         trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
         optimizer = optimization.AdamWeightDecay(

@@ -1,0 +1,265 @@
+"""Which runs are in grids of sweeps, and which commands are refused."""
+
+import re
+import shlex
+import subprocess
+
+import pytest
+from conftest import write_table
+from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
+
+from methods.composition import Composition
+from methods.parsing import parse
+from methods.registry import METHODS
+
+pytestmark = pytest.mark.newer_stack
+
+
+def test_the_default_grid_is_the_papers(sweep):
+    for axis in SMALL:
+        del sweep.environment[axis]
+    for task in ("CoLA", "MRPC", "STS-B", "QQP", "MNLI", "QNLI"):
+        (sweep.folder / "glue" / task).mkdir()
+    done = sweep.run("--grid")
+    assert done.returncode == 0, done.stderr
+    lines = (sweep.out / "grid.tsv").read_text().splitlines()
+    assert len(lines) == 8 * 3 * 3 * 2 * 5
+    assert "sbatch --array=1-720 scripts/sweep.sbatch" in done.stdout
+    assert sweep.started() == []
+
+
+def test_a_long_grid_is_several_arrays(sweep):
+    done = sweep.run("--grid", SEEDS=" ".join(map(str, range(501))))
+    lines = done.stdout.splitlines()[1:]
+    assert [line.replace(str(sweep.out), "OUT") for line in lines] == [
+        "sbatch --array=1-1000 scripts/sweep.sbatch OUT",
+        "sbatch --array=1-1000 scripts/sweep.sbatch OUT 1000",
+        "sbatch --array=1-4 scripts/sweep.sbatch OUT 2000",
+    ]
+
+
+def test_a_row_is_a_command_that_can_be_copied(sweep):
+    sweep.run("--grid", "--", "--compute_dtype=bfloat16", METHODS="houlsby")
+    row = (sweep.out / "grid.tsv").read_text().splitlines()[1]
+    name, command, flags = row.split("\t")
+    assert name == RUNS[1]
+    assert shlex.split(flags) == [
+        word
+        for word in shlex.split(command)[1:]
+        if not word.startswith("--output_dir=")
+    ]
+    words = shlex.split(command)
+    assert words[0] == sweep.environment["PYTHON"]
+    assert words[1] == "run_classifier.py"
+    assert {
+        "--task_name=RTE",
+        f"--data_dir={sweep.folder}/glue/RTE",
+        "--tuning_method=houlsby",
+        "--adapter_size=4",
+        "--learning_rate=1e-3",
+        "--num_train_epochs=1",
+        "--seed=1",
+        f"--output_dir={sweep.name(name)}",
+        "--compute_dtype=bfloat16",
+    } <= set(words)
+
+
+def test_methods_have_the_axes_that_they_need(sweep):
+    sweep.run(
+        "--grid",
+        METHODS="full top_layers ia3",
+        LAYERS="1 2",
+        FULL_RATES="2e-5",
+        TASKS="RTE",
+    )
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    assert [row.split("\t")[0] for row in rows] == [
+        "RTE/full-lr2e-5-epochs3-seed1",
+        "RTE/top_layers1-lr2e-5-epochs3-seed1",
+        "RTE/top_layers2-lr2e-5-epochs3-seed1",
+        "RTE/ia3-lr1e-3-epochs1-seed1",
+    ]
+    words = shlex.split(rows[2].split("\t")[1])
+    assert "--tuning_method=top_layers(k=2)" in words
+
+
+def test_squad_has_a_grid_of_its_own(sweep):
+    def run():
+        return sweep.run_script(
+            "sweep_squad.sh", "--grid", SQUAD_DIR=sweep.folder
+        )
+
+    (sweep.folder / "train-v1.1.json").touch()
+    missing = sweep.folder / "dev-v1.1.json"
+    assert f"{missing}, where there is no file: PREDICT_FILE" in run().stderr
+    missing.touch()
+    done = run()
+    assert done.returncode == 0, done.stderr
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    # Adapters: 3 sizes x 4 rates x 3 epochs x 3 seeds; full: 3 x 3 x 3.
+    assert len(rows) == 108 + 27
+    assert all("run_squad.py --train_file=" in row for row in rows)
+
+
+def test_tagging_has_a_grid_of_its_own(sweep):
+    def run(folder=sweep.folder / "glue", **axes):
+        return sweep.run_script(
+            "sweep_tagging.sh", "--grid", NER_DIR=folder, **axes
+        )
+
+    assert "where there is no folder: the data" in run(TASKS="de").stderr
+    done = run(TASKS="RTE SST-2")
+    assert done.returncode == 0, done.stderr
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    # Adapters: 3 sizes x 3 rates x 3 seeds; full and head: 3 rates x 3 seeds.
+    assert len(rows) == 2 * (27 + 9 + 9)
+    folder = sweep.folder / "glue" / "RTE"
+    assert f"run_tagger.py --data_dir={folder} " in rows[0]
+    assert rows[0].startswith("RTE/houlsby8-lr1e-4-epochs5-seed1\t")
+    done = run(folder)
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    assert len(rows) == 45 and rows[0].startswith("RTE/houlsby8-lr1e-4-")
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, expected",
+    [
+        ((), {}, "usage: BERT="),
+        (("out", "--jobs", "0"), {}, "error: --jobs 0, expected a number"),
+        (("out", "--job", "2"), {}, "error: unknown option --job"),
+        (("out", "two"), {}, "error: one OUTPUT_DIR is expected"),
+        (("out", "--", "--a", "--", "--b"), {}, "error: two -- were given"),
+        (("out", "--", "--seed=7"), {}, "error: --seed is given after --"),
+        (("out", "--", "-seed", "7"), {}, "error: --seed is given after --"),
+        (("out", "--", "--epochs=1"), {}, "error: --num_train_epochs is given"),
+        (("o[6]",), {}, "o[6]; TensorFlow finds no checkpoint under a name"),
+        (("out", "--", "--nodo_train"), {}, "error: --nodo_train is given"),
+        (("out", "--", "--output_dir=x"), {}, "error: --output_dir is given"),
+        (("out",), {"PYTHON": "/no/python"}, "error: there is no interpreter"),
+        (("out",), {"BERT": ""}, "error: the variable BERT is not set"),
+        (("out",), {"BERT": "no/bert"}, "error: BERT is no/bert, where there"),
+        (("out",), {"GLUE_DIR": ""}, "error: the variable GLUE_DIR is not"),
+        (("out",), {"GLUE_DIR": "none"}, "error: GLUE_DIR is none, where"),
+        (("out",), {"TASKS": "RTE MNLI"}, "/glue/MNLI, where there is no"),
+        (
+            ("out",),
+            {"METHODS": "full lora(rank=8, alpha=16.0)"},
+            "error: METHODS has 'lora(rank=8,'; write a method",
+        ),
+    ],
+)
+def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
+    done = subprocess.run(
+        [SCRIPTS / "sweep_glue.sh", *arguments],
+        env={**sweep.environment, **environment},
+        cwd=sweep.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert not (sweep.folder / "out").exists()
+
+
+def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
+    odd = sweep.folder / "[v1] it's donn\u00e9es\\"
+    odd.mkdir()
+    (odd / "model.safetensors").touch()
+    done = sweep.run("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
+    assert done.returncode == 0, done.stderr
+    sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
+    row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
+    assert " --init_checkpoint=gs://bucket/bert " in row
+    assert " --data_dir=gs://bucket/glue/RTE " in row
+
+
+def test_the_reproduction_has_all_its_sweeps_and_checks_them_first(sweep):
+    sweep.add_tasks("MRPC", "RTE", "CoLA", "STS-B", "WNLI", "SST-2")
+    spam = sweep.folder / "spam"
+    squad = sweep.folder / "squad"
+    squad.mkdir()
+
+    def run(*arguments):
+        return sweep.run_script(
+            "reproduce.sh",
+            *arguments,
+            GLUE_DIR=sweep.folder / "glue",
+            # Of another sweep of the user's.
+            INIT_SCALES="1e-3",
+            SPAM=spam,
+            SQUAD_DIR=squad,
+        )
+
+    assert "holds no sweep; start it first" in run("--status").stderr
+    assert f"SPAM is {spam}, where there is no file" in run().stderr
+    assert not sweep.out.exists()
+    spam.write_text("ham\thello\n")
+    # Of a sweep that comes late.
+    missing = run()
+    assert missing.returncode == 1
+    assert "train_file is" in missing.stderr
+    assert sweep.started() == []
+    for name in ("train", "dev"):
+        (squad / f"{name}-v1.1.json").touch()
+    refused = run("--", "--seed=3")
+    assert refused.returncode == 1
+    assert "error: --seed is given after --" in refused.stderr
+    done = run("--grid")
+    assert done.returncode == 0, done.stderr
+    shown = run("--status").stdout
+    sweeps = re.split(r"^== (.*)\n", shown, flags=re.M)[1:]
+    # A task has 3 sizes and 2 numbers of layers at 2 rates, and 2 rates of
+    # full tuning, so 12 settings.
+    assert {
+        name: counts(text)["waiting"]
+        for name, text in zip(sweeps[::2], sweeps[1::2])
+    } == {
+        "three_seeds": 2 * 12 * 3,
+        "one_seed": 4 * 12,
+        "spam": 12,
+        "squad": 4,
+        "init_scale": 5,
+        "init_scale_mrpc": 5,
+    }
+
+
+def test_the_comparison_has_every_method_on_every_task(sweep):
+    for task in ("MRPC", "CoLA"):
+        (sweep.folder / "glue" / task).mkdir()
+    write_table(sweep.folder / "glue/SST-2/train.tsv", [("a", "1")] * 5000)
+    write_table(sweep.folder / "glue/SST-2/dev.tsv", [("a", "1")])
+    done = subprocess.run(
+        [SCRIPTS / "compare_methods.sh", sweep.out, "--grid"],
+        env=sweep.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found, names = {}, set()
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    for row in rows:
+        name, command, told = row.split("\t")
+        flags = dict(
+            word[2:].split("=", 1) for word in shlex.split(command)[2:]
+        )
+        assert name.startswith(f"{flags['task_name']}/")
+        found.setdefault(flags["task_name"], []).append(
+            parse(flags["tuning_method"])
+        )
+        names.add(name)
+        # Data below OUTPUT_DIR moves with it.
+        is_part = flags["task_name"] == "SST-2"
+        assert ("=OUTPUT_DIR/data/SST-2 " in told) == is_part
+        assert str(sweep.out) not in told
+    assert len(names) == len(rows)
+    assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
+    for methods in found.values():
+        assert methods == found["RTE"]
+        # Compositions are of several adapters or tasks.
+        assert {method.name for method in methods} == {
+            name
+            for name, method in METHODS.items()
+            if not issubclass(method, Composition)
+        }
+    part = sweep.out / "data/SST-2/train.tsv"
+    assert len(part.read_text().splitlines()) == 4001
