@@ -16,6 +16,7 @@ from absl import flags, logging
 from errors import UserError
 from progress import Progress
 from runs import flags as run_flags
+from serving import flags as adapter_flags
 from serving import saved_model
 from serving.frozen_bert import FrozenBert
 from serving.library import ALL
@@ -28,8 +29,8 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags."""
-    run_flags.define_adapter_flags()
-    flags.adopt_module_key_flags(run_flags)
+    adapter_flags.define_adapter_flags()
+    flags.adopt_module_key_flags(adapter_flags)
     flags.DEFINE_string(
         "output_dir", None, "Folder of the model's versions: 1, 2, ..."
     )
@@ -38,7 +39,7 @@ def define_flags() -> None:
 def main() -> None:
     """Exports what the flags name."""
     logging.set_verbosity(logging.INFO)
-    run_flags.check_adapter_flags()
+    adapter_flags.check_adapter_flags()
     if not FLAGS.output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
     saved_model.next_version(FLAGS.output_dir)

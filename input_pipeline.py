@@ -55,6 +55,8 @@ class Features:
     labels: Mapping[str, np.ndarray]
     # Optional[np.ndarray], a field of features that may have it.
     token_labels = None
+    # Whether a row's tokens are the same in every step.
+    are_fixed = True
 
     @classmethod
     def from_rows(
@@ -97,6 +99,15 @@ class Features:
     def unlabelled(self) -> "Features":
         """The rows alone."""
         return Features(self.tokens, self.segments, self.starts, {})
+
+    def take(self, rows: np.ndarray) -> "Features":
+        """Some rows alone, int64 [B], in that order."""
+        firsts, lengths = self.starts[rows], self.lengths[rows]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(starts[-1]) + np.repeat(
+            firsts - starts[:-1], lengths
+        )
+        return Features(self.tokens[places], self.segments[places], starts, {})
 
     def finish(
         self, batch: "Batch", rows: np.ndarray, step: Optional[int]

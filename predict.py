@@ -20,6 +20,7 @@ import files
 from errors import UserError
 from progress import Progress
 from runs import flags as run_flags
+from serving import flags as adapter_flags
 from serving import row_stream
 from serving.frozen_bert import FrozenBert
 from serving.loaded_task import LoadedTask, check_row
@@ -32,8 +33,8 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags."""
-    run_flags.define_adapter_flags()
-    flags.adopt_module_key_flags(run_flags)
+    adapter_flags.define_adapter_flags()
+    flags.adopt_module_key_flags(adapter_flags)
     string = flags.DEFINE_string
     string(
         "input",
@@ -108,7 +109,7 @@ def open_predictor() -> Predictor:
     Raises:
         UserError: something is missing, damaged, or does not fit.
     """
-    run_flags.check_adapter_flags()
+    adapter_flags.check_adapter_flags()
     folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
     predictor = Predictor(
         FrozenBert.open(

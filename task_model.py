@@ -20,6 +20,8 @@ from shared_layers import SharedLayers
 
 # (config, create) -> head
 BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]
+# Among features, what the layers below those to compute have given.
+FROZEN_OUTPUTS = "frozen_outputs"
 
 
 class TaskModel(tf.Module):
@@ -31,8 +33,19 @@ class TaskModel(tf.Module):
         method: TuningMethod,
         build_head: BuildHead,
         create: modeling.CreateVariable,
+        lowest: int = 0,
     ):
-        """Creates every variable: the head's, the method's, BERT's."""
+        """Creates every variable: the head's, the method's, BERT's.
+
+        Args:
+            config: of the BERT.
+            method: acts upon it.
+            build_head: of the task.
+            create: makes variables.
+            lowest: the layer to begin with, of batches that have the outputs
+                of the one before.
+        """
+        self.lowest = lowest
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
 
@@ -55,6 +68,8 @@ class TaskModel(tf.Module):
                 what the head reads beside, and in a run of several tasks
                 `task_ids`, int32 [B], all alike; or of rows that are C choices
                 [B, C, T], each of which is a row for BERT and for the head.
+                `frozen_outputs`, if there are any, float32 [B, T or 1, D], or
+                the bits of bfloat16 as uint16, instead of the tokens.
             context: of this forward pass.
 
         Returns:
@@ -72,10 +87,13 @@ class TaskModel(tf.Module):
                 for x in (ids, segments, context.input_mask)
             )
             context = dataclasses.replace(context, input_mask=mask)
-        output = self.bert(ids, segments, context)
+        if FROZEN_OUTPUTS in features:
+            sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
+        else:
+            sequence_output = self.bert(ids, segments, context).sequence_output
         found = self.head(
             self.bert,
-            output.sequence_output,
+            sequence_output,
             context,
             **{name: features[name] for name in self.head.reads},
         )
@@ -83,6 +101,16 @@ class TaskModel(tf.Module):
             return found
         shown = self.bert.hooks.observe(context) if context.observes else {}
         return {**self.head.select(found), **shown}
+
+    def _continue(self, outputs: tf.Tensor, context: Context) -> tf.Tensor:
+        """What the upper layers make of known outputs, float32 [B, T, D]."""
+        if outputs.dtype == tf.uint16:
+            outputs = tf.bitcast(outputs, tf.bfloat16)
+        size = outputs.shape[-1]
+        outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
+        layers = self.bert.layers[self.lowest :]
+        found = self.bert.run_layers(outputs, layers, context)
+        return tf.cast(found[-1] if found else outputs, tf.float32)
 
 
 # What variables are part of, in the order of tables.

@@ -19,7 +19,14 @@ from errors import UserError
 from input_pipeline import Features
 from methods import fusion
 from optimization import Schedule
-from runs import evaluation, fusion_report, results, training, two_phases
+from runs import (
+    evaluation,
+    frozen_layers,
+    fusion_report,
+    results,
+    training,
+    two_phases,
+)
 from runs.evaluation import Splits
 from runs.setup import (
     Experiment,
@@ -50,6 +57,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     splits = _choose_splits(experiment)
     setup, rows = _read(model, splits)
     _compare_settings(setup)
+    frozen_layers.check(setup)
     logging.info("%s", "\n" + setup.table.to_text())
     with _own_folder(engine, setup):
         return _run_in_folder(engine, setup, splits, rows, began)
@@ -278,9 +286,11 @@ def _make_job(engine: Any, setup: Setup) -> Job:
     """What the engine needs to build the model."""
     experiment = setup.experiment
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
+    layers = setup.config.num_hidden_layers
+    lowest = frozen_layers.lowest_layer(setup.table, layers)
     return Job(
         build_model=lambda create: task_model.TaskModel(
-            setup.config, setup.method, setup.task.build_head, create
+            setup.config, setup.method, setup.task.build_head, create, lowest
         ),
         table=setup.table,
         initial_values=setup.initial_values,
@@ -347,8 +357,18 @@ def _train(
     if watch.is_over(first_step):
         logging.info("already trained to step %d", first_step)
     else:
+        known = features
+        if setup.keeps_frozen_outputs:
+            known = frozen_layers.prepare(engine, setup, job, features)
         training.run_steps(
-            engine, setup, job, features, schedule, first_step, watch.pause
+            engine,
+            setup,
+            job,
+            features,
+            schedule,
+            first_step,
+            watch.pause,
+            known,
         )
     if engine.is_chief:
         results.write_artifact(setup, job, record, schedule)

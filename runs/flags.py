@@ -155,6 +155,20 @@ def define_flags() -> None:
         "none, which pads more and mixes more.",
     )
     integer("seed", 1, "Seed of everything random.")
+    boolean(
+        "cache_frozen_layers",
+        False,
+        "Compute the layers below all that is trained once for each row, "
+        "without dropout, and keep their outputs in a file.",
+    )
+    string(
+        "frozen_layers_dir",
+        None,
+        "Folder of such files; default: frozen_layers in --data_dir.",
+    )
+    floating(
+        "frozen_layers_gb", 20.0, "The most that it may hold, in 10^9 bytes."
+    )
     string(
         "engine",
         "auto",
@@ -367,6 +381,9 @@ def experiment_from_flags(
         library=_library(),
         exchange_part=_exchanged(),
         carry_parts=FLAGS.carry_parts,
+        cache_frozen_layers=FLAGS.cache_frozen_layers,
+        frozen_layers_dir=FLAGS.frozen_layers_dir or "",
+        frozen_layers_gb=FLAGS.frozen_layers_gb,
     )
 
 
@@ -421,60 +438,6 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
     if has_folder and not data_dir:
         raise UserError("--data_dir is missing: the folder of the task's files")
     experiment.run(settings)
-
-
-def define_adapter_flags() -> None:
-    """Defines the flags of what answers with trained adapters."""
-    string = flags.DEFINE_string
-    string(
-        "init_checkpoint",
-        None,
-        "The pretrained BERT that the adapters were trained upon: as for "
-        "run_classifier.py.",
-    )
-    string("bert_config_file", None, "BERT's sizes; default: beside the model.")
-    string("vocab_file", None, "The vocabulary; default: beside the model.")
-    flags.DEFINE_multi_string(
-        "adapter",
-        [],
-        "Folder of a trained adapter, or NAME=FOLDER",
-    )
-    string("library", None, "Folder of an adapter library.")
-    flags.DEFINE_list("task", [], "Names of adapters in --library, or all.")
-    flags.DEFINE_integer(
-        "max_seq_length",
-        None,
-        "Longest input in tokens, more is cut off; default: as each adapter "
-        "was trained.",
-    )
-    flags.DEFINE_integer("predict_batch_size", 32, "Rows computed at once.")
-    types = ["float32", "bfloat16"]
-    flags.DEFINE_enum(
-        "compute_dtype", types[0], types, "Type of products and activations."
-    )
-    flags.DEFINE_enum(
-        "adapter_dtype",
-        types[0],
-        types,
-        "Type in which the adapters of several tasks are kept in memory.",
-    )
-
-
-def check_adapter_flags() -> None:
-    """Checks the flags of what answers with trained adapters.
-
-    Raises:
-        UserError: one is missing, or its value is too small.
-    """
-    for name in ("predict_batch_size", "max_seq_length"):
-        value = FLAGS[name].value
-        if value is not None and value < (3 if name == "max_seq_length" else 1):
-            raise UserError(f"--{name} is {value}, which is too small")
-    if not FLAGS.init_checkpoint:
-        raise UserError(
-            "--init_checkpoint is missing: the pretrained BERT that the "
-            "adapters were trained upon"
-        )
 
 
 def run_app(main: Callable[[], None]) -> None:

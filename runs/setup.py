@@ -111,6 +111,9 @@ class Experiment:
     library: str = ""
     exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
     carry_parts: bool = True
+    cache_frozen_layers: bool = False
+    frozen_layers_dir: str = ""
+    frozen_layers_gb: float = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +164,12 @@ class Model:
         """Peak of the schedule."""
         given = self.experiment.training.learning_rate
         return given or self.method.learning_rate
+
+    @property
+    def keeps_frozen_outputs(self) -> bool:
+        """Whether a training computes frozen layers once for each row."""
+        experiment = self.experiment
+        return experiment.do_train and experiment.cache_frozen_layers
 
     @property
     def step(self) -> int:
@@ -454,6 +463,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
     if isinstance(model, Setup):
         training["start"] = model.start
     training["compute_dtype"] = experiment.compute_dtype
+    training["cache_frozen_layers"] = experiment.cache_frozen_layers
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {

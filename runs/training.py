@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any
+from typing import Any, Optional
 
 from absl import logging
 
@@ -33,6 +33,7 @@ def run_steps(
     schedule: Schedule,
     first_step: int,
     pause: Pause = NO_PAUSE,
+    known: Optional[input_pipeline.Features] = None,
 ) -> None:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
@@ -44,6 +45,8 @@ def run_steps(
         schedule: learning rates and the number of steps.
         first_step: steps done before.
         pause: where the training is looked at.
+        known: the same rows with the outputs of frozen layers, if these are
+            not computed anew.
     """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(
@@ -72,7 +75,7 @@ def run_steps(
     ) as progress:
         engine.train(
             job,
-            features,
+            known or features,
             plan,
             schedule,
             first_step,

@@ -36,11 +36,14 @@ class Head(tf.Module, abc.ABC):
 
     Attributes:
         needs_pooler: whether it reads BERT's pooled output.
+        reads_first_token: whether it reads nothing but that, or the first
+            token of the sequence.
         reads: names of what else it reads of a batch, and is given by
             keyword; of what is there in prediction as well as in training.
     """
 
     needs_pooler = True
+    reads_first_token = False
     # Tuple[str, ...]
     reads = ()
 

@@ -111,6 +111,8 @@ class MaskedText(Features):
     masking: Masking
     pieces: Pieces
 
+    are_fixed = False
+
     def fingerprint(self):
         """That of the rows, and of what is masked but for the seed."""
         how = f"{super().fingerprint()} {self.masking.describe()}"

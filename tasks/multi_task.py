@@ -89,6 +89,9 @@ class MultiTaskHead(Head):
             for name, task in tasks.items()
         }
         self.needs_pooler = any(h.needs_pooler for h in self.heads.values())
+        self.reads_first_token = all(
+            h.reads_first_token for h in self.heads.values()
+        )
 
     def __call__(self, bert, sequence_output, context):
         """Each head's arrays [B, ...] as `tasks.<name>/<name of the array>`."""

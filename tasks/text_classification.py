@@ -34,6 +34,8 @@ class ClassificationHead(Head):
     google-research/bert, `run_classifier.py`, `create_model`.
     """
 
+    reads_first_token = True
+
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
 

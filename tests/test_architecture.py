@@ -89,6 +89,7 @@ MAY_IMPORT = {
         "errors",
         "files",
         "folder_lock",
+        "hooks",
         "input_pipeline",
         "methods",
         "methods.base",

@@ -61,6 +61,7 @@ LATER: Dict[str, Any] = {
     "training.adam_bias_correction": False,
     "training.keep_best": "",
     "training.early_stopping": 0,
+    "training.cache_frozen_layers": False,
 }
 
 
