@@ -31,6 +31,7 @@ from benchmarks import flops
 from engines import Hardware, Job, choose_engine, prediction
 from input_pipeline import Features
 from methods.parsing import parse
+from runs.frozen_layers import KnownOutputs, lowest_layer
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 from weights import sources
@@ -67,9 +68,10 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
             )
             for p in table.parameters
         }
+    lowest = lowest_layer(table, config.num_hidden_layers)
     return Job(
         lambda create: task_model.TaskModel(
-            config, method, TASK.build_head, create
+            config, method, TASK.build_head, create, lowest
         ),
         table,
         values,
@@ -146,6 +148,8 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
     rows, size = read_rows(options["rows"]), options["batch_size"]
     plan = input_pipeline.TrainPlan(rows.lengths, size, MANY_STEPS, 1)
     lengths = _Lengths(rows, plan, job.length)
+    if options.get("cached"):
+        rows = _with_outputs(rows, job, options)
     engine.train(
         job,
         rows,
@@ -156,6 +160,23 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         MANY_STEPS,
         Meter(options, job, lengths),
     )
+
+
+def _with_outputs(
+    rows: Features, job: Job, options: Dict[str, Any]
+) -> Features:
+    """The rows with outputs of frozen layers in a file; which is no matter."""
+    config = modeling.BertConfig(**options["config"])
+    first_token = (
+        lowest_layer(job.table, config.num_hidden_layers)
+        == config.num_hidden_layers
+    )
+    count = len(rows) if first_token else len(rows.tokens)
+    is_half = options["dtype"] == "bfloat16"
+    dtype = np.uint16 if is_half else np.float32
+    path = os.path.join(job.output_dir, "outputs.npy")
+    np.save(path, np.zeros((count, config.hidden_size), dtype))
+    return KnownOutputs.of(rows, np.load(path, mmap_mode="r"), first_token)
 
 
 class _Lengths:
