@@ -5,6 +5,7 @@ user's input is found before the first long step.
 """
 
 import contextlib
+import dataclasses
 import os
 import time
 from typing import Any, Dict, Iterator, Tuple
@@ -15,6 +16,7 @@ import files
 import folder_lock
 import task_model
 from engines import Job, check_batch_size, choose_engine
+from engines.products import choose_dtype
 from errors import UserError
 from input_pipeline import Features
 from methods import fusion
@@ -52,6 +54,9 @@ def run(experiment: Experiment) -> Dict[str, float]:
     _check_request(experiment)
     began = time.monotonic()
     engine = _start_engine(experiment)
+    experiment = dataclasses.replace(
+        experiment, compute_dtype=_choose_dtype(experiment)
+    )
     model = open_model(experiment)
     _compare_settings(model)
     splits = _choose_splits(experiment)
@@ -174,6 +179,18 @@ def _start_engine(experiment: Experiment) -> Any:
                 f"{engine.workers}"
             )
     return engine
+
+
+def _choose_dtype(experiment: Experiment) -> str:
+    """What the run computes in: of `auto`, as it began."""
+    path = os.path.join(experiment.output_dir, run_record.RUN_FILE)
+    known = None
+    if files.exists(path):
+        run = run_record.read_description(path, "the run's description")
+        known = run["training"].get("compute_dtype")
+    return choose_dtype(
+        experiment.compute_dtype, experiment.hardware.use_tpu, known
+    )
 
 
 def _compare_settings(model: Model) -> None:

@@ -13,6 +13,7 @@ from absl import app, flags
 import command_line
 import files
 from engines import ENGINES, Hardware
+from engines.products import DTYPES
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from methods import parsing
@@ -199,8 +200,9 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "compute_dtype",
         "float32",
-        ("float32", "bfloat16"),
-        "Of products and activations; trained weights stay float32.",
+        DTYPES,
+        "Of products and activations; trained weights stay float32. auto: what "
+        "is faster here when the run begins.",
     )
     boolean(
         "describe",

@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from engines.products import DTYPES
 from errors import UserError
 
 FLAGS = flags.FLAGS
@@ -34,7 +35,10 @@ def define_adapter_flags() -> None:
     flags.DEFINE_integer("predict_batch_size", 32, "Rows computed at once.")
     types = ["float32", "bfloat16"]
     flags.DEFINE_enum(
-        "compute_dtype", types[0], types, "Type of products and activations."
+        "compute_dtype",
+        types[0],
+        DTYPES,
+        "Type of products and activations; auto: the faster one here.",
     )
     flags.DEFINE_enum(
         "adapter_dtype",

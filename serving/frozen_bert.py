@@ -14,6 +14,7 @@ import tensorflow as tf
 import modeling
 import task_model
 from engines import Hardware, Prediction, devices, training_step
+from engines.products import choose_dtype
 from errors import UserError
 from methods.base import TuningMethod
 from modeling import BertConfig
@@ -84,8 +85,8 @@ class FrozenBert:
             opened: the pretrained model.
             config: its sizes.
             vocab_file: its vocabulary; "" for the one beside it.
-            compute_dtype: of products and activations, `float32` or
-                `bfloat16`.
+            compute_dtype: of products and activations, one of
+                `products.DTYPES`.
 
         Raises:
             UserError: a variable is missing, damaged or of another shape.
@@ -96,9 +97,10 @@ class FrozenBert:
         variables = modeling.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
         hardware = Hardware()
-        self._prediction = Prediction(
-            devices.use_lanes(hardware), compute_dtype=compute_dtype
-        )
+        # Threads first: nothing may have run before.
+        lanes = devices.use_lanes(hardware)
+        compute_dtype = choose_dtype(compute_dtype)
+        self._prediction = Prediction(lanes, compute_dtype=compute_dtype)
         devices.choose_graph_optimizer(hardware, compute_dtype)
         self.variables = {
             name: tf.Variable(opened.weights.read(name), trainable=False)
