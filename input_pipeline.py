@@ -348,13 +348,32 @@ def train_batches(
             yield {name: value[part] for name, value in batch.items()}
 
 
-def sorted_batches(features: Features, batch_size: int) -> List[np.ndarray]:
-    """Every row once, sorted by length: int64 [B] per batch, the last short."""
+def sorted_batches(
+    features: Features, batch_size: int, tokens: int = 0
+) -> List[np.ndarray]:
+    """Every row once, sorted by length.
+
+    Args:
+        features: the rows.
+        batch_size: rows of a batch; the last one may have fewer.
+        tokens: a batch has more rows if it has not more tokens than these,
+            padding included.
+
+    Returns:
+        int64 [B], the rows of each batch.
+    """
     order = np.argsort(features.lengths, kind="stable")
-    return [
-        order[first : first + batch_size]
-        for first in range(0, len(order), batch_size)
-    ]
+    lengths = features.lengths[order]
+    batches: List[np.ndarray] = []
+    first = 0
+    while first < len(order):
+        # The longest row is the last one: so many tokens have so many rows.
+        most = lengths[first : first + max(tokens, 1)]
+        sizes = np.arange(1, len(most) + 1) * most
+        size = max(batch_size, np.count_nonzero(sizes <= tokens))
+        batches.append(order[first : first + size])
+        first += size
+    return batches
 
 
 def fill(batches: List[np.ndarray], size: int) -> List[np.ndarray]:

@@ -81,6 +81,8 @@ class Job:
         compute_dtype: of products and activations.
         adam_bias_correction: whether the optimizer corrects young averages.
         observes: whether prediction also gives what `Hooks.observe` shows.
+        predict_tokens: tokens up to which a batch of prediction may have more
+            rows than were asked for, if batches have no static length.
     """
 
     build_model: Callable[[CreateVariable], TaskModel]
@@ -96,6 +98,7 @@ class Job:
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
     observes: bool = False
+    predict_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Predictor(abc.ABC):
 
         Args:
             features: of the split, at least one row; its labels are not read.
-            batch_size: rows at once, over all devices.
+            batch_size: rows at once, over all devices; of short rows more,
+                as `Job.predict_tokens` says.
             what: name of the work, for its progress.
 
         Returns:
@@ -73,7 +74,8 @@ class Predictor(abc.ABC):
         self._check_open()
         features = features.unlabelled()
         size = -(-batch_size // self._shards)
-        batches = input_pipeline.sorted_batches(features, size)
+        tokens = 0 if self._job.length else self._job.predict_tokens
+        batches = input_pipeline.sorted_batches(features, size, tokens)
         # Every device gets a whole batch each time; outputs of the rows that
         # fill up are dropped.
         filled = batches

@@ -323,6 +323,7 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
         observes=bool(setup.method.observes),
+        predict_tokens=experiment.predict_batch_tokens,
     )
 
 

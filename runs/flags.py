@@ -59,6 +59,12 @@ def define_flags() -> None:
     boolean("do_predict", False, "Predict, and write the predictions.")
     integer("train_batch_size", 32, "Examples of a training step.")
     integer("predict_batch_size", 8, "Examples predicted at once.")
+    integer(
+        "predict_batch_tokens",
+        4096,
+        "Evaluate and predict more examples at once, up to so many tokens, if "
+        "they are short; 0 for the numbers above alone.",
+    )
     floating(
         "learning_rate", None, "Peak learning rate; default: the method's own."
     )
@@ -307,7 +313,7 @@ def experiment_from_flags(
         raise UserError(
             f"--max_seq_length is {FLAGS.max_seq_length}, expected at least 3"
         )
-    for name in ("learning_rate", "num_train_epochs"):
+    for name in ("learning_rate", "num_train_epochs", "frozen_layers_gb"):
         value = FLAGS[name].value
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name} is {value}, expected a positive number")
@@ -316,7 +322,7 @@ def experiment_from_flags(
             f"--warmup_proportion is {FLAGS.warmup_proportion}, expected a "
             "number from 0 to 1"
         )
-    for name in ("num_devices", "cpu_lanes"):
+    for name in ("num_devices", "cpu_lanes", "predict_batch_tokens"):
         if FLAGS[name].value < 0:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 0")
     if not 0 <= FLAGS.seed < 2**31:
@@ -383,6 +389,7 @@ def experiment_from_flags(
         library=_library(),
         exchange_part=_exchanged(),
         carry_parts=FLAGS.carry_parts,
+        predict_batch_tokens=FLAGS.predict_batch_tokens,
         cache_frozen_layers=FLAGS.cache_frozen_layers,
         frozen_layers_dir=FLAGS.frozen_layers_dir or "",
         frozen_layers_gb=FLAGS.frozen_layers_gb,

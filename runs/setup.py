@@ -111,6 +111,7 @@ class Experiment:
     library: str = ""
     exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
     carry_parts: bool = True
+    predict_batch_tokens: int = 0
     cache_frozen_layers: bool = False
     frozen_layers_dir: str = ""
     frozen_layers_gb: float = 20.0

@@ -330,6 +330,23 @@ def test_sorted_batches_hold_every_row_by_length(lengths, batch_size):
 
 
 @PROPERTY
+@hypothesis.given(LENGTHS, st.integers(1, 70), st.integers(0, 300))
+def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
+    features = make_features(lengths)
+    batches = input_pipeline.sorted_batches(features, batch_size, tokens)
+    rows = np.concatenate(batches)
+    assert [lengths[row] for row in rows] == sorted(lengths)
+    for number, batch in enumerate(batches):
+        longest = lengths[batch[-1]]
+        assert len(batch) <= batch_size or len(batch) * longest <= tokens
+        if batch is not batches[-1]:
+            assert len(batch) >= batch_size
+            # With the next row it would be too many.
+            following = lengths[batches[number + 1][0]]
+            assert (len(batch) + 1) * following > tokens
+
+
+@PROPERTY
 @hypothesis.given(LENGTHS, st.integers(1, 70))
 def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     features = make_features(lengths)

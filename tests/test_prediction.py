@@ -21,7 +21,7 @@ from engine_jobs import (
 )
 
 import optimization
-from engines import Hardware, choose_engine
+from engines import Hardware, choose_engine, prediction
 from engines.session_stream import SessionStream
 from input_pipeline import make_batch
 
@@ -78,6 +78,28 @@ def test_all_splits_stand_on_one_model(made, tiny_config, tmp_path):
     for split, output in zip(splits, outputs):
         expected = predict(made, job, *split)["logits"]
         np.testing.assert_allclose(output["logits"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens,batches", [(0, 20), (48, 7), (10_000, 1)])
+def test_short_rows_are_predicted_more_at_once(
+    made, tiny_config, tmp_path, monkeypatch, tokens, batches
+):
+    rows = make_rows(CLASSIFICATION, lengths=[*[3] * 20, *[12] * 20])
+    made.check_devices()
+    job = make_job(tiny_config, tmp_path, lanes=1)
+    with made.predictor(job) as predictor:
+        expected = predictor.predict(rows, 40, "test")["logits"]
+    counted = []
+    monkeypatch.setattr(
+        prediction.input_pipeline,
+        "make_batch",
+        lambda *args: counted.append(make_batch(*args)) or counted[-1],
+    )
+    job = dataclasses.replace(job, predict_tokens=tokens)
+    with made.predictor(job) as predictor:
+        found = predictor.predict(rows, 2, "test")["logits"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert len(counted) == batches
 
 
 def test_trained_values_are_swapped_without_building(
@@ -187,7 +209,7 @@ sys.path[:0] = {paths!r}
 import dataclasses, json
 import modeling
 from engine_jobs import *
-from engines import Hardware, choose_engine
+from engines import Hardware, choose_engine, prediction
 
 config = modeling.BertConfig(**json.loads({config!r}))
 job = make_job(config, {folder!r})
