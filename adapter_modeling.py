@@ -109,6 +109,7 @@ class AdapterHooks(Hooks):
     """Acts on the sublayers that have an adapter."""
 
     takes_rows = True
+    by_token = True
 
     def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
         """Takes the adapters by layer and site."""

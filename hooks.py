@@ -54,6 +54,8 @@ class Context:
         layer: within such a function, the layer that is computed.
         task: in a run of several tasks, int32 [], that of all rows.
         observes: whether hooks are to hand on what `Hooks.observe` shows.
+        first_token: whether of the last layer only the first token's outputs
+            are read, so that it computes no others.
     """
 
     input_mask: tf.Tensor
@@ -66,6 +68,7 @@ class Context:
     layer: Optional[TracedLayer] = None
     task: Optional[tf.Tensor] = None
     observes: bool = False
+    first_token: bool = False
 
     def number_of(self, layer: int) -> Any:
         """The number to compute with of the layer that hooks call `layer`."""
@@ -126,9 +129,13 @@ class Hooks:
         takes_rows: whether they compute in prediction as well with values of
             which each row has its own, [B, ...]. What does not is vectorized
             over rows, which takes longer.
+        by_token: whether what they do to a token needs no other one, keys and
+            values apart. Then a last layer of which only the first token is
+            read computes that one alone.
     """
 
     takes_rows = False
+    by_token = False
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
         """What tells a layer's computation from that of other layers.
@@ -277,6 +284,11 @@ class Hooks:
             Tensors that every group's `context.handed_on` begins with.
         """
         return {}
+
+
+def act_by_token(hooks: Hooks) -> bool:
+    """Whether they say so, or do nothing."""
+    return hooks.by_token or type(hooks) is Hooks
 
 
 def acts_at(hooks: Hooks, place: str) -> bool:

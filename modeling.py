@@ -304,43 +304,39 @@ class SelfAttention(tf.Module):
             for name in ("query", "key", "value")
         )
 
-    def __call__(self, hidden, attention_bias, context):
-        """Attends every token to every other.
+    def __call__(self, asking, hidden, attention_bias, context):
+        """Attends tokens to all tokens.
 
         Args:
+            asking: float32 [B, A, D], those that attend: all or the first.
             hidden: float32 [B, T, D].
             attention_bias: float32 [B, 1, 1, T], added to the scores.
             context: of this forward pass.
 
         Returns:
-            float32 [B, T, D], the heads side by side.
+            float32 [B, A, D], the heads side by side.
 
         Source: Vaswani et al. 2017, section 3.2.
         """
         config = self.config
-        shape = tf.shape(hidden)
-        heads = [
-            shape[0],
-            shape[1],
-            config.num_attention_heads,
-            config.head_size,
-        ]
+        heads = [config.num_attention_heads, config.head_size]
 
-        def project(dense):
+        def project(dense, inputs):
             outputs = self.hooks.project(
-                dense.scope, hidden, lambda x: dense(x, context), context
+                dense.scope, inputs, lambda x: dense(x, context), context
             )
+            shape = tf.concat([tf.shape(inputs)[:2], heads], axis=0)
             # [B, T, D] -> [B, N, T, H]
-            return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
+            return tf.transpose(tf.reshape(outputs, shape), [0, 2, 1, 3])
 
         key, value, attention_bias = self.hooks.key_value(
             self.layer,
-            project(self.key),
-            project(self.value),
+            project(self.key, hidden),
+            project(self.value, hidden),
             attention_bias,
             context,
         )
-        query = project(self.query)
+        query = project(self.query, asking)
         rate = config.attention_probs_dropout_prob
         keep = keep_mask(
             tf.concat([tf.shape(query)[:3], tf.shape(key)[2:3]], axis=0),
@@ -352,8 +348,8 @@ class SelfAttention(tf.Module):
             query, key, value, attention_bias, keep, rate
         )
         attended = tf.transpose(attended, [0, 2, 1, 3])
-        outputs = tf.reshape(attended, shape)  # [B, T, N, H] -> [B, T, D]
-        outputs.set_shape(hidden.shape)
+        outputs = tf.reshape(attended, tf.shape(asking))  # [B, A, D]
+        outputs.set_shape(asking.shape)
         return outputs
 
 
@@ -383,11 +379,12 @@ class Layer(tf.Module):
         self.output_norm = LayerNorm(f"{scope}/output", size, create, hooks)
 
     def __call__(self, hidden, attention_bias, context):
-        """float32 [B, T, D] -> float32 [B, T, D]."""
-        attended = self.attention(hidden, attention_bias, context)
+        """float32 [B, T, D] -> the same, or of the first token [B, 1, D]."""
+        asking = hidden[:, :1] if context.first_token else hidden
+        attended = self.attention(asking, hidden, attention_bias, context)
         hidden = self._sublayer(
             "attention",
-            hidden,
+            asking,
             attended,
             self.attention_output,
             self.attention_norm,
@@ -428,8 +425,9 @@ class BertOutput(NamedTuple):
 
     Attributes:
         embedding_output: float32 [B, T, D], what the first layer reads.
-        layer_outputs: L times float32 [B, T, D].
-        sequence_output: [B, T, D], the last of them, always float32.
+        layer_outputs: L times float32 [B, T, D], the last one [B, 1, D] if
+            only its first token is read.
+        sequence_output: the last of them, always float32.
     """
 
     embedding_output: tf.Tensor
@@ -487,12 +485,14 @@ class Bert(tf.Module):
     def run_layers(
         self, hidden: tf.Tensor, layers: List[Layer], context: Context
     ) -> List[tf.Tensor]:
-        """The outputs of some of the layers, each float32 [B, T, D]."""
+        """The outputs of some of the layers, as `BertOutput` has them."""
         outputs = [hidden]
+        every = dataclasses.replace(context, first_token=False)
         mask = tf.cast(context.input_mask, hidden.dtype)
         bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
         for layer in layers:
-            arguments = (outputs[-1], bias, context)
+            is_last = layer.layer == self.config.num_hidden_layers - 1
+            arguments = (outputs[-1], bias, context if is_last else every)
             kind = self.hooks.layer_kind(layer.layer, context.training)
             if context.share_layers and kind is not None:
                 outputs.append(self.run_layer(layer.layer, kind, *arguments))

@@ -65,7 +65,7 @@ class SharedLayers:
             context: of this forward pass.
 
         Returns:
-            float32 [B, T, D].
+            float32 [B, T, D], or of the first token [B, 1, D].
         """
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
@@ -81,6 +81,7 @@ class SharedLayers:
             frozenset(frozen),
             context.training,
             context.dtype,
+            context.first_token,
         )
         if kind not in self._functions:
             self._functions[kind] = self._make_function(
@@ -172,6 +173,7 @@ class SharedLayers:
                 },
                 layer=TracedLayer(number, self._count),
                 task=task,
+                first_token=example.first_token,
             )
             layer = self._make_layer(traced, create)
             return layer(hidden, attention_bias, context)

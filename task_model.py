@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context
+from hooks import Context, act_by_token
 from methods.base import PARTS, TuningMethod
 from optimization import Recipe
 from shared_layers import SharedLayers
@@ -87,6 +87,12 @@ class TaskModel(tf.Module):
                 for x in (ids, segments, context.input_mask)
             )
             context = dataclasses.replace(context, input_mask=mask)
+        context = dataclasses.replace(
+            context,
+            first_token=self.head.reads_first_token
+            and act_by_token(self.bert.hooks)
+            and not context.observes,
+        )
         if FROZEN_OUTPUTS in features:
             sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
         else:

@@ -7,7 +7,7 @@ implementation would do for nothing.
 """
 
 import re
-from typing import Tuple
+from typing import List, Tuple
 
 from modeling import BertConfig
 from task_model import Parameter, ParameterTable
@@ -17,17 +17,20 @@ LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 KERNEL = re.compile(r"bert/encoder/.*(/kernel|/adapters/weights[12])")
 
 
+# What the last layer reads all tokens by, though it computes only the first.
+ALL_TOKENS = re.compile(r".*/attention/self/(key|value)/.*")
+
+
 def forward(
     config: BertConfig, table: ParameterTable, rows: int, tokens: int
 ) -> int:
     """Operations of a forward pass over `rows` x `tokens`.
 
-    The head and the pooler, which read one token of a row, are left out.
+    The task reads the first token alone, of which the last layer computes no
+    more. The head and the pooler are left out.
     """
-    products = sum(_product(p, rows, tokens) for p in _kernels(table))
-    return products + config.num_hidden_layers * _attention(
-        config, rows, tokens
-    )
+    products = sum(_product(config, p, rows, tokens) for p in _kernels(table))
+    return products + sum(_attentions(config, rows, tokens))
 
 
 def training(
@@ -44,11 +47,11 @@ def training(
     lowest = min(_depth(p) for p in table.trained)
     for p in _kernels(table):
         gradients = (_depth(p) > lowest) + p.trained
-        total += gradients * _product(p, rows, tokens)
-    for layer in range(config.num_hidden_layers):
+        total += gradients * _product(config, p, rows, tokens)
+    for layer, count in enumerate(_attentions(config, rows, tokens)):
         # The products of queries, keys and values come after their kernels.
         if (layer, 1) > lowest:
-            total += 2 * _attention(config, rows, tokens)
+            total += 2 * count
     return total
 
 
@@ -56,14 +59,18 @@ def _kernels(table: ParameterTable):
     return [p for p in table.parameters if KERNEL.fullmatch(p.name)]
 
 
-def _product(p: Parameter, rows: int, tokens: int) -> int:
+def _product(config: BertConfig, p: Parameter, rows: int, tokens: int) -> int:
     inputs, outputs = p.shape
+    is_last = _depth(p)[0] == config.num_hidden_layers - 1
+    if is_last and not ALL_TOKENS.fullmatch(p.name):
+        tokens = 1
     return 2 * rows * tokens * inputs * outputs
 
 
-def _attention(config: BertConfig, rows: int, tokens: int) -> int:
-    """Scores from queries and keys, then a mixture of values."""
-    return 2 * 2 * rows * tokens * tokens * config.hidden_size
+def _attentions(config: BertConfig, rows: int, tokens: int) -> List[int]:
+    """Of each layer, scores from queries and keys, then a mixture of values."""
+    asking = [tokens] * (config.num_hidden_layers - 1) + [1]
+    return [2 * 2 * rows * n * tokens * config.hidden_size for n in asking]
 
 
 def _depth(p: Parameter) -> Tuple[int, int]:

@@ -23,6 +23,7 @@ class BapnaHooks(Hooks):
     """Adapters upon a finished layer: `h + adapter(h)`."""
 
     takes_rows = True
+    by_token = True
 
     def __init__(self, adapters):
         """Takes the adapters by layer and site."""

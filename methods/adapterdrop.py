@@ -24,6 +24,8 @@ class RobustDropHooks(Hooks):
     they are always the same.
     """
 
+    by_token = True
+
     def __init__(self, hooks: AdapterHooks, layers: int, first: int):
         """Takes the hooks of all adapters, L, and the layers to leave out."""
         self.hooks, self.layers, self.first = hooks, layers, first

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, Hooks, acts_at
+from hooks import Context, Hooks, act_by_token, acts_at
 from methods.base import CHANGES, Part, Rules, TuningMethod
 from methods.fine_tuning import HeadOnly
 from optimization import Recipe
@@ -77,6 +77,7 @@ class PartHooks(Hooks):
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
         self.takes_rows = hooks.takes_rows
+        self.by_token = act_by_token(hooks)
 
     def acts_at(self, place: str) -> bool:
         """Whether it does anything at one of the hooks' places."""
@@ -165,6 +166,7 @@ class ComposedHooks(Hooks):
         """Takes the hooks of the parts, in order."""
         self.parts = parts
         self.takes_rows = all(part.takes_rows for part in parts)
+        self.by_token = all(part.by_token for part in parts)
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that do anything at one of the hooks' places."""

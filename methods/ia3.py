@@ -18,6 +18,7 @@ class Ia3Hooks(Hooks):
     """Multiplies keys, values and what the last kernel reads."""
 
     takes_rows = True
+    by_token = True
 
     def __init__(self, scales: Dict[str, tf.Variable]):
         """Takes the scales by the kernel's scope."""

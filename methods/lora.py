@@ -26,6 +26,7 @@ class LoraHooks(Hooks):
     """Adds `scale dropout(x) A B` to what some kernels make of x."""
 
     takes_rows = True
+    by_token = True
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, Hooks, acts_at, layer_of
+from hooks import Context, Hooks, act_by_token, acts_at, layer_of
 from methods.base import Part, TuningMethod, added_later
 from methods.composition import Composition
 from methods.fine_tuning import Full
@@ -42,6 +42,7 @@ class PerTaskHooks(Hooks):
         self.method, self.config = method, config
         self.values, self.example = values, example
         self.count = count
+        self.by_token = act_by_token(example)
 
     def _own(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""

@@ -18,6 +18,8 @@ PARTS = ("key", "value")
 class PrefixHooks(Hooks, abc.ABC):
     """Puts P keys and values before those of the tokens, never masked."""
 
+    by_token = True
+
     def __init__(self, config: modeling.BertConfig):
         """Takes the sizes of the heads."""
         self.heads = [-1, config.num_attention_heads, config.head_size]

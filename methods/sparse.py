@@ -33,6 +33,8 @@ NO_DECAY = Recipe(undecayed=r".")
 class MaskHooks(Hooks):
     """Lets the gradient reach only some entries of BERT's variables."""
 
+    by_token = True
+
     def __init__(self, masks: Dict[str, tf.Variable]):
         """Takes float32 masks of zeros and ones by variable name."""
         self.masks = masks
@@ -178,6 +180,8 @@ class LtSft(SparseMethod):
 
 class GateHooks(Hooks):
     """`theta + z w` for BERT's variables, with gates z from 0 to 1."""
+
+    by_token = True
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from tiny_model import TASK, TinyModel
 import modeling
 import task_model
 from errors import UserError
-from hooks import Hooks
+from hooks import Hooks, act_by_token
 from methods.parsing import parse
 from methods.registry import METHODS
 
@@ -169,6 +169,46 @@ def test_training_moves_what_is_trained_and_no_other_bit(tiny):
     for name, variable in tiny.variables.items():
         same = np.array_equal(before[name], variable.numpy())
         assert same != (name in trained), name
+
+
+def test_a_last_layer_computes_no_more_than_is_read(tiny):
+    """The same outputs and gradients as one that computes all tokens."""
+    tiny.shake()
+    trained = [tiny.variables[p.name] for p in tiny.table.trained]
+    found, head = {}, tiny.model.head
+    assert head.reads_first_token
+    for first in (False, True):
+        head.reads_first_token = first
+        with tf.GradientTape() as tape:
+            predictions = tiny.model(tiny.features, tiny.context())
+            losses = head.loss(predictions, tiny.features)
+        gradients = [
+            None if x is None else tf.convert_to_tensor(x)
+            for x in tape.gradient(losses, trained)
+        ]
+        found[first] = predictions["logits"], gradients
+    np.testing.assert_allclose(found[True][0], found[False][0], atol=1e-5)
+    for p, one, other in zip(
+        tiny.table.trained, found[True][1], found[False][1]
+    ):
+        assert (one is None) == (other is None), p.name
+        if one is not None:
+            np.testing.assert_allclose(one, other, atol=2e-4, err_msg=p.name)
+
+
+def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
+    """Addition by attention reads all tokens, whatever is read of it."""
+    shapes = {}
+    for text in ("houlsby(size=4)", "pals(size=6, heads=2)"):
+        tiny = TinyModel(tiny_config, parse(text))
+        hidden = tf.zeros([4, 9, 16])
+        context = dataclasses.replace(
+            tiny.context(), first_token=act_by_token(tiny.model.bert.hooks)
+        )
+        layers = tiny.model.bert.layers
+        outputs = tiny.model.bert.run_layers(hidden, layers, context)
+        shapes[text] = [x.shape[1] for x in outputs]
+    assert list(shapes.values()) == [[9, 1], [9, 9]]
 
 
 def test_bfloat16_computes_nearly_the_same(tiny):
