@@ -95,6 +95,7 @@ def by_name(
 
 def find(
     method: TuningMethod,
+    exchanged: Mapping[str, str],
     library: str,
     places: Mapping[str, str],
     trained: Optional[Mapping[str, Any]] = None,
@@ -104,6 +105,8 @@ def find(
     Args:
         method: what was asked for; adapters are names of those in the library,
             or folders.
+        exchanged: as of `exchange`; what is put in is looked for, also if it
+            has the name of what was trained upon.
         library: folder of adapters; "" for none.
         places: folders where adapters lay before, by name.
         trained: the description of something that was trained with such a
@@ -111,11 +114,12 @@ def find(
 
     Raises:
         UserError: an adapter is not found or damaged, or is not of the method
-            that the text says.
+            that the text says; or as of `exchange`.
     """
     held: Dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
         method = by_name(method, parsing.parse(trained["method"]), held)
+    method = exchange(method, exchanged)
     found, folders, hashes = [], {}, {}
     for part in method.parts:
         known = part

@@ -237,7 +237,8 @@ def _task_and_method(
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     return task, parts.find(
-        parts.exchange(method, experiment.exchange_part),
+        method,
+        experiment.exchange_part,
         experiment.library,
         _places_of_parts(experiment, sources),
         sources.description,

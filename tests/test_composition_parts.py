@@ -42,26 +42,62 @@ def predict(classify, flags, folder, **more):
 
 
 def test_what_knows_no_pooler_is_a_part_of_what_has_one(
-    classify, flags, tiny_bert, tmp_path
+    classify, flags, library, tiny_bert, tmp_path
 ):
-    """A tagger trains no pooler; its biases are the others."""
+    """A tagger has none; so its own changes have not, nor have its parts'."""
     shelf = tmp_path / "shelf"
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     task = restore_task(description, {}, "")
     make_artifact(shelf / "tags", tiny_bert, "bitfit", task, description)
+    sparse = adapter_artifact.read_config(str(library / "sparse"))["sha256"]
+    make_artifact(
+        shelf / "both",
+        tiny_bert,
+        "stack({'lang': full}, bitfit)",
+        task,
+        description,
+        parts={"lang": sparse},
+    )
     classify(
         **{**flags, "library": shelf},
-        tuning_method="stack(tags, pfeiffer(size=2))",
+        tuning_method="stack(tags, both, pfeiffer(size=2))",
     )
     values = safetensors.numpy.load_file(
         flags["output_dir"] / "adapter" / "adapter.safetensors"
     )
-    own = safetensors.numpy.load_file(shelf / "tags" / "adapter.safetensors")
-    assert not any("pooler" in name for name in own)
-    held = [n for n in values if n.startswith("parts.") and "pooler" in n]
-    assert held
-    # The places and the values of no entry: nothing of it has changed.
-    assert not any(values[name].size for name in held)
+    for scope in ("parts.tags/", "parts.both/", "parts.both/parts.lang/"):
+        held = [n for n in values if n.startswith(f"{scope}changes/")]
+        poolers = [n for n in held if "pooler" in n]
+        assert poolers and len(poolers) < len(held)
+        # The places and the values of no entry: nothing of it has changed.
+        assert not any(values[name].size for name in poolers)
+
+
+def test_an_adapter_of_the_same_name_is_exchanged_too(
+    classify, flags, library, tiny_bert, tmp_path
+):
+    classify(**flags, tuning_method="stack(a, pfeiffer(size=2))")
+    asked = {**flags, "adapter": flags["output_dir"] / "adapter"}
+    task = restore_task(CLASSIFICATION, {}, "")
+    shelf = tmp_path / "shelf"
+    make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=77)
+    shutil.copytree(shelf / "a", shelf / "other")
+    found = {
+        name: predict(
+            classify,
+            {**asked, "library": shelf},
+            tmp_path / name,
+            exchange_part=pair,
+        )
+        for name, pair in (
+            ("same", "a=a"),
+            ("folder", f"a={shelf}/a"),
+            ("other", "a=other"),
+        )
+    }
+    assert abs(found["same"] - predicted(flags["output_dir"])).max() > 1e-3
+    for name in ("folder", "other"):
+        np.testing.assert_array_equal(found[name], found["same"])
 
 
 def test_a_part_that_is_made_of_parts_finds_all_of_them(

@@ -8,7 +8,7 @@ import numpy as np
 
 import files
 from errors import UserError
-from methods.base import CHANGES, PARTS
+from methods.base import CHANGES, PARTS, changed_by
 from modeling import Shape
 from weights import adapter_artifact
 from weights.adapter_artifact import Artifact
@@ -45,27 +45,41 @@ def as_part(
         pooler has not changed it.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
-    shapes = dict(weights.shapes)
-    for variable, shape in own.items():
-        if variable.startswith(POOLER):
-            shapes.setdefault(variable, shape)
     original = {
         f"{scope}{CHANGES if variable in own else ''}{variable}": variable
-        for variable in shapes
+        for variable in weights.shapes
     }
 
     def read(name: str) -> np.ndarray:
         variable = original[name]
-        if variable not in weights.shapes:
-            return np.zeros(shapes[variable], np.float32)
         value = weights.read(variable)
         return value - base.read(variable) if variable in own else value
 
-    return Weights(
-        weights.source,
-        {name: shapes[old] for name, old in original.items()},
-        read,
-    )
+    shapes = {name: weights.shapes[old] for name, old in original.items()}
+    return _with_poolers(Weights(weights.source, shapes, read), own)
+
+
+def _with_poolers(weights: Weights, own: Mapping[str, Shape]) -> Weights:
+    """No change of the pooler in every part that was trained without one."""
+    poolers = {n: shape for n, shape in own.items() if n.startswith(POOLER)}
+    scopes = {
+        name[: -len(changed_by(name))]
+        for name in weights.shapes
+        if changed_by(name)
+    }
+    zeros = {
+        f"{scope}{name}": shape
+        for scope in scopes
+        for name, shape in poolers.items()
+        if f"{scope}{name}" not in weights.shapes
+    }
+
+    def read(name: str) -> np.ndarray:
+        if name in zeros:
+            return np.zeros(zeros[name], np.float32)
+        return weights.read(name)
+
+    return Weights(weights.source, {**weights.shapes, **zeros}, read)
 
 
 def join(several: Iterable[Weights]) -> Optional[Weights]:
@@ -116,7 +130,7 @@ def complete(
         folder, held = known[sha256]
         read = adapter_artifact.read(folder, base)
         if held:
-            found.append(_held(name, held, read.weights))
+            found.append(_held(name, held, read.weights, own))
         else:
             read = complete(read, libraries, base, own)
             found.append(as_part(name, read, base, own))
@@ -148,7 +162,9 @@ def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
     return found
 
 
-def _held(name: str, held: str, weights: Weights) -> Weights:
+def _held(
+    name: str, held: str, weights: Weights, own: Mapping[str, Shape]
+) -> Weights:
     """A part by another name than it has in what carries it."""
     scope = f"{PARTS}{held}/"
     original = {
@@ -156,8 +172,8 @@ def _held(name: str, held: str, weights: Weights) -> Weights:
         for key in weights.shapes
         if key.startswith(scope)
     }
-    return Weights(
-        weights.source,
-        {key: weights.shapes[old] for key, old in original.items()},
-        lambda key: weights.read(original[key]),
+    shapes = {key: weights.shapes[old] for key, old in original.items()}
+    renamed = Weights(
+        weights.source, shapes, lambda key: weights.read(original[key])
     )
+    return _with_poolers(renamed, own)
