@@ -318,12 +318,15 @@ def new_folder(path: str) -> Iterator[str]:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def check_disk_space(path: str, needed: int) -> None:
+def check_disk_space(
+    path: str, needed: int, flag: str = "--output_dir"
+) -> None:
     """Checks that a folder's disk has room.
 
     Args:
         path: the folder; of one that is not local nothing is known.
         needed: bytes to be written at most.
+        flag: that names the folder.
 
     Raises:
         UserError: there is less.
@@ -337,5 +340,5 @@ def check_disk_space(path: str, needed: int) -> None:
         raise UserError(
             f"the disk of {path} has {free / 1e6:,.0f} MB free, but the run "
             f"writes up to {needed / 1e6:,.0f} MB; make room or choose another "
-            "--output_dir"
+            f"{flag}"
         )

@@ -15,8 +15,8 @@ from absl import logging
 import files
 import folder_lock
 import task_model
-from engines import Job, check_batch_size, choose_engine
-from engines.products import choose_dtype
+from engines import Job, check_batch_size, choose_engine, multi_worker
+from engines.products import AUTO, choose_dtype
 from errors import UserError
 from input_pipeline import Features
 from methods import fusion
@@ -182,7 +182,16 @@ def _start_engine(experiment: Experiment) -> Any:
 
 
 def _choose_dtype(experiment: Experiment) -> str:
-    """What the run computes in: of `auto`, as it began."""
+    """What the run computes in: of `auto`, as it began.
+
+    Raises:
+        UserError: several processes would choose, each for itself.
+    """
+    if experiment.compute_dtype == AUTO and multi_worker.is_cluster():
+        raise UserError(
+            "--compute_dtype=auto needs one process, but TF_CONFIG names "
+            "several; pass float32 or bfloat16"
+        )
     path = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     known = None
     if files.exists(path):
@@ -351,8 +360,11 @@ def _train(
         The job that was trained, with the values that it started from.
 
     Raises:
-        UserError: the disk is too full.
+        UserError: the disk is too full, or as of `FrozenLayers`.
     """
+    frozen = None
+    if setup.keeps_frozen_outputs:
+        frozen = frozen_layers.FrozenLayers(setup, job, features)
     _, first_step = training_state.latest_step(job.output_dir)
     if engine.is_chief:
         files.check_disk_space(
@@ -375,9 +387,7 @@ def _train(
     if watch.is_over(first_step):
         logging.info("already trained to step %d", first_step)
     else:
-        known = features
-        if setup.keeps_frozen_outputs:
-            known = frozen_layers.prepare(engine, setup, job, features)
+        known = frozen.read(engine) if frozen else features
         training.run_steps(
             engine,
             setup,

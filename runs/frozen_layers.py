@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
+import time
+import uuid
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 import numpy as np
@@ -34,9 +36,11 @@ from weights.base import POOLER, choose_initial_values
 FORMAT = 1
 FOLDER = "frozen_layers"
 LOCK = "frozen_layers.lock"
-# Rows that are computed before they are written.
-CHUNK = 2048
-GB = 1e9
+# Of what is being written.
+UNFINISHED = ".new"
+# Tokens that are computed before they are written.
+CHUNK_TOKENS = 65536
+GB, DAY = 1e9, 24 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,185 +180,198 @@ def check(setup: Setup) -> None:
         )
 
 
-def prepare(
-    engine: Any, setup: Setup, job: Job, features: Features
-) -> Features:
-    """The same rows, with what their frozen layers give.
-
-    Args:
-        engine: that computes what is not in a file yet.
-        setup: found right by `check`.
-        job: of the training.
-        features: of the training rows.
-
-    Raises:
-        UserError: these rows are not the same in each step; the outputs need
-            more room than there is, or than the flags allow; a file cannot be
-            written or read.
-    """
-    if not features.are_fixed:
-        raise UserError(
-            "--cache_frozen_layers: the rows of this task are others in each "
-            "step, so that nothing can be kept of them; leave it out"
-        )
-    lowest = lowest_layer(setup.table, setup.config.num_hidden_layers)
-    first_token = (
-        lowest == setup.config.num_hidden_layers
-        and setup.task.build_head(
-            setup.config, lambda *_: None
-        ).reads_first_token
-    )
-    folder = _folder(setup.experiment)
-    files.prepare_folder(folder)
-    path = os.path.join(
-        folder, _key(setup, job, features, lowest, first_token) + ".npy"
-    )
-    sequences = len(features.starts) - 1
-    rows = sequences if first_token else len(features.tokens)
-    shape = rows, setup.config.hidden_size
-    # numpy itself has no bfloat16: its bits.
-    is_half = job.compute_dtype == "bfloat16"
-    dtype = np.dtype(np.uint16 if is_half else np.float32)
-    with folder_lock.hold(folder, LOCK, wait=True):
-        if not os.path.exists(path):
-            _check_space(folder, shape[0] * shape[1] * dtype.itemsize, setup)
-            with _new_file(path, shape, dtype) as outputs:
-                _compute(
-                    engine, setup, job, features, lowest, first_token, outputs
-                )
-            logging.info("outputs of frozen layers are kept in %s", path)
-        else:
-            logging.info("outputs of frozen layers are taken from %s", path)
-    return KnownOutputs.of(features, _open(path, shape, dtype), first_token)
-
-
 def _folder(experiment: Any) -> str:
     """Where files of outputs are."""
     given = experiment.frozen_layers_dir
     return given or os.path.join(experiment.data_dir, FOLDER)
 
 
-def _key(
-    setup: Setup, job: Job, features: Features, lowest: int, first_token: bool
-) -> str:
-    """What tells a file from all others."""
-    digest = hashlib.sha256()
-    about = {
-        "format": FORMAT,
-        "base": setup.base.fingerprint,
-        "config": dataclasses.asdict(setup.config),
-        "layers": lowest,
-        "dtype": job.compute_dtype,
-        "first_token": first_token,
-    }
-    digest.update(json.dumps(about, sort_keys=True).encode())
-    rows = Features(features.tokens, features.segments, features.starts, {})
-    digest.update(rows.fingerprint().encode())
-    return digest.hexdigest()[:32]
+class FrozenLayers:
+    """The outputs of one run's frozen layers, in a file or to be computed.
 
-
-def _check_space(folder: str, needed: int, setup: Setup) -> None:
-    """Refuses what is too large.
-
-    Raises:
-        UserError: by the flag, or by the disk.
+    Attributes:
+        path: of the file.
     """
-    found = sum(
-        entry.stat().st_size
-        for entry in os.scandir(folder)
-        if entry.name.endswith(".npy")
-    )
-    allowed = setup.experiment.frozen_layers_gb
-    if found + needed > allowed * GB:
-        raise UserError(
-            f"--cache_frozen_layers needs {needed / GB:.3g} GB in {folder}, "
-            f"where {found / GB:.3g} GB are kept already, but "
-            f"--frozen_layers_gb allows {allowed:g}; delete files there, or "
-            "allow more"
+
+    def __init__(self, setup: Setup, job: Job, features: Features):
+        """Finds the file, and checks that there is room for it.
+
+        Args:
+            setup: found right by `check`.
+            job: of the training.
+            features: of the training rows.
+
+        Raises:
+            UserError: these rows are not the same in each step; the file is
+                not there, and needs more room than there is, or than the flags
+                allow; or its folder cannot be written.
+        """
+        if not features.are_fixed:
+            raise UserError(
+                "--cache_frozen_layers: the rows of this task are others in "
+                "each step, so that nothing can be kept of them; leave it out"
+            )
+        self._setup, self._job, self._features = setup, job, features
+        layers = setup.config.num_hidden_layers
+        self._lowest = lowest_layer(setup.table, layers)
+        head = setup.task.build_head(setup.config, lambda *_: None)
+        self._first_token = self._lowest == layers and head.reads_first_token
+        rows = len(features.tokens)
+        if self._first_token:
+            rows = len(features.starts) - 1
+        self._shape = rows, setup.config.hidden_size
+        # numpy itself has no bfloat16: its bits.
+        is_half = job.compute_dtype == "bfloat16"
+        self._dtype = np.dtype(np.uint16 if is_half else np.float32)
+        self._folder = _folder(setup.experiment)
+        self.path = os.path.join(self._folder, f"{self._key()}.npy")
+        files.prepare_folder(self._folder)
+        if not os.path.exists(self.path):
+            self._check_space()
+
+    def read(self, engine: Any) -> KnownOutputs:
+        """The rows with these outputs, which it computes if need be.
+
+        Args:
+            engine: that computes.
+
+        Raises:
+            UserError: a file cannot be written, or is damaged.
+        """
+        with folder_lock.hold(self._folder, LOCK, wait=True):
+            if os.path.exists(self.path):
+                logging.info("frozen layers are taken from %s", self.path)
+            else:
+                with self._new_file() as outputs:
+                    self._compute(engine, outputs)
+                logging.info("frozen layers are kept in %s", self.path)
+        return KnownOutputs.of(self._features, self._open(), self._first_token)
+
+    def _rows(self) -> Features:
+        """The sequences of tokens alone."""
+        own = self._features
+        return Features(own.tokens, own.segments, own.starts, {})
+
+    def _key(self) -> str:
+        """What tells a file from all others."""
+        hardware = self._setup.experiment.hardware
+        device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        about = {
+            "format": FORMAT,
+            "base": self._setup.base.fingerprint,
+            "config": dataclasses.asdict(self._setup.config),
+            "layers": self._lowest,
+            "dtype": self._job.compute_dtype,
+            # Others round products otherwise.
+            "device": "TPU" if hardware.use_tpu else device,
+            "first_token": self._first_token,
+            "rows": self._rows().fingerprint(),
+        }
+        text = json.dumps(about, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _check_space(self) -> None:
+        """Refuses what is too large.
+
+        Raises:
+            UserError: by the flag, or by the disk.
+        """
+        rows, size = self._shape
+        needed = rows * size * self._dtype.itemsize
+        found = 0
+        for entry in os.scandir(self._folder):
+            is_old = time.time() - entry.stat().st_mtime > DAY
+            if entry.name.endswith(UNFINISHED) and is_old:
+                # Of a process that was killed.
+                os.unlink(entry.path)
+            elif entry.name.endswith((".npy", UNFINISHED)):
+                found += entry.stat().st_size
+        allowed = self._setup.experiment.frozen_layers_gb
+        if found + needed > allowed * GB:
+            raise UserError(
+                f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
+                f"{self._folder}, where {found / GB:.3g} GB are kept already, "
+                f"but --frozen_layers_gb allows {allowed:g}; delete files "
+                "there, or allow more"
+            )
+        files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
+
+    @contextlib.contextmanager
+    def _new_file(self) -> Iterator[np.ndarray]:
+        """An array to be filled, which becomes the file at the end."""
+        # Of no other process, also on a disk without locks.
+        written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
+        try:
+            array = np.lib.format.open_memmap(
+                written, "w+", self._dtype, self._shape
+            )
+            yield array
+            array.flush()
+            os.replace(written, self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(written)
+
+    def _open(self) -> np.ndarray:
+        """The array of the file, which stays there.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        try:
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(
+                f"{self.path} cannot be read ({error}); delete it to compute "
+                "it again"
+            ) from error
+        if (array.shape, array.dtype) != (self._shape, self._dtype):
+            raise UserError(
+                f"{self.path} holds {array.dtype} {list(array.shape)}, expected"
+                f" {self._dtype} {list(self._shape)}; delete it to compute it "
+                "again"
+            )
+        return array
+
+    def _compute(self, engine: Any, outputs: np.ndarray) -> None:
+        """Fills in the outputs of all sequences of tokens."""
+        setup, first_token = self._setup, self._first_token
+        config = dataclasses.replace(
+            setup.config, num_hidden_layers=self._lowest
         )
-    files.check_disk_space(folder, needed)
 
+        def build_head(config, create):
+            return _Outputs(first_token)
 
-@contextlib.contextmanager
-def _new_file(path: str, shape: Any, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """An array to be filled, which becomes the file at the end."""
-    folder = os.path.dirname(path)
-    for entry in os.scandir(folder):
-        # Of killed processes: whoever writes holds the lock.
-        if entry.name.endswith(".npy.new"):
-            os.unlink(entry.path)
-    written = path + ".new"
-    array = np.lib.format.open_memmap(written, "w+", dtype, shape)
-    yield array
-    array.flush()
-    os.replace(written, path)
+        def build_model(create):
+            return task_model.TaskModel(config, HeadOnly(), build_head, create)
 
-
-def _open(path: str, shape: Any, dtype: np.dtype) -> np.ndarray:
-    """The array of a file, which stays there.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}); delete it to compute it again"
-        ) from error
-    if (array.shape, array.dtype) != (shape, dtype):
-        raise UserError(
-            f"{path} holds {array.dtype} {list(array.shape)}, expected "
-            f"{dtype} {list(shape)}; delete it to compute it again"
-        )
-    return array
-
-
-def _compute(
-    engine: Any,
-    setup: Setup,
-    job: Job,
-    features: Features,
-    lowest: int,
-    first_token: bool,
-    outputs: np.ndarray,
-) -> None:
-    """Fills in the outputs of all sequences of tokens."""
-    config = dataclasses.replace(setup.config, num_hidden_layers=lowest)
-
-    def build_head(config, create):
-        return _Outputs(first_token)
-
-    table = task_model.list_parameters(config, HeadOnly(), build_head)
-    rows = Features(features.tokens, features.segments, features.starts, {})
-    with tempfile.TemporaryDirectory() as folder:
-        lower = dataclasses.replace(
-            job,
-            build_model=lambda create: task_model.TaskModel(
-                config, HeadOnly(), build_head, create
-            ),
-            table=table,
-            initial_values=choose_initial_values(
-                table.parameters, setup.sources.opened.weights, None, job.seed
-            ),
-            # Without a checkpoint.
-            output_dir=folder,
-            observes=False,
-        )
-        size = setup.experiment.predict_batch_size
-        with engine.predictor(lower) as predictor:
-            for chosen in sorted_batches(rows, CHUNK):
-                part = rows.take(chosen)
-                found = predictor.predict(part, size, "frozen layers")
-                values = found["outputs"]
-                if first_token:
-                    outputs[chosen] = _stored(values[:, 0], outputs.dtype)
-                    continue
-                for row, value in zip(chosen, values):
-                    first, last = rows.starts[row], rows.starts[row + 1]
-                    outputs[first:last] = _stored(
-                        value[: last - first], outputs.dtype
+        table = task_model.list_parameters(config, HeadOnly(), build_head)
+        base, rows = setup.sources.opened.weights, self._rows()
+        with tempfile.TemporaryDirectory() as folder:
+            lower = dataclasses.replace(
+                self._job,
+                build_model=build_model,
+                table=table,
+                initial_values=choose_initial_values(
+                    table.parameters, base, None, self._job.seed
+                ),
+                # Without a checkpoint.
+                output_dir=folder,
+                observes=False,
+            )
+            size = setup.experiment.predict_batch_size
+            with engine.predictor(lower) as predictor:
+                for chosen in sorted_batches(rows, 1, CHUNK_TOKENS):
+                    found = predictor.predict(
+                        rows.take(chosen), size, "frozen layers"
                     )
+                    for row, value in zip(chosen, found["outputs"]):
+                        place = slice(row, row + 1)
+                        if not first_token:
+                            place = slice(*rows.starts[row : row + 2])
+                        value = value[: place.stop - place.start]
+                        outputs[place] = _stored(value, outputs.dtype)
 
 
 def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -162,6 +163,17 @@ def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
 def tokenizer(tiny_bert):
     """The tiny BERT's."""
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
+
+
+@pytest.fixture(scope="session")
+def still_bert(tiny_bert, tmp_path_factory):
+    """The tiny BERT without dropout: ways to compute can be compared."""
+    folder = tmp_path_factory.mktemp("still_bert") / "bert"
+    shutil.copytree(tiny_bert, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 @pytest.fixture(scope="session")

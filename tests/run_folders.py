@@ -23,7 +23,7 @@ def bytes_by_task(folder):
     }
 
 
-def check_nearly_equal(first, second):
+def check_nearly_equal(first, second, atol=1e-6):
     """Compares the values of two runs' adapters."""
     before, after = (
         adapter_artifact.read(str(folder / "adapter")).weights
@@ -32,7 +32,7 @@ def check_nearly_equal(first, second):
     assert set(before.shapes) == set(after.shapes)
     for name in before.shapes:
         np.testing.assert_allclose(
-            after.read(name), before.read(name), atol=1e-6
+            after.read(name), before.read(name), atol=atol
         )
 
 

@@ -4,19 +4,27 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
+import types
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+from conftest import ROOT, entry_point, run_process
 from hypothesis import given
 from hypothesis import strategies as st
+from run_folders import artifact_bytes, check_nearly_equal, kill_twice
+from test_multiple_choice import copa_row, write_json
 
+import run_mlm
 import task_model
 from engines import ENGINES
 from errors import UserError
 from input_pipeline import Features, make_batch
 from methods.parsing import parse
+from runs import frozen_layers
 from runs.frozen_layers import KnownOutputs, lowest_layer
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
@@ -25,17 +33,6 @@ TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 ENGINES_HERE = [
     name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")
 ]
-
-
-@pytest.fixture
-def still_bert(tiny_bert, tmp_path):
-    """The tiny BERT without dropout."""
-    folder = tmp_path / "still"
-    shutil.copytree(tiny_bert, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 @pytest.fixture
@@ -132,6 +129,182 @@ def test_without_dropout_it_is_the_same_training(
     )
 
 
+def check_same(run, flags, folder, **more):
+    """Trains in both ways, and compares the adapters."""
+    for cached in (False, True):
+        run(
+            **{**flags, **more, "output_dir": folder / str(cached)},
+            cache_frozen_layers=cached,
+            frozen_layers_dir=folder / "kept",
+        )
+    first, second = (
+        path.parent
+        for name in ("False", "True")
+        for path in sorted((folder / name).rglob("adapter.safetensors"))[:1]
+    )
+    check_nearly_equal(first.parent, second.parent, 2e-5)
+
+
+TOP = "top_layers(k=1)"
+
+
+def without_size(flags, bert, **more):
+    values = {k: v for k, v in flags.items() if k != "adapter_size"}
+    return {
+        **values,
+        "init_checkpoint": bert,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("text", [TOP, "head"])
+def test_questions_are_learned_the_same(
+    answer, squad_flags, still_bert, tmp_path, text
+):
+    flags = without_size(squad_flags, still_bert, tuning_method=text)
+    check_same(answer, flags, tmp_path)
+
+
+@pytest.mark.parametrize("text", [TOP, "head"])
+def test_tags_are_learned_the_same(tag, ner_flags, still_bert, tmp_path, text):
+    flags = without_size(ner_flags, still_bert, tuning_method=text)
+    check_same(tag, flags, tmp_path)
+
+
+@pytest.mark.parametrize("text", [TOP, "head"])
+def test_tasks_are_learned_together_the_same(
+    classify, glue_flags, still_bert, tmp_path, text
+):
+    flags = without_size(
+        glue_flags, still_bert, tuning_method=text, do_eval=False
+    )
+    check_same(classify, flags, tmp_path)
+
+
+@pytest.mark.parametrize("text", [TOP, "head"])
+def test_choices_are_learned_the_same(
+    classify, tiny_flags, still_bert, tmp_path, text
+):
+    rows = [copa_row(number) for number in range(16)]
+    write_json(tmp_path / "train.jsonl", rows)
+    flags = without_size(
+        tiny_flags,
+        still_bert,
+        tuning_method=text,
+        task_name="copa",
+        data_dir=tmp_path,
+    )
+    check_same(classify, flags, tmp_path)
+
+
+@pytest.mark.gate
+def test_a_killed_training_goes_on_with_what_was_kept(flags, tmp_path):
+    arguments = [
+        f"--{name}={value}"
+        for name, value in {
+            **flags,
+            "tuning_method": TOP,
+            "cache_frozen_layers": True,
+            "num_train_epochs": 40,
+            "save_checkpoints_steps": 10,
+        }.items()
+    ]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run_process(*arguments, f"--output_dir={whole}")
+    kill_twice([*arguments, f"--output_dir={cut}"], cut, seed=1)
+    run_process(*arguments, f"--output_dir={cut}")
+    assert artifact_bytes(cut) == artifact_bytes(whole)
+
+
+@pytest.mark.gate
+def test_two_runs_at_once_compute_it_once(flags, tmp_path):
+    arguments = [
+        f"--{name}={value}"
+        for name, value in {
+            **flags,
+            "tuning_method": TOP,
+            "cache_frozen_layers": True,
+        }.items()
+    ]
+    folders = [tmp_path / name for name in ("one", "two")]
+    running = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "run_classifier.py",
+                *arguments,
+                f"--output_dir={folder}",
+            ],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for folder in folders
+    ]
+    logs = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], logs
+    assert sum("frozen layers are kept in" in log for log in logs) == 1
+    assert sum("frozen layers are taken from" in log for log in logs) == 1
+    assert artifact_bytes(folders[0]) == artifact_bytes(folders[1])
+
+
+def test_steps_are_scored_between(classify, flags):
+    classify(
+        **flags,
+        tuning_method=TOP,
+        cache_frozen_layers=True,
+        do_eval=True,
+        eval_steps=5,
+    )
+    found = json.loads((flags["output_dir"] / "dev_scores.json").read_text())
+    assert {"5", "10"} <= set(found["steps"])
+
+
+def test_a_refused_folder_is_free_for_another_run(classify, flags):
+    """What is refused has written nothing."""
+    refused = {**flags, "cache_frozen_layers": True, "frozen_layers_gb": 1e-9}
+    with pytest.raises(UserError, match="frozen_layers_gb allows 1e-09"):
+        classify(**refused, tuning_method=TOP)
+    classify(**flags, tuning_method=TOP)
+
+
+def test_several_processes_are_refused(classify, flags, monkeypatch):
+    cluster = {
+        "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    monkeypatch.setattr(frozen_layers.multi_worker, "is_cluster", lambda: True)
+    setup = types.SimpleNamespace(
+        keeps_frozen_outputs=True,
+        experiment=None,
+        table=task_model.ParameterTable("head", ()),
+        config=types.SimpleNamespace(num_hidden_layers=2),
+    )
+    with pytest.raises(UserError, match="needs one process, but TF_CONFIG"):
+        frozen_layers.check(setup)
+
+
+def test_masked_tokens_are_refused(still_bert, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat .\n" * 8)
+    with entry_point(run_mlm) as run:
+        with pytest.raises(UserError, match="others in each step"):
+            run(
+                init_checkpoint=still_bert,
+                train_file=path,
+                tuning_method=TOP,
+                do_train=True,
+                max_seq_length=16,
+                output_dir=tmp_path / "out",
+                cache_frozen_layers=True,
+                frozen_layers_dir=tmp_path / "kept",
+            )
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
 def kept_files(flags):
     folder = flags["frozen_layers_dir"]
     return sorted(n for n in os.listdir(folder) if n.endswith(".npy"))
@@ -179,19 +352,21 @@ def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):
     first = adapter(flags["output_dir"])
     kept = flags["frozen_layers_dir"]
     (name,) = kept_files(flags)
-    # As a killed process leaves it.
-    (kept / name).rename(kept / f"{name}.new")
-    (kept / "other.npy.new").write_bytes(b"half")
+    # As a killed process leaves it: now, or long ago.
+    (kept / name).rename(kept / f"{name}.1.new")
+    (kept / "other.npy.2.new").write_bytes(b"half")
+    os.utime(kept / "other.npy.2.new", (0, 0))
     classify(**{**flags, "output_dir": tmp_path / "again"})
     assert kept_files(flags) == [name]
-    assert not list(kept.glob("*.new"))
+    assert [path.name for path in kept.glob("*.new")] == [f"{name}.1.new"]
     for key, value in adapter(tmp_path / "again").items():
         np.testing.assert_array_equal(value, first[key])
-    # Damage is told.
+    # One that is cut short is told.
     content = (kept / name).read_bytes()
-    (kept / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="delete it to compute it again"):
-        classify(**{**flags, "output_dir": tmp_path / "damaged"})
+    for size in (0, len(content) // 2):
+        (kept / name).write_bytes(content[:size])
+        with pytest.raises(UserError, match="delete it to compute it again"):
+            classify(**{**flags, "output_dir": tmp_path / f"cut{size}"})
 
 
 @pytest.mark.parametrize(
