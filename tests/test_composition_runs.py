@@ -374,12 +374,11 @@ def test_what_cannot_be_composed_is_refused(classify, flags, change, words):
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "text",
-    ["fusion(a, b, robust=true)", "stack(norms, low, pals(size=6, heads=2))"],
+    ["fusion(a, b)", "stack(norms, low, pals(size=6, heads=2))"],
 )
 def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
-    classify, flags, tmp_path, text
+    classify, flags, still_bert, tmp_path, text
 ):
-    """Up to dropout's bits and roundings: so the losses are near."""
     losses = {}
     for name, more in {
         "plain": {},
@@ -389,15 +388,16 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
     }.items():
         folder = tmp_path / name
         classify(
-            **{**flags, "output_dir": folder},
+            **{**flags, "output_dir": folder, "init_checkpoint": still_bert},
             tuning_method=text,
             do_eval=True,
             **more,
         )
         results = json.loads((folder / "eval_results.json").read_text())
         losses[name] = results["eval_loss"]
-    for name in ("parts", "xla", "bfloat16"):
-        assert losses[name] == pytest.approx(losses["plain"], rel=0.2), name
+    # Parts of a batch draw the dropout of the head anew.
+    for name, far in (("parts", 2e-3), ("xla", 1e-4), ("bfloat16", 2e-2)):
+        assert losses[name] == pytest.approx(losses["plain"], abs=far), name
 
 
 @pytest.mark.gate

@@ -259,7 +259,7 @@ def test_steps_are_scored_between(classify, flags):
         eval_steps=5,
     )
     found = json.loads((flags["output_dir"] / "dev_scores.json").read_text())
-    assert {"5", "10"} <= set(found["steps"])
+    assert {"5", "10"} <= set(found["scores"])
 
 
 def test_a_refused_folder_is_free_for_another_run(classify, flags):

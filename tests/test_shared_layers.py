@@ -94,20 +94,23 @@ def count_traces(monkeypatch, tiny, training):
 @pytest.mark.parametrize(
     "text,training,layers",
     [
-        ("houlsby(size=4)", True, [0]),
-        ("houlsby(size=4)", False, [0]),
-        ("houlsby(size=4, layers='1,3')", False, [0, 1]),
+        # The last layer computes the first token alone.
+        ("houlsby(size=4)", True, [0, 3]),
+        ("houlsby(size=4)", False, [0, 3]),
+        ("houlsby(size=4, layers='1,3')", False, [0, 1, 3]),
         # With and without adapters, below what is trained and above it.
         ("houlsby(size=4, layers='1,3')", True, [0, 1, 2, 3]),
         ("adapterdrop(first=3, size=4)", True, [0, 3]),
-        ("adapterdrop(first=2, size=4, robust=True)", True, [0]),
-        ("adapterdrop(first=2, size=4, robust=True)", False, [0, 2]),
-        ("diff_pruning(sparsity=0.05)", True, [0]),
-        ("prefix(length=3, inner_size=8)", True, [0, 1]),
-        ("prefix(length=3, inner_size=8)", False, [0]),
-        ("compacter(size=8, n=4)", True, [0]),
-        ("mad_x(size=4, inverse_size=3)", True, [0]),
-        ("full", True, [0]),
+        ("adapterdrop(first=2, size=4, robust=True)", True, [0, 3]),
+        ("adapterdrop(first=2, size=4, robust=True)", False, [0, 2, 3]),
+        ("diff_pruning(sparsity=0.05)", True, [0, 3]),
+        ("prefix(length=3, inner_size=8)", True, [0, 1, 3]),
+        ("prefix(length=3, inner_size=8)", False, [0, 3]),
+        ("compacter(size=8, n=4)", True, [0, 3]),
+        ("mad_x(size=4, inverse_size=3)", True, [0, 3]),
+        ("full", True, [0, 3]),
+        # Each token reads all others.
+        ("pals(size=4, heads=2)", False, [0]),
     ],
 )
 def test_each_kind_of_layer_is_traced_once(
@@ -181,19 +184,19 @@ def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
     "text,layers",
     [
         # The embeddings' LayerNorm is trained below the first layer.
-        ("houlsby(size=4)", [0]),
+        ("houlsby(size=4)", [0, 3]),
         # So is the invertible adapter there.
-        ("mad_x(size=4, inverse_size=3)", [0]),
-        ("mad_x(4, 3, layers='2')", [0, 2]),
+        ("mad_x(size=4, inverse_size=3)", [0, 3]),
+        ("mad_x(4, 3, layers='2')", [0, 2, 3]),
         # The input of the first layer needs no gradient.
-        ("lora(rank=2)", [0, 1]),
+        ("lora(rank=2)", [0, 1, 3]),
         # Nothing is trained in the lower layers, nor below the third.
         ("adapterdrop(first=2, size=4)", [0, 2, 3]),
         ("top_layers(1)", [0, 3]),
-        ("head", [0]),
+        ("head", [0, 3]),
         # What all layers share is read in the first of them, not before it.
         ("pals(size=4, heads=2)", [0, 1]),
-        ("prefix(length=3, inner_size=8)", [0, 1]),
+        ("prefix(length=3, inner_size=8)", [0, 1, 3]),
     ],
 )
 def test_no_gradient_is_computed_that_nobody_needs(
