@@ -7,19 +7,21 @@ decay, optimizer slots, the log, checkpoints and the adapter artifact.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import tensorflow as tf
 
 import modeling
 from errors import UserError
-from hooks import Context, act_by_token
+from hooks import Context, act_by_token, acts_at
 from methods.base import PARTS, TuningMethod
 from optimization import Recipe
 from shared_layers import SharedLayers
 
 # (config, create) -> head
 BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]
+# Of a dense layer.
+KERNEL = re.compile(r"bert/.*/(kernel|bias)")
 # Among features, what the layers below those to compute have given.
 FROZEN_OUTPUTS = "frozen_outputs"
 
@@ -321,6 +323,28 @@ def bert_group(name: str) -> str:
     if "/LayerNorm/" in name:
         return "LayerNorm"
     return name.split("/")[1]
+
+
+def narrow_variables(
+    config: modeling.BertConfig, method: TuningMethod, table: ParameterTable
+) -> FrozenSet[str]:
+    """Names of BERT's frozen kernels and biases, which only products read.
+
+    So they may be kept in the type of products.
+
+    Args:
+        config: of the BERT.
+        method: one that changes variables where they are read has none.
+        table: every variable.
+    """
+    hooks = method.build(config, lambda name, *_: name, True)
+    if acts_at(hooks, "parameter"):
+        return frozenset()
+    return frozenset(
+        p.name
+        for p in table.parameters
+        if not (p.trained or p.is_added) and KERNEL.fullmatch(p.name)
+    )
 
 
 def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:

@@ -79,6 +79,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         seed=1,
         length=options.get("length"),
         compute_dtype=options["dtype"],
+        narrow=task_model.narrow_variables(config, method, table),
     )
 
 

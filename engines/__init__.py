@@ -81,6 +81,8 @@ class Job:
         compute_dtype: of products and activations.
         adam_bias_correction: whether the optimizer corrects young averages.
         observes: whether prediction also gives what `Hooks.observe` shows.
+        narrow: names of frozen variables that are kept in `compute_dtype`,
+            since they are cast to it wherever they are read.
         predict_tokens: tokens up to which a batch of prediction may have more
             rows than were asked for, if batches have no static length.
     """
@@ -98,7 +100,13 @@ class Job:
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
     observes: bool = False
+    narrow: FrozenSet[str] = frozenset()
     predict_tokens: int = 0
+
+    def dtype_of(self, name: str) -> tf.DType:
+        """The type in which a variable is kept."""
+        kept = self.compute_dtype if name in self.narrow else "float32"
+        return tf.as_dtype(kept)
 
 
 @dataclasses.dataclass(frozen=True)

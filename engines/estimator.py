@@ -376,7 +376,7 @@ def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
         def initial_value():
             value = tf.numpy_function(job.initial_values[name], [], tf.float32)
             value.set_shape(shape)
-            return value
+            return tf.cast(value, job.dtype_of(name))
 
         with v1.name_scope(None):
             variables[name] = v1.Variable(

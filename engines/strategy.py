@@ -339,7 +339,7 @@ class _StrategyPredictor(Predictor):
             job, variables = self._job, {}
             values = _first_values(job, _newest_checkpoint(job))
             with self._strategy.scope():
-                model = job.build_model(_creator(values, set(), variables))
+                model = job.build_model(_creator(job, values, set(), variables))
             self._built = _Built(
                 model, {p.name: variables[p.name] for p in job.table.trained}
             )
@@ -389,7 +389,7 @@ class _TrainingState:
         names = {p.name for p in job.table.trained}
         variables: Dict[str, tf.Variable] = {}
         self.model = job.build_model(
-            _creator(_first_values(job, saved), names, variables)
+            _creator(job, _first_values(job, saved), names, variables)
         )
         self.trained = [(p.name, variables[p.name]) for p in job.table.trained]
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
@@ -430,6 +430,7 @@ def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
 
 
 def _creator(
+    job: Job,
     values: InitialValues,
     trained: set,
     variables: Dict[str, tf.Variable],
@@ -441,7 +442,8 @@ def _creator(
         if name in variables:
             raise ValueError(f"the variable name {name} is taken twice")
         variables[name] = tf.Variable(
-            values[name](), trainable=name in trained, dtype=tf.float32
+            tf.cast(values[name](), job.dtype_of(name)),
+            trainable=name in trained,
         )
         return variables[name]
 

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hooks
+import task_model
 from engines import Hardware, Job, choose_engine, training_step
 from methods.parsing import parse
 from methods.sparse import GateHooks, Gates
@@ -209,6 +210,43 @@ def test_lanes_of_parts_train_what_one_trains(
     losses = [train(make_engine(), job, rows) for job in (whole, divided)]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
     check_equal(trained_values(divided), trained_values(whole), 1e-5)
+
+
+@pytest.mark.parametrize("text", ["houlsby(size=4)", "top_layers(k=1)"])
+def test_frozen_kernels_in_bfloat16_change_no_bit(
+    steady_config, folders, make_engine, text
+):
+    """They are rounded once instead of in each step."""
+    rows = make_rows(CLASSIFICATION)
+    plain = make_job(
+        steady_config,
+        folders("plain"),
+        text,
+        lanes=2,
+        compute_dtype="bfloat16",
+    )
+    names = task_model.narrow_variables(steady_config, parse(text), plain.table)
+    assert "bert/encoder/layer_0/intermediate/dense/kernel" in names
+    assert not names & {p.name for p in plain.table.trained}
+    narrow = dataclasses.replace(
+        plain, output_dir=str(folders("narrow")), narrow=names
+    )
+    losses, predictions = (
+        [of(make_engine(), job, rows) for job in (plain, narrow)]
+        for of in (train, lambda *a: predict(*a, 13)["logits"])
+    )
+    np.testing.assert_array_equal(*losses)
+    np.testing.assert_array_equal(*predictions)
+    check_equal(trained_values(narrow), trained_values(plain), 0)
+
+
+def test_what_changes_kernels_reads_them_whole(tiny_config):
+    for text in ("diff_pruning", "lt_sft", "stack({'a': bitfit}, pfeiffer)"):
+        method = parse(text)
+        table = task_model.list_parameters(
+            tiny_config, method, CLASSIFICATION.build_head
+        )
+        assert not task_model.narrow_variables(tiny_config, method, table)
 
 
 @pytest.mark.parametrize(
