@@ -44,7 +44,7 @@ library=$out/library
 tag() { # name, tuning method, learning rate, data
   add_run "$1" "$python" run_tagger.py --data_dir="$4" \
     --init_checkpoint="$BERT" --library="$library" --tuning_method="$2" \
-    --learning_rate="$3" --num_train_epochs=5 --map_tags="$MAP_TAGS" \
+    --learning_rate="$3" --num_train_epochs=3 --map_tags="$MAP_TAGS" \
     --compute_dtype=bfloat16 --eval_batch_size=32 --do_train=true --do_eval=true
 }
 
@@ -75,12 +75,12 @@ mlm() { # name, text, tuning method, learning rate
 
 tagging() {
   start tagging
-  tag none-pfeiffer 'pfeiffer(size=48)' 1e-3 "$FIRST_NER"
+  tag none-pfeiffer 'pfeiffer(size=48)' 3e-4 "$FIRST_NER"
   tag none-lt_sft "$SPARSE" 1e-4 "$FIRST_NER"
-  tag first-mad_x "stack('first-mad_x',pfeiffer(size=48))" 1e-3 "$FIRST_NER"
+  tag first-mad_x "stack('first-mad_x',pfeiffer(size=48))" 3e-4 "$FIRST_NER"
   tag first-lt_sft "stack('first-lt_sft',$SPARSE)" 1e-4 "$FIRST_NER"
   # What there is to learn from the second language itself.
-  tag second-pfeiffer 'pfeiffer(size=48)' 1e-3 "$SECOND_NER"
+  tag second-pfeiffer 'pfeiffer(size=48)' 3e-4 "$SECOND_NER"
   run_grid
 }
 
