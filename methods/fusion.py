@@ -34,7 +34,8 @@ class Attention(tf.Module):
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
     `v_n = V u_n` (Pfeiffer et al. 2021, section 3.2; not divided by the root
-    of D). Parameters: 3 D^2 + 2 D, or 2 D^2 + 2 D without V.
+    of D). Parameters: 3 D^2 + 2 D, or 2 D^2 + 2 D without V. Of a single
+    adapter, which needs no choice, there is V alone.
     """
 
     def __init__(
@@ -43,8 +44,17 @@ class Attention(tf.Module):
         config: modeling.BertConfig,
         create: modeling.CreateVariable,
         value: bool,
+        count: int,
     ):
-        """Creates `<scope>/fusion/{query,key,value}/...`; V if `value`."""
+        """Creates `<scope>/fusion/{query,key,value}/...`.
+
+        Args:
+            scope: of the sublayer.
+            config: of the BERT.
+            create: makes a variable.
+            value: whether there is V.
+            count: of adapters.
+        """
         self.scope = f"{scope}/fusion"
         self.rate = config.attention_probs_dropout_prob
         size = config.hidden_size
@@ -59,8 +69,10 @@ class Attention(tf.Module):
 
         # The deviation of AdapterHub's.
         normal = base.normal(0.02)
-        self.query = matrix("query", normal), bias("query")
-        self.key = matrix("key", normal), bias("key")
+        self.query = self.key = None
+        if count > 1:
+            self.query = matrix("query", normal), bias("query")
+            self.key = matrix("key", normal), bias("key")
         self.value = matrix("value", near_identity) if value else None
 
     def __call__(
@@ -77,6 +89,8 @@ class Attention(tf.Module):
             float32 [B, T, D], and how much of each adapter is in it,
             float32 [B, T, N].
         """
+        if self.query is None:
+            return self._alone(values[0])
         kernel, bias = (tf.cast(x, query.dtype) for x in self.query)
         flat = tf.reshape(query, [-1, kernel.shape[0]])
         flat = functional.add_bias(tf.matmul(flat, kernel), bias)
@@ -104,6 +118,17 @@ class Attention(tf.Module):
         mixed.set_shape(query.shape)
         shape = tf.concat([tf.shape(query)[:2], [len(values)]], axis=0)
         return mixed, tf.reshape(weights, shape)
+
+    def _alone(self, value: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The same of a single adapter, of which all is taken."""
+        share = tf.ones_like(value[..., :1], tf.float32)
+        if self.value is None:
+            return value, share
+        matrix = tf.cast(self.value, value.dtype)
+        flat = tf.matmul(tf.reshape(value, [-1, matrix.shape[0]]), matrix)
+        mixed = tf.reshape(flat, tf.shape(value))
+        mixed.set_shape(value.shape)
+        return mixed, share
 
 
 class FusionHooks(ComposedHooks):
@@ -331,6 +356,7 @@ class Fusion(Composition):
                     config,
                     create,
                     self.value,
+                    len(present[layer, site]),
                 )
                 for layer, site in present
             },
