@@ -89,8 +89,31 @@ class Attention(tf.Module):
             float32 [B, T, D], and how much of each adapter is in it,
             float32 [B, T, N].
         """
-        if self.query is None:
-            return self._alone(values[0])
+        shape, size = tf.shape(query), query.shape[-1]
+        flat = [tf.reshape(x, [-1, size]) for x in values]
+        weights = tf.ones_like(flat[0][:, :1], tf.float32)
+        mixed = flat[0]
+        if self.query is not None:
+            weights = self._weights(query, flat, context)
+            shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
+            mixed = tf.add_n(
+                [w[:, tf.newaxis] * x for w, x in zip(shares, flat)]
+            )
+        if self.value is not None:
+            mixed = tf.matmul(mixed, tf.cast(self.value, query.dtype))
+        mixed = tf.reshape(mixed, shape)
+        mixed.set_shape(query.shape)
+        shape = tf.concat([shape[:2], [len(values)]], axis=0)
+        return mixed, tf.reshape(weights, shape)
+
+    def _weights(self, query, values, context: Context) -> tf.Tensor:
+        """The softmax over adapters, float32 [B T, N].
+
+        Args:
+            query: float32 [B, T, D].
+            values: of each adapter float32 [B T, D].
+            context: of this forward pass.
+        """
         kernel, bias = (tf.cast(x, query.dtype) for x in self.query)
         flat = tf.reshape(query, [-1, kernel.shape[0]])
         flat = functional.add_bias(tf.matmul(flat, kernel), bias)
@@ -99,36 +122,14 @@ class Attention(tf.Module):
         kernel, bias = (tf.cast(x, query.dtype) for x in self.key)
         to_key = tf.matmul(flat, kernel, transpose_b=True)
         offset = tf.linalg.matvec(flat, bias)
-        flat_values = [tf.reshape(x, tf.shape(to_key)) for x in values]
         scores = tf.stack(
-            [tf.reduce_sum(to_key * x, axis=-1) + offset for x in flat_values],
+            [tf.reduce_sum(to_key * x, axis=-1) + offset for x in values],
             axis=-1,
         )
         scores = dropout(
             tf.cast(scores, tf.float32), self.rate, self.scope, context
         )
-        weights = tf.nn.softmax(scores)
-        shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
-        mixed = tf.add_n(
-            [w[:, tf.newaxis] * x for w, x in zip(shares, flat_values)]
-        )
-        if self.value is not None:
-            mixed = tf.matmul(mixed, tf.cast(self.value, query.dtype))
-        mixed = tf.reshape(mixed, tf.shape(query))
-        mixed.set_shape(query.shape)
-        shape = tf.concat([tf.shape(query)[:2], [len(values)]], axis=0)
-        return mixed, tf.reshape(weights, shape)
-
-    def _alone(self, value: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        """The same of a single adapter, of which all is taken."""
-        share = tf.ones_like(value[..., :1], tf.float32)
-        if self.value is None:
-            return value, share
-        matrix = tf.cast(self.value, value.dtype)
-        flat = tf.matmul(tf.reshape(value, [-1, matrix.shape[0]]), matrix)
-        mixed = tf.reshape(flat, tf.shape(value))
-        mixed.set_shape(value.shape)
-        return mixed, share
+        return tf.nn.softmax(scores)
 
 
 class FusionHooks(ComposedHooks):

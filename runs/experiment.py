@@ -194,7 +194,7 @@ def _choose_dtype(experiment: Experiment) -> str:
         )
     path = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     known = None
-    if files.exists(path):
+    if experiment.compute_dtype == AUTO and files.exists(path):
         run = run_record.read_description(path, "the run's description")
         known = run["training"].get("compute_dtype")
     return choose_dtype(
@@ -365,10 +365,11 @@ def _train(
     Raises:
         UserError: the disk is too full, or as of `FrozenLayers`.
     """
-    frozen = None
-    if setup.keeps_frozen_outputs:
-        frozen = frozen_layers.FrozenLayers(setup, job, features)
     _, first_step = training_state.latest_step(job.output_dir)
+    frozen = None
+    if setup.keeps_frozen_outputs and first_step < schedule.num_train_steps:
+        # What it refuses it refuses before anything is written.
+        frozen = frozen_layers.FrozenLayers(setup, job, features)
     if engine.is_chief:
         files.check_disk_space(
             job.output_dir, _needed_space(setup, schedule, first_step)

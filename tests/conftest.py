@@ -141,22 +141,27 @@ def hugging_face_name(name):
     return name
 
 
-@pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
-    """A Hugging Face folder with the tiny BERT."""
-    folder = tmp_path_factory.mktemp("tiny_bert")
-    (folder / "vocab.txt").write_text("\n".join(TINY_WORDS) + "\n")
-    (folder / "config.json").write_text(json.dumps(vars(tiny_config)))
+def write_bert(folder, words, config, values):
+    """Writes a Hugging Face folder; of the values by Google's names."""
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "config.json").write_text(json.dumps(vars(config)))
     safetensors.numpy.save_file(
         {
             hugging_face_name(name): np.ascontiguousarray(
                 value.T if name.endswith("/kernel") else value
             )
-            for name, value in tiny_weights.items()
+            for name, value in values.items()
         },
         folder / "model.safetensors",
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
+    """A Hugging Face folder with the tiny BERT."""
+    folder = tmp_path_factory.mktemp("tiny_bert")
+    return write_bert(folder, TINY_WORDS, tiny_config, tiny_weights)
 
 
 @pytest.fixture(scope="session")

@@ -199,18 +199,18 @@ def test_choices_are_learned_the_same(
     check_same(classify, flags, tmp_path)
 
 
+def as_arguments(flags, **more):
+    """Of a process that keeps its frozen layers."""
+    values = {**flags, **more, "tuning_method": TOP}
+    values["cache_frozen_layers"] = True
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
 @pytest.mark.gate
 def test_a_killed_training_goes_on_with_what_was_kept(flags, tmp_path):
-    arguments = [
-        f"--{name}={value}"
-        for name, value in {
-            **flags,
-            "tuning_method": TOP,
-            "cache_frozen_layers": True,
-            "num_train_epochs": 40,
-            "save_checkpoints_steps": 10,
-        }.items()
-    ]
+    arguments = as_arguments(
+        flags, num_train_epochs=40, save_checkpoints_steps=10
+    )
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run_process(*arguments, f"--output_dir={whole}")
     kill_twice([*arguments, f"--output_dir={cut}"], cut, seed=1)
@@ -220,14 +220,7 @@ def test_a_killed_training_goes_on_with_what_was_kept(flags, tmp_path):
 
 @pytest.mark.gate
 def test_two_runs_at_once_compute_it_once(flags, tmp_path):
-    arguments = [
-        f"--{name}={value}"
-        for name, value in {
-            **flags,
-            "tuning_method": TOP,
-            "cache_frozen_layers": True,
-        }.items()
-    ]
+    arguments = as_arguments(flags)
     folders = [tmp_path / name for name in ("one", "two")]
     running = [
         subprocess.Popen(
@@ -270,12 +263,15 @@ def test_a_refused_folder_is_free_for_another_run(classify, flags):
     classify(**flags, tuning_method=TOP)
 
 
+def test_a_finished_training_needs_no_file_any_more(classify, flags):
+    flags.update(cache_frozen_layers=True, tuning_method=TOP)
+    classify(**flags)
+    shutil.rmtree(flags["frozen_layers_dir"])
+    classify(**flags, frozen_layers_gb=1e-9, do_eval=True)
+    assert not flags["frozen_layers_dir"].exists()
+
+
 def test_several_processes_are_refused(classify, flags, monkeypatch):
-    cluster = {
-        "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
-        "task": {"type": "worker", "index": 0},
-    }
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     monkeypatch.setattr(frozen_layers.multi_worker, "is_cluster", lambda: True)
     setup = types.SimpleNamespace(
         keeps_frozen_outputs=True,

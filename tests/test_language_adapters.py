@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-import safetensors.numpy
-from conftest import entry_point, hugging_face_name
+from conftest import entry_point, write_bert
 
 import modeling
 import run_mlm
@@ -40,8 +39,6 @@ def bert(tmp_path_factory, tiny_config):
     """A small BERT of that vocabulary, with random values."""
     folder = tmp_path_factory.mktemp("multilingual")
     config = dataclasses.replace(tiny_config, vocab_size=len(WORDS))
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "config.json").write_text(json.dumps(vars(config)))
     values = {}
     rng = np.random.default_rng(1)
 
@@ -50,16 +47,7 @@ def bert(tmp_path_factory, tiny_config):
         values[name] = rng.normal(middle, 0.3, shape).astype(np.float32)
 
     modeling.Bert(config, create, hooks=None)
-    safetensors.numpy.save_file(
-        {
-            hugging_face_name(name): np.ascontiguousarray(
-                value.T if name.endswith("/kernel") else value
-            )
-            for name, value in values.items()
-        },
-        folder / "model.safetensors",
-    )
-    return folder
+    return write_bert(folder, WORDS, config, values)
 
 
 @pytest.fixture(scope="module")

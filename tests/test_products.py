@@ -7,6 +7,8 @@ import pytest
 
 from engines import products
 from engines.products import choose_dtype
+from errors import UserError
+from runs import experiment
 
 
 @pytest.fixture
@@ -77,3 +79,29 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
     count = machine(0.5)
     classify(**flags, do_eval=True)
     assert json.loads(path.read_text()) == run and not count
+
+
+@pytest.mark.parametrize(
+    "capability,chosen", [((7, 5), "float32"), ((9, 0), "bfloat16")]
+)
+def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
+    count = machine(3.0 if chosen == "float32" else 0.1)
+    monkeypatch.setattr(
+        products.tf.config, "list_physical_devices", lambda kind: ["a GPU"]
+    )
+    monkeypatch.setattr(
+        products.tf.config.experimental,
+        "get_device_details",
+        lambda gpu: {"compute_capability": capability},
+    )
+    assert choose_dtype("auto") == chosen
+    assert not count
+
+
+def test_several_processes_do_not_choose_each_for_itself(
+    classify, tiny_flags, monkeypatch
+):
+    monkeypatch.setattr(experiment, "_start_engine", lambda _: None)
+    monkeypatch.setattr(experiment.multi_worker, "is_cluster", lambda: True)
+    with pytest.raises(UserError, match="auto needs one process, but TF_CON"):
+        classify(**tiny_flags, compute_dtype="auto")
