@@ -173,6 +173,19 @@ def test_tags_are_learned_the_same(tag, ner_flags, still_bert, tmp_path, text):
     check_same(tag, flags, tmp_path)
 
 
+def test_more_frozen_layers_are_in_another_file(
+    tag, ner_flags, still_bert, tmp_path
+):
+    kept = {"frozen_layers_dir": tmp_path / "kept"}
+    for text in (TOP, "head"):
+        flags = without_size(ner_flags, still_bert, tuning_method=text, **kept)
+        tag(
+            **{**flags, "output_dir": tmp_path / text},
+            cache_frozen_layers=True,
+        )
+    assert len(kept_files(kept)) == 2
+
+
 @pytest.mark.parametrize("text", [TOP, "head"])
 def test_tasks_are_learned_together_the_same(
     classify, glue_flags, still_bert, tmp_path, text
