@@ -41,17 +41,18 @@ MAD_X='mad_x(size=192,inverse_size=96)'
 SPARSE='lt_sft(sparsity=0.05)'
 library=$out/library
 
-tag() { # name, tuning method, learning rate, data
-  add_run "$1" "$python" run_tagger.py --data_dir="$4" \
+tag() { # name, tuning method, learning rate, epochs, data, flags ...
+  add_run "$1" "$python" run_tagger.py --data_dir="$5" \
     --init_checkpoint="$BERT" --library="$library" --tuning_method="$2" \
-    --learning_rate="$3" --num_train_epochs=3 --map_tags="$MAP_TAGS" \
-    --compute_dtype=bfloat16 --eval_batch_size=32 --do_train=true --do_eval=true
+    --learning_rate="$3" --num_train_epochs="$4" --map_tags="$MAP_TAGS" \
+    --compute_dtype=bfloat16 --eval_batch_size=32 --do_train=true --do_eval=true "${@:6}"
 }
 
 transfer() { # name, tagging run, flags ...
   add_run "$1" "$python" run_tagger.py --data_dir="$out/data/second" \
     --init_checkpoint="$BERT" --library="$library" \
-    --adapter="$out/tagging/runs/$2/adapter" --compute_dtype=bfloat16 \
+    --adapter="$out/tagging/runs/$2/adapter" --map_tags="$MAP_TAGS" \
+    --compute_dtype=bfloat16 \
     --eval_batch_size=32 --do_eval=true "${@:3}"
 }
 
@@ -75,12 +76,14 @@ mlm() { # name, text, tuning method, learning rate
 
 tagging() {
   start tagging
-  tag none-pfeiffer 'pfeiffer(size=48)' 3e-4 "$FIRST_NER"
-  tag none-lt_sft "$SPARSE" 1e-4 "$FIRST_NER"
-  tag first-mad_x "stack('first-mad_x',pfeiffer(size=48))" 3e-4 "$FIRST_NER"
-  tag first-lt_sft "stack('first-lt_sft',$SPARSE)" 1e-4 "$FIRST_NER"
+  # After three epochs at 3e-4 small adapters had tagged little or nothing.
+  local small=--adam_bias_correction=true
+  tag none-pfeiffer 'pfeiffer(size=48)' 1e-3 10 "$FIRST_NER" "$small"
+  tag none-lt_sft "$SPARSE" 1e-4 3 "$FIRST_NER"
+  tag first-mad_x "stack('first-mad_x',pfeiffer(size=48))" 1e-3 10 "$FIRST_NER" "$small"
+  tag first-lt_sft "stack('first-lt_sft',$SPARSE)" 1e-4 3 "$FIRST_NER"
   # What there is to learn from the second language itself.
-  tag second-pfeiffer 'pfeiffer(size=48)' 3e-4 "$SECOND_NER"
+  tag second-pfeiffer 'pfeiffer(size=48)' 1e-3 10 "$SECOND_NER" "$small"
   run_grid
 }
 
