@@ -26,7 +26,7 @@ from typing import (
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, acts_at
+from hooks import Context, Hooks, act_by_token, acts_at
 from methods.base import TuningMethod
 
 # Under which the numbers of rows of each kind are handed on to layers.
@@ -105,6 +105,7 @@ class MixedHooks(Hooks):
             _Kind(number, method, config, create)
             for number, method in enumerate(methods)
         ]
+        self.by_token = all(act_by_token(kind.example) for kind in self._kinds)
         found = {name: create(f"own/{name}", None, None) for name in own}
         self._own = {k: v for k, v in found.items() if v is not None}
         # What `parameter` gives at the moment: of all rows, of some, of one.

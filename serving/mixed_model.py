@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, layer_of
+from hooks import Context, Hooks, act_by_token, layer_of
 from methods.base import TuningMethod
 from modeling import BertConfig
 from serving.mixed_hooks import COUNTS, MixedHooks, map_rows, scope_of
@@ -137,6 +137,14 @@ class MixedModel:
 
         context.handed_on[COUNTS] = counts
         bert = self._bert_of_rows(create)
+        heads = [
+            kind.build(layout.config, lambda *_: None) for kind in layout.heads
+        ]
+        context = dataclasses.replace(
+            context,
+            first_token=act_by_token(bert.hooks)
+            and all(head.reads_first_token for head in heads),
+        )
         hidden, first, mask = self._untouched(features, context, text, bert)
         context = dataclasses.replace(context, input_mask=mask)
         if first is None:

@@ -51,8 +51,9 @@ TOKENS = 9
 class Mixed:
     """Tasks of some methods, their values, and what computes them mixed."""
 
-    def __init__(self, config, methods, each=2):
+    def __init__(self, config, methods, each=2, heads=HEADS):
         """Makes `each` tasks of each method, with heads in turn."""
+        self.heads = heads
         self.rng = np.random.default_rng(0)
         self.config = config
         self.bert = {
@@ -63,11 +64,11 @@ class Mixed:
         tables = {
             (method, number): task_model.list_parameters(config, method, build)
             for method in methods
-            for number, build in enumerate(HEADS)
+            for number, build in enumerate(heads)
         }
         self.tasks = []
         for number in range(each * len(methods)):
-            method, head = methods[number % len(methods)], number % len(HEADS)
+            method, head = methods[number % len(methods)], number % len(heads)
             values = {
                 p.name: self.draw(p.shape)
                 for p in tables[method, head].parameters
@@ -94,7 +95,7 @@ class Mixed:
                         if p.group == "head"
                     ),
                 )
-                for number, build in enumerate(HEADS)
+                for number, build in enumerate(heads)
             ),
             own=tuple(
                 sorted(
@@ -160,7 +161,9 @@ class Mixed:
             own = values.get(name)
             return self.bert[name] if own is None else tf.constant(own)
 
-        model = task_model.TaskModel(self.config, method, HEADS[head], create)
+        model = task_model.TaskModel(
+            self.config, method, self.heads[head], create
+        )
         return model(features, Context(tf.constant(features["input_mask"])))
 
     def check(self, asked):
@@ -249,6 +252,31 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
     Mixed(tiny_config, methods, each=1).check([[0], [2], [1], [3]])
     with pytest.raises(AssertionError, match="vectorized"):
         Mixed(tiny_config, ["pals"], each=1).check([[0]])
+
+
+@pytest.mark.parametrize(
+    ("methods", "heads", "tokens"),
+    [
+        (["houlsby(size=4)", "lora(rank=2)", "compacter"], HEADS[:2], 1),
+        (["head"], HEADS[:2], 1),
+        # Spans are of all tokens, and so is what PALs attend to.
+        (["houlsby(size=4)", "lora(rank=2)"], HEADS, TOKENS),
+        (["houlsby(size=4)", "pals(6, 2)"], HEADS[:2], TOKENS),
+    ],
+)
+def test_a_last_layer_computes_no_more_than_is_read(
+    tiny_config, monkeypatch, methods, heads, tokens
+):
+    shapes, answers = [], MixedModel._answers
+
+    def note(self, bert, sequence_output, *arguments):
+        shapes.append(sequence_output.shape)
+        return answers(self, bert, sequence_output, *arguments)
+
+    monkeypatch.setattr(MixedModel, "_answers", note)
+    mixed = Mixed(tiny_config, methods, heads=heads)
+    mixed.check([[0], [1], [1], [0]])
+    assert [shape[1] for shape in shapes] == [tokens]
 
 
 def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
