@@ -30,23 +30,14 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     linear = 2.0 * math.sqrt(2.0 / math.pi)
     cubic = 0.044715 * linear
 
-    @tf.custom_gradient
     def compute(x):
-        def gate(x):
-            return tf.sigmoid(x * (linear + cubic * tf.square(x)))
+        square = tf.square(x)
+        gate = tf.sigmoid(x * (linear + cubic * square))
+        outputs = x * gate
+        bend = outputs - outputs * gate  # x gate (1 - gate)
+        return outputs, gate + bend * (linear + 3.0 * cubic * square)
 
-        def gradient(upstream):
-            wide = tf.cast(x, tf.float32)
-            open_share = gate(wide)
-            slope = wide * (linear + 3.0 * cubic * tf.square(wide))
-            slope *= open_share * (1.0 - open_share)
-            upstream = tf.cast(upstream, tf.float32)
-            return tf.cast(upstream * (open_share + slope), x.dtype)
-
-        wide = tf.cast(x, tf.float32)
-        return tf.cast(wide * gate(wide), x.dtype), gradient
-
-    return compute(x)
+    return _with_slope(compute, x)
 
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
@@ -55,23 +46,38 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     Hugging Face's configs call this form `gelu`, and the approximation
     `gelu_new`. With the normal distribution function `Phi` it is `x Phi(x)`.
     """
+    log_peak = -0.5 * math.log(2.0 * math.pi)
+
+    def compute(x):
+        scaled = x * math.sqrt(0.5)
+        share = 0.5 + 0.5 * tf.math.erf(scaled)
+        density = tf.exp(log_peak - tf.square(scaled))
+        return x * share, share + x * density
+
+    return _with_slope(compute, x)
+
+
+def _with_slope(
+    compute: Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
+) -> tf.Tensor:
+    """A function of each element, of which only the slope is kept.
+
+    The slope shares most of its work with the function. So it is made in the
+    forward pass, where nobody computes it unless a gradient is asked for, and
+    kept in the place of `x`.
+
+    Args:
+        compute: gives the function's values and slopes of a float32 tensor.
+        x: float32 or bfloat16.
+    """
 
     @tf.custom_gradient
-    def compute(x):
-        def distribution(x):
-            return 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+    def apply(x):
+        outputs, slope = compute(tf.cast(x, tf.float32))
+        slope = tf.cast(slope, x.dtype)
+        return tf.cast(outputs, x.dtype), lambda upstream: upstream * slope
 
-        def gradient(upstream):
-            wide = tf.cast(x, tf.float32)
-            density = tf.exp(-0.5 * tf.square(wide))
-            slope = wide * (1.0 / math.sqrt(2.0 * math.pi)) * density
-            upstream = tf.cast(upstream, tf.float32)
-            return tf.cast(upstream * (distribution(wide) + slope), x.dtype)
-
-        wide = tf.cast(x, tf.float32)
-        return tf.cast(wide * distribution(wide), x.dtype), gradient
-
-    return compute(x)
+    return apply(x)
 
 
 def leaky_relu(x: tf.Tensor) -> tf.Tensor:
@@ -244,16 +250,22 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
     @tf.custom_gradient
     def compute(x):
         def masked(x):
-            # A product with the mask is faster than a selection. The mask is
-            # cast when `x` is there, forward and again backward: four bytes an
-            # element would otherwise be kept between, and from the start.
-            with tf.control_dependencies([x]):
-                share = tf.cast(keep, x.dtype)
-            return x * share * (1.0 / (1.0 - rate))
+            return x * _share(keep, x) * (1.0 / (1.0 - rate))
 
         return masked(x), masked
 
     return compute(x)
+
+
+def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """What is kept as ones, the rest as zeros, like `x`.
+
+    A product with them is faster than a selection. They are cast when `x` is
+    there, forward and again backward: four bytes an element would otherwise be
+    kept between, and from the start.
+    """
+    with tf.control_dependencies([x]):
+        return tf.cast(keep, x.dtype)
 
 
 def attend(
@@ -282,31 +294,36 @@ def attend(
     """
     scale = 1.0 / math.sqrt(query.shape[-1])
 
+    def kept(x: tf.Tensor) -> tf.Tensor:
+        return x if keep is None else x * _share(keep, x)
+
+    def enlarged(x: tf.Tensor) -> tf.Tensor:
+        # Dropout's factor goes with values, which are fewer than probabilities.
+        return x if keep is None else x * (1.0 / (1.0 - rate))
+
     @tf.custom_gradient
     def compute(query, key, value):
         scores = tf.matmul(query * scale, key, transpose_b=True)
         scores = tf.cast(scores + attention_bias, tf.float32)
         probabilities = tf.cast(tf.nn.softmax(scores), query.dtype)
-
-        def dropped(x):
-            return x if keep is None else drop(x, keep, rate)
-
-        outputs = tf.matmul(dropped(probabilities), value)
+        outputs = tf.matmul(kept(probabilities), enlarged(value))
 
         def gradient(upstream):
             # Computed again now, not kept since the forward pass.
             with tf.control_dependencies([upstream]):
                 # As a tensor of the graph that computes the gradient, to which
                 # control dependencies are confined.
-                again = dropped(tf.identity(probabilities))
-            value_gradient = tf.matmul(again, upstream, transpose_a=True)
+                again = kept(tf.identity(probabilities))
+            value_gradient = tf.matmul(
+                again, enlarged(upstream), transpose_a=True
+            )
             # Row sums of gradient times probability, which the softmax's
             # gradient needs, are those of gradient times output.
             sums = tf.reduce_sum(
                 tf.cast(upstream * outputs, tf.float32), -1, keepdims=True
             )
-            slope = dropped(tf.matmul(upstream, value, transpose_b=True))
-            slope = probabilities * (slope - tf.cast(sums, slope.dtype))
+            slope = tf.matmul(upstream, enlarged(value), transpose_b=True)
+            slope = probabilities * (kept(slope) - tf.cast(sums, slope.dtype))
             return (
                 tf.matmul(slope, key) * scale,
                 tf.matmul(slope, query, transpose_a=True) * scale,
