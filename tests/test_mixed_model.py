@@ -275,7 +275,12 @@ def test_a_last_layer_computes_no_more_than_is_read(
 
     monkeypatch.setattr(MixedModel, "_answers", note)
     mixed = Mixed(tiny_config, methods, heads=heads)
-    mixed.check([[0], [1], [1], [0]])
+    asked = np.int32([[0], [1], [1], [0]])
+    mixed.check(asked)
+    # Traced for texts of one length, which tells the shapes.
+    shapes.clear()
+    of_one_length = tf.function(mixed.function.python_function, autograph=False)
+    of_one_length({**mixed.texts(4), "task": asked, "question": asked})
     assert [shape[1] for shape in shapes] == [tokens]
 
 
