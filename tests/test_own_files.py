@@ -194,6 +194,47 @@ def test_a_process_ends_with_one_line(own_flags):
 # What an adapter alone tells
 
 
+def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
+    classify, tiny_flags, tmp_path
+):
+    table = tmp_path / "SETS.CSV"
+    table.write_text(
+        "".join(
+            f'{label}{";long" * (len(text) > 20)},"{text}"\n'
+            for text, label in SENTENCES
+        )
+    )
+    del tiny_flags["data_dir"]
+    classify(
+        **{**tiny_flags, "num_train_epochs": 1},
+        train_file=table,
+        header=False,
+        label_column=0,
+        text_a_column=1,
+        multi_label=True,
+        label_separator=";",
+    )
+    out = tiny_flags["output_dir"]
+    for name, value in (("eval", table), ("predict", table)):
+        classify(
+            adapter=out / "adapter",
+            init_checkpoint=tiny_flags["init_checkpoint"],
+            output_dir=tmp_path / name,
+            max_seq_length=24,
+            **{f"{name}_file": value, f"do_{name}": True},
+        )
+    scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
+    assert "eval_micro_f1" in scores
+    predicted = (tmp_path / "predict" / "test_predictions.tsv").read_text()
+    header, *rows = predicted.splitlines()
+    assert header.split("\t")[2:] == [
+        "probability_bad",
+        "probability_good",
+        "probability_long",
+    ]
+    assert len(rows) == len(SENTENCES)
+
+
 def trained(task_name="custom", **settings):
     """What an adapter says of its training on labels."""
     task = {"name": task_name, "labels": ["a", "b"], "pairs": False}
