@@ -7,7 +7,7 @@ With the flags of google-research/bert's `run_classifier.py`:
         --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
 """
 
-from typing import Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -16,12 +16,15 @@ from absl import flags, logging
 from errors import UserError
 from runs import flags as run_flags
 from tasks import TASKS, get_task
+from tasks import flags as data_flags
 from tasks.base import Task
 from tasks.custom import custom_task
 from tasks.label_sets import SEPARATOR
 from tasks.multi_label import THRESHOLD
 from tasks.multi_task import multi_task
 from tasks.multi_task_rows import SAMPLINGS
+from tasks.restored import custom_arguments
+from tasks.table_files import READERS
 from tasks.text_classification import weigh_classes
 
 FLAGS = flags.FLAGS
@@ -36,6 +39,14 @@ CUSTOM_FLAGS = (
     "header",
     "dev_share",
     "split_seed",
+    "regression",
+    "multi_label",
+    "label_separator",
+    "label_threshold",
+    "choice_columns",
+)
+# Those that say what labels are.
+LABEL_FLAGS = (
     "regression",
     "multi_label",
     "label_separator",
@@ -65,17 +76,18 @@ def define_flags() -> None:
 
 def define_task_flags() -> None:
     """Defines the flags of which task it is, and where its data."""
-    flags.DEFINE_string(
-        "data_dir",
-        None,
+    data_flags.define_data_flags(
         "Folder with train, dev, ... as .tsv, .csv or .jsonl; of several tasks "
         "the folder that holds a folder of each, called as the task.",
+        "custom: a .tsv, .csv or .jsonl file",
     )
+    flags.adopt_module_key_flags(data_flags)
     flags.DEFINE_string(
         "task_name",
         None,
         f"The task: {', '.join(TASKS)}, or custom for your own files; or "
-        "several that are trained together, as mrpc,rte,custom:FOLDER.",
+        "several that are trained together, as mrpc,rte,custom:FOLDER; "
+        "default: that of --adapter.",
     )
     flags.DEFINE_enum(
         "task_sampling",
@@ -140,23 +152,40 @@ def define_task_flags() -> None:
     )
 
 
-def task_from_flags() -> Task:
+def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
     """The task that `--task_name` names, or the several ones.
+
+    Args:
+        trained: what `--adapter` says of its training, or None. It tells the
+            task if no name is given, and how tables are read unless a flag
+            says otherwise.
 
     Raises:
         UserError: it is missing or unknown, or a flag does not fit it.
     """
-    if not FLAGS.task_name:
+    task_name = FLAGS.task_name or (trained and trained["task"]["name"])
+    if not task_name:
         raise UserError(
             f"--task_name is missing; expected one of {', '.join(TASKS)}, or "
             "custom"
         )
-    names = [name.strip() for name in FLAGS.task_name.split(",")]
+    if not FLAGS.task_name and task_name not in (CUSTOM, *TASKS):
+        raise UserError(
+            f"--adapter={FLAGS.adapter} was trained on the task {task_name}, "
+            f"expected one of {', '.join(TASKS)}, or custom"
+        )
+    names = [name.strip() for name in task_name.split(",")]
     named = [name for name in CUSTOM_FLAGS if FLAGS[name].present]
     if named and not any(map(_is_custom, names)):
         raise UserError(
             f"--{named[0]} is for --task_name=custom; the columns of the task "
-            f"{FLAGS.task_name} are known"
+            f"{task_name} are known"
+        )
+    split_files = data_flags.named_files(READERS)
+    if split_files.named and task_name.strip().lower() != CUSTOM:
+        raise UserError(
+            "--train_file, --eval_file and --predict_file are for "
+            f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
     if len(names) > 1:
         return multi_task(
@@ -167,7 +196,9 @@ def task_from_flags() -> Task:
             "--task_sampling is for several tasks, as --task_name=mrpc,rte"
         )
     if names[0].lower() == CUSTOM:
-        return _custom_task()
+        return custom_task(
+            **_custom_arguments(trained), split_files=split_files
+        )
     return get_task(names[0])
 
 
@@ -176,14 +207,32 @@ def _is_custom(name: str) -> bool:
     return name.lower().partition(":")[0] == CUSTOM
 
 
-def _custom_task() -> Task:
-    return custom_task(**{name: FLAGS[name].value for name in CUSTOM_FLAGS})
+def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Arguments of `custom_task`: those of flags, of an adapter, defaults."""
+    arguments = {name: FLAGS[name].value for name in CUSTOM_FLAGS}
+    if trained and trained["task"]["name"] == CUSTOM:
+        known = custom_arguments(
+            trained["task"],
+            trained.get("task_settings", {}),
+            f"the adapter {FLAGS.adapter}",
+        )
+        # A flag may name a kind of labels that excludes the adapter's, which
+        # is then refused when the two are compared.
+        kind_is_named = any(
+            FLAGS[name].present
+            for name in ("regression", "multi_label", "choice_columns")
+        )
+        for name, value in known.items():
+            if FLAGS[name].present or kind_is_named and name in LABEL_FLAGS:
+                continue
+            arguments[name] = value
+    return arguments
 
 
 def _one_of_several(name: str) -> Tuple[str, Task]:
     """The folder and the task of one of several names."""
     if _is_custom(name):
-        return name.partition(":")[2], _custom_task()
+        return name.partition(":")[2], custom_task(**_custom_arguments(None))
     task = get_task(name)
     return task.name, task
 
@@ -191,7 +240,7 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    task = task_from_flags()
+    task = task_from_flags(run_flags.adapter_description())
     if FLAGS.class_weights is not None:
         task = weigh_classes(task, FLAGS.class_weights)
     run_flags.run_or_describe(task, FLAGS.eval_batch_size)

@@ -10,7 +10,9 @@ import start_tensorflow  # noqa: F401
 from absl import flags, logging
 
 from runs import flags as run_flags
+from tasks import flags as data_flags
 from tasks.tagging import tagging_task
+from tasks.tagging_files import FORMATS
 
 FLAGS = flags.FLAGS
 
@@ -21,9 +23,11 @@ def define_flags() -> None:
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string(
-        "data_dir", None, "Folder with train, dev and test as .conll or .jsonl."
+    data_flags.define_data_flags(
+        "Folder with train, dev and test as .conll or .jsonl.",
+        "A .conll or .jsonl file",
     )
+    flags.adopt_module_key_flags(data_flags)
     string(
         "token_column",
         None,
@@ -55,6 +59,7 @@ def main() -> None:
         FLAGS.tag_column,
         FLAGS.map_tags or "",
         FLAGS.eval_split,
+        data_flags.named_files(FORMATS),
     )
     run_flags.run_or_describe(task, FLAGS.eval_batch_size)
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from absl import logging
 
@@ -53,13 +53,14 @@ def run(experiment: Experiment) -> Dict[str, float]:
     """
     _check_request(experiment)
     began = time.monotonic()
+    splits = _choose_splits(experiment)
+    experiment.task.check_files(experiment.data_dir, _names(experiment, splits))
     engine = _start_engine(experiment)
     experiment = dataclasses.replace(
         experiment, compute_dtype=_choose_dtype(experiment)
     )
     model = open_model(experiment)
     _compare_settings(model)
-    splits = _choose_splits(experiment)
     setup, rows = _read(model, splits)
     _compare_settings(setup)
     frozen_layers.check(setup)
@@ -231,14 +232,18 @@ def _choose_splits(experiment: Experiment) -> Splits:
     return Splits(dev, test)
 
 
+def _names(experiment: Experiment, splits: Splits) -> List[str]:
+    """The splits, after that of training if it is asked for."""
+    return [*(["train"] if experiment.do_train else []), *splits.names]
+
+
 def _read(model: Model, splits: Splits) -> Tuple[Setup, Dict[str, Any]]:
     """Reads the splits, and that of training if it is asked for.
 
     Returns:
         The model for the task with its labels; the rows by split.
     """
-    names = ["train"] if model.experiment.do_train else []
-    names += splits.names
+    names = _names(model.experiment, splits)
     task, rows = model.task.read(model.experiment.data_dir, names)
     most = dict.fromkeys(
         (name for _, name in splits.dev), model.experiment.max_eval_examples

@@ -6,7 +6,7 @@ read here and in the entry points, nowhere else.
 
 import re
 import unicodedata
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from absl import app, flags
 
@@ -21,6 +21,8 @@ from runs import experiment
 from runs.evaluation import EPOCH
 from runs.setup import Experiment, Training, describe_parameters
 from tasks.base import Task
+from tasks.flags import FILE_FLAGS
+from weights import adapter_artifact
 
 FLAGS = flags.FLAGS
 
@@ -171,7 +173,8 @@ def define_flags() -> None:
     string(
         "frozen_layers_dir",
         None,
-        "Folder of such files; default: frozen_layers in --data_dir.",
+        "Folder of such files; default: frozen_layers beside the training "
+        "file.",
     )
     floating(
         "frozen_layers_gb", 20.0, "The most that it may hold, in 10^9 bytes."
@@ -432,7 +435,7 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
 
     Args:
         task: what to learn; its data are in `--data_dir`, if there is such a
-            flag.
+            flag, or in the files that it names.
         eval_batch_size: examples evaluated at once.
 
     Raises:
@@ -444,9 +447,24 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
     if FLAGS.describe:
         print(describe_parameters(settings))
         return
-    if has_folder and not data_dir:
-        raise UserError("--data_dir is missing: the folder of the task's files")
+    named = any(name in FLAGS and FLAGS[name].value for name in FILE_FLAGS)
+    if has_folder and not data_dir and not named:
+        raise UserError(
+            "--data_dir is missing: the folder of the task's files; your own "
+            "files can be named too, as --train_file"
+        )
     experiment.run(settings)
+
+
+def adapter_description() -> Optional[Dict[str, Any]]:
+    """What `--adapter` says of its training, or None without one.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    return (
+        adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
+    )
 
 
 def run_app(main: Callable[[], None]) -> None:

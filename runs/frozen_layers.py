@@ -181,9 +181,12 @@ def check(setup: Setup) -> None:
 
 
 def _folder(experiment: Any) -> str:
-    """Where files of outputs are."""
-    given = experiment.frozen_layers_dir
-    return given or os.path.join(experiment.data_dir, FOLDER)
+    """Where files of outputs are: by default beside the training file."""
+    if experiment.frozen_layers_dir:
+        return experiment.frozen_layers_dir
+    named = experiment.task.named_train_file
+    beside = os.path.dirname(named) if named else experiment.data_dir
+    return os.path.join(beside, FOLDER)
 
 
 class FrozenLayers:

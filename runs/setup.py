@@ -494,11 +494,11 @@ def describe_run(
             examples=len(train_features),
             data=train_features.fingerprint(),
         )
-    folder = experiment.data_dir
+    place = experiment.task.named_train_file or experiment.data_dir
     return {
         **record,
-        "data_name": folder
-        and os.path.basename(os.path.normpath(files.absolute(folder))),
+        "data_name": place
+        and os.path.basename(os.path.normpath(files.absolute(place))),
         "parameters": {
             "total": setup.table.total_count,
             "trained": setup.table.trained_count,

@@ -267,7 +267,9 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
                 "baseline": BASELINE,
                 "task": described,
                 "data_name": os.path.basename(
-                    os.path.normpath(files.absolute(data_dir))
+                    os.path.normpath(
+                        files.absolute(task.named_train_file or data_dir)
+                    )
                 ),
                 "examples": len(train),
                 "data": _fingerprint(train),
@@ -328,10 +330,11 @@ def main() -> None:
             f"the task {task.name} has no baseline: it is for labels, sets of "
             "labels and numbers"
         )
-    for name in ("data_dir", "output_dir"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is missing")
-    run(task, FLAGS.data_dir, FLAGS.output_dir)
+    if not FLAGS.data_dir and not task.split_files.named:
+        raise UserError("--data_dir is missing")
+    if not FLAGS.output_dir:
+        raise UserError("--output_dir is missing")
+    run(task, FLAGS.data_dir or "", FLAGS.output_dir)
 
 
 if __name__ == "__main__":

@@ -126,6 +126,25 @@ class Task(abc.ABC, Generic[RowsType]):
             UserError: the head is of another task.
         """
 
+    @property
+    def named_train_file(self) -> str:
+        """Path of the training file where the user named it; else ""."""
+        return ""
+
+    def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
+        """Looks for the files of splits, before anything takes long.
+
+        What is not looked for here is found when it is read.
+
+        Args:
+            data_dir: as of `read`.
+            splits: the same.
+
+        Raises:
+            UserError: one is missing, or there are two of one split.
+        """
+        return
+
     @abc.abstractmethod
     def read(
         self, data_dir: str, splits: Sequence[str]
@@ -133,7 +152,7 @@ class Task(abc.ABC, Generic[RowsType]):
         """Reads splits, each file once.
 
         Args:
-            data_dir: folder of the files.
+            data_dir: folder of the files, or "" where the user named them.
             splits: `train`, dev and test splits; none to read only what
                 completes the task.
 

@@ -7,6 +7,7 @@ from errors import UserError
 from tasks.label_sets import SEPARATOR, check_separator
 from tasks.multi_label import MultiLabel
 from tasks.multiple_choice import MultipleChoice
+from tasks.split_files import NONE_NAMED, SplitFiles
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
@@ -28,6 +29,7 @@ def custom_task(
     label_separator: Optional[str] = None,
     label_threshold: Optional[float] = None,
     choice_columns: Sequence[str] = (),
+    split_files: SplitFiles = NONE_NAMED,
 ) -> TextTask:
     """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
@@ -50,6 +52,7 @@ def custom_task(
             between 0 and 1; default: `THRESHOLD`.
         choice_columns: columns of the choices, of which labels name the right
             one; () where there are none.
+        split_files: files of splits that were named one by one.
 
     Returns:
         A task whose labels are those found in the training file.
@@ -156,6 +159,7 @@ def custom_task(
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,
         names_rows=True,
+        split_files=split_files,
         **about_sets,
     )
 

@@ -199,6 +199,11 @@ class MaskedLM(Task[Lines]):
         """The first lines."""
         return Lines(rows.path, min(count, rows.count))
 
+    @property
+    def named_train_file(self):
+        """`train_file`."""
+        return self.train_file
+
     def read(self, data_dir, splits):
         """Counts the lines of `train_file` and `eval_file`."""
         paths = {

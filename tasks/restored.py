@@ -67,7 +67,7 @@ def restore_task(
     elif name == MASKED_LM:
         task = masked_lm_task()
     elif name == "custom":
-        task = _restore_custom(description, settings, source)
+        task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
         task = TASKS[name]
     else:
@@ -96,9 +96,22 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
     return Squad("squad", train_file="", predict_file="", **found)
 
 
-def _restore_custom(
+def custom_arguments(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
-) -> Task:
+) -> Dict[str, Any]:
+    """How the user's own tables were read that a head was trained on.
+
+    Args:
+        description: `task` of `adapter_config.json`, a custom one.
+        settings: `task_settings` of the same file; may be empty.
+        source: the file, for messages.
+
+    Returns:
+        Arguments of `custom_task`.
+
+    Raises:
+        UserError: a setting is malformed.
+    """
     pairs = bool(description.get("pairs"))
     choices = description.get("choices", 0)
     if type(choices) is not int or choices < 0 or choices > MOST_CHOICES:
@@ -124,13 +137,42 @@ def _restore_custom(
         for name, expected in SETTINGS_OF_SETS.items()
         if multi_label and _has(settings, name, expected, source)
     }
-    return custom_task(
+    numbers = settings.get("column_numbers")
+    if numbers is not None:
+        _check_numbers(numbers, len(usual), source)
+        columns = list(map(str, numbers))
+    label = settings.get("label_column", "label")
+    if type(label) is not (str if numbers is None else int):
+        raise UserError(
+            f"{source}: task_settings.label_column is {label!r}, expected the "
+            "column's name, or its number where files have no header"
+        )
+    return {
         **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
-        choice_columns=columns[texts:],
-        regression=bool(description.get("regression")),
-        multi_label=multi_label,
+        "choice_columns": columns[texts:],
+        "label_column": str(label),
+        "header": numbers is None,
+        "regression": bool(description.get("regression")),
+        "multi_label": multi_label,
         **about_sets,
-    )
+    }
+
+
+def _check_numbers(numbers: Any, count: int, source: str) -> None:
+    """Checks the columns of files without a header.
+
+    Raises:
+        UserError: they are not so many numbers from 0.
+    """
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) != count
+        or not all(type(number) is int and number >= 0 for number in numbers)
+    ):
+        raise UserError(
+            f"{source}: task_settings.column_numbers is {numbers!r}, expected "
+            f"{count} numbers from 0"
+        )
 
 
 def _has(

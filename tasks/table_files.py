@@ -4,7 +4,6 @@ import array
 import csv
 import dataclasses
 import itertools
-import os
 import sys
 from typing import (
     Any,
@@ -27,6 +26,7 @@ import files
 import json_lines
 from errors import UserError
 from tasks.label_sets import join_labels
+from tasks.split_files import ending_of
 
 Column = Union[int, str]
 Found = TypeVar("Found")
@@ -147,25 +147,11 @@ class Rows:
         )
 
 
-def find_table(folder: str, split: str) -> str:
-    """The path of `<folder>/<split>` with one of the endings of `READERS`.
-
-    Raises:
-        UserError: there is none, or more than one.
-    """
-    paths = [os.path.join(folder, split + ending) for ending in READERS]
-    found = [path for path in paths if files.exists(path)]
-    if len(found) > 1:
-        raise UserError(f"{' and '.join(found)} are both there; keep one")
-    # Reading it will say that it is missing.
-    return found[0] if found else paths[0]
-
-
 def read_rows(path: str, layout: Layout) -> Rows:
     """Reads the layout's columns.
 
     Args:
-        path: with one of the endings of `READERS`.
+        path: with one of the endings of `READERS`, in any case of letters.
         layout: of the table.
 
     Raises:
@@ -173,7 +159,7 @@ def read_rows(path: str, layout: Layout) -> Rows:
             kind, lacks a column or has two of its name, or has a row with too
             few columns.
     """
-    read, newline = READERS[os.path.splitext(path)[1]]
+    read, newline = READERS[ending_of(path)]
     text = _check_not_empty(
         path, files.read_lines(path, "the data file", newline)
     )

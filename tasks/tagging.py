@@ -16,6 +16,7 @@ from errors import UserError
 from hooks import dropout
 from input_pipeline import NO_LABEL
 from tasks.base import Head, SplitNames, Task, results_path
+from tasks.split_files import NONE_NAMED, SplitFiles, ending_of
 from tasks.tag_schemes import (
     BIO,
     OUTSIDE,
@@ -26,9 +27,9 @@ from tasks.tag_schemes import (
     to_bio,
 )
 from tasks.tagging_files import (
+    FORMATS,
     Columns,
     Sentences,
-    find_file,
     map_types,
     read_map,
     read_sentences,
@@ -109,6 +110,7 @@ class Tagging(Task[Sentences]):
         eval_split: the split that is scored.
         tags: in the order of the logits; None to take those of the training
             file: `O`, then `B-` and `I-` of each type in order.
+        split_files: files of splits that were named one by one.
     """
 
     words_and_tags: Columns = Columns()
@@ -116,6 +118,7 @@ class Tagging(Task[Sentences]):
     map_source: str = ""
     eval_split: str = "dev"
     tags: Optional[Tuple[Tag, ...]] = None
+    split_files: SplitFiles = NONE_NAMED
 
     columns = ("tokens",)
     takes_tokens = True
@@ -180,26 +183,38 @@ class Tagging(Task[Sentences]):
             ]
         )
 
-    def read(self, data_dir, splits):
-        """Reads `<data_dir>/<split>.conll` or `.jsonl`.
+    @property
+    def named_train_file(self):
+        """That of `split_files`."""
+        return self.split_files.train
 
-        The training and the dev file must have tags, all of one scheme. Test
-        files need none, and none that they have are looked at.
+    def check_files(self, data_dir, splits):
+        """Looks for the files."""
+        for split in splits:
+            self.split_files.find(data_dir, split, FORMATS)
+
+    def read(self, data_dir, splits):
+        """Reads files that were named, or those of the folder.
+
+        The latter are `<data_dir>/<split>.conll` or `.jsonl`. The training and
+        the dev file must have tags, all of one scheme. Test files need none,
+        and none that they have are looked at.
         """
         scored = {"train", self.eval_split}
         names = list(splits)
         if self.tags is None and "train" not in names:
-            if not data_dir:
+            if not data_dir and not self.split_files.train:
                 raise UserError(
                     f"the tags of the task {self.name} come from its data: "
-                    "pass --data_dir"
+                    "pass --train_file or --data_dir, or the --adapter of a "
+                    "trained one"
                 )
             names.insert(0, "train")
         rows: Dict[str, Sentences] = {}
         schemes: Dict[str, str] = {}
         for split in names:
             rows[split] = read_sentences(
-                find_file(data_dir, split),
+                self.split_files.find(data_dir, split, FORMATS),
                 self.words_and_tags,
                 needs_tags=split in scored,
                 keeps_text=split in dict(self.test_splits).values(),
@@ -371,9 +386,8 @@ class Tagging(Task[Sentences]):
 
         `test_predictions.conll` or `.jsonl`, as the test file is.
         """
-        ending = os.path.splitext(rows.path)[1]
         name = "_".join(filter(None, ["test_predictions", suffix]))
-        path = os.path.join(output_dir, name + ending)
+        path = os.path.join(output_dir, name + ending_of(rows.path))
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
 
@@ -397,6 +411,7 @@ def tagging_task(
     tag_column: Optional[str] = None,
     map_tags: str = "",
     eval_split: str = "dev",
+    split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
@@ -405,10 +420,17 @@ def tagging_task(
         tag_column: as `Columns.tag`.
         map_tags: file of `read_map`, or "".
         eval_split: the split that is scored, `dev` or `test`.
+        split_files: files of splits that were named one by one.
 
     Raises:
-        UserError: as `read_map`.
+        UserError: as `read_map`; or a file is named, and the split that is
+            scored is not `dev`.
     """
+    if split_files.named and eval_split != "dev":
+        raise UserError(
+            f"--eval_split={eval_split} is for --data_dir; --eval_file names "
+            "the file to score"
+        )
     table: Mapping[str, str] = read_map(map_tags) if map_tags else {}
     return Tagging(
         NAME,
@@ -416,4 +438,5 @@ def tagging_task(
         type_map=tuple(sorted(table.items())),
         map_source=map_tags,
         eval_split=eval_split,
+        split_files=split_files,
     )

@@ -7,7 +7,6 @@ In here: `Sentences`, what reads and writes them, and the table of
 import array
 import dataclasses
 import json
-import os
 import re
 import sys
 from typing import (
@@ -27,6 +26,7 @@ import numpy as np
 import files
 import json_lines
 from errors import UserError
+from tasks.split_files import ending_of
 from tasks.table_files import read_objects
 from tasks.tag_schemes import OUTSIDE, TAG, Tag, split_tag
 
@@ -154,23 +154,6 @@ class _Word(NamedTuple):
 _Read = Callable[[str, Iterator[str], Columns, bool], Iterator[List[_Word]]]
 
 
-def find_file(folder: str, split: str) -> str:
-    """The path of `<folder>/<split>` with one of the endings of `FORMATS`.
-
-    Raises:
-        UserError: there is none, or more than one.
-    """
-    paths = [os.path.join(folder, split + ending) for ending in FORMATS]
-    found = [path for path in paths if files.exists(path)]
-    if len(found) != 1:
-        raise UserError(
-            f"{' and '.join(found)} are both there; keep one"
-            if found
-            else f"there is no {' and no '.join(paths)}"
-        )
-    return found[0]
-
-
 def read_sentences(
     path: str,
     columns: Columns = Columns(),
@@ -180,7 +163,7 @@ def read_sentences(
     """Reads a file.
 
     Args:
-        path: with one of the endings of `FORMATS`.
+        path: with one of the endings of `FORMATS`, in any case of letters.
         columns: of the file.
         needs_tags: whether there must be tags; else they are not looked at.
         keeps_text: whether the file's lines are needed, for predictions.
@@ -197,7 +180,7 @@ def read_sentences(
                 text.append(line)
             yield line
 
-    read, _ = FORMATS[os.path.splitext(path)[1]]
+    read, _ = FORMATS[ending_of(path)]
     words: List[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: List[Tag] = []
@@ -365,7 +348,7 @@ def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    _, write = FORMATS[os.path.splitext(path)[1]]
+    _, write = FORMATS[ending_of(path)]
     files.write_parts(path, (line.encode() for line in write(rows, tags)))
 
 

@@ -22,7 +22,8 @@ from errors import UserError
 from input_pipeline import Features
 from tasks.base import SplitNames, Task, results_path
 from tasks.head_shape import POOLED, HeadShape
-from tasks.table_files import Layout, Rows, find_table, read_rows
+from tasks.split_files import NONE_NAMED, SplitFiles
+from tasks.table_files import READERS, Layout, Rows, read_rows
 from tokenization import FullTokenizer
 
 # How a row's texts may be called, whatever the task.
@@ -81,6 +82,7 @@ class TextTask(Task[Rows]):
         head: the layers of the head.
         names_rows: whether predictions are for the user's own eyes, with what
             names a row, instead of GLUE's.
+        split_files: files of splits that were named one by one.
     """
 
     labelled: Layout
@@ -93,6 +95,7 @@ class TextTask(Task[Rows]):
     trained_as: Optional[str] = None
     head: HeadShape = POOLED
     names_rows: bool = False
+    split_files: SplitFiles = NONE_NAMED
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> None:
@@ -153,8 +156,18 @@ class TextTask(Task[Rows]):
 
     @property
     def settings(self):
-        """The columns of the user's own tables."""
-        return {"columns": list(self.columns)}
+        """The columns of the user's own tables.
+
+        `column_numbers` has their numbers in files without a header.
+        """
+        settings: Dict[str, Any] = {"columns": list(self.columns)}
+        if self.names_rows:
+            layout = self.labelled
+            settings["label_column"] = layout.label
+            if not layout.header:
+                texts = (layout.text_a, layout.text_b, *layout.choices)
+                settings["column_numbers"] = [x for x in texts if x is not None]
+        return settings
 
     @property
     def head_kind(self):
@@ -195,8 +208,24 @@ class TextTask(Task[Rows]):
         """
         return self
 
+    @property
+    def named_train_file(self):
+        """That of `split_files`."""
+        return self.split_files.train
+
+    def check_files(self, data_dir, splits):
+        """Looks for the files, that of training where a part is held out."""
+        if self.held_out:
+            self._check_held_out(data_dir)
+        for split in splits:
+            held_out = self.held_out and split == "dev"
+            self._find(data_dir, "train" if held_out else split)
+
     def read(self, data_dir, splits):
-        """Reads `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`."""
+        """Reads files that were named, or those of the folder.
+
+        The latter are `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`.
+        """
         rows: Dict[str, Rows] = {}
         if self.held_out and {"train", "dev"} & set(splits):
             rows = self._read_held_out(data_dir)
@@ -212,12 +241,12 @@ class TextTask(Task[Rows]):
 
     def _labels(self, data_dir: str) -> Rows:
         """The labels of the training file, without its texts."""
-        if not data_dir:
+        if not data_dir and not self.split_files.train:
             raise UserError(
                 f"the labels of the task {self.name} come from its data: pass "
-                "--data_dir"
+                "--train_file or --data_dir, or the --adapter of a trained one"
             )
-        path = find_table(data_dir, "train")
+        path = self._find(data_dir, "train")
         return read_rows(path, self.labelled.labels_only())
 
     def check_rows(self, rows: Rows) -> None:
@@ -232,14 +261,18 @@ class TextTask(Task[Rows]):
                 self.check_label(label, rows.where(row))
                 checked.add(label)
 
+    def _check_held_out(self, data_dir: str) -> None:
+        """Refuses a dev file where a part of the training file is one."""
+        found = self.split_files.found(data_dir, "dev", READERS)
+        if found:
+            raise UserError(
+                f"{found[0]} is there, so no part of the training file is "
+                "needed as dev set; leave out --dev_share"
+            )
+
     def _read_held_out(self, data_dir: str) -> Dict[str, Rows]:
         """Both parts of the training file."""
-        path = find_table(data_dir, "dev")
-        if files.exists(path):
-            raise UserError(
-                f"{path} is there, so no part of the training file is needed "
-                "as dev set; leave out --dev_share"
-            )
+        self._check_held_out(data_dir)
         rows = self._read(data_dir, "train")
         held_out = self.held_out.choose(self.held_out_groups(rows.label))
         if not held_out.any():
@@ -250,16 +283,24 @@ class TextTask(Task[Rows]):
             )
         return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
-    def _read(self, data_dir: str, split: str) -> Rows:
-        """Reads the rows of a file."""
+    def _find(self, data_dir: str, split: str) -> str:
+        """The file of a split.
+
+        Raises:
+            UserError: the task has no training set, or as `SplitFiles.find`.
+        """
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
                 f"{self.trained_as} and pass that as --init_checkpoint"
             )
+        return self.split_files.find(data_dir, split, READERS)
+
+    def _read(self, data_dir: str, split: str) -> Rows:
+        """Reads the rows of a file."""
         unlabelled = split in dict(self.test_splits).values()
         layout = self.unlabelled if unlabelled else self.labelled
-        rows = read_rows(find_table(data_dir, split), layout)
+        rows = read_rows(self._find(data_dir, split), layout)
         _check_ids(rows)
         return rows
 

@@ -11,6 +11,7 @@ from task_files import make_rows, refusal
 
 from scripts import baseline
 from tasks.custom import custom_task
+from tasks.split_files import SplitFiles
 
 pytestmark = pytest.mark.newer_stack
 
@@ -68,6 +69,17 @@ def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     assert len(tried) == len(baseline.STRENGTHS)
     assert tried[f"{record['C']:g}"] == max(tried.values())
     assert (out / "eval_labels.tsv").exists() == (kind != "numbers")
+
+
+def test_files_may_be_named(data, tmp_path):
+    write(data, KINDS["labels"][1] * 5, "tickets")
+    write(data, KINDS["labels"][1], "held_out")
+    named = SplitFiles(f"{data}/tickets.tsv", f"{data}/held_out.tsv")
+    out = tmp_path / "out"
+    found = baseline.run(custom_task(split_files=named), "", str(out))
+    assert found["eval_accuracy"] > 0.95
+    record = json.loads((out / "baseline.json").read_text())
+    assert record["data_name"] == "tickets.tsv"
 
 
 def test_pairs_of_words_count_and_texts_stand_side_by_side():
@@ -174,6 +186,7 @@ def test_from_the_shell(data, tmp_path):
         ),
         (["--task_name=rte", "--output_dir=y"], "--data_dir is missing"),
         (["--task_name=rte", "--init_checkpoint=x"], "init_checkpoint"),
+        (["--task_name=custom", "--train_file=x.csv"], "x.csv, which does not"),
     ],
 )
 def test_what_it_is_not_for_is_refused_in_one_line(arguments, part):

@@ -143,7 +143,7 @@ def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
     [
         (["--peer_python=/nowhere"], "/nowhere cannot be run"),
         (["--rounds=0"], "at least 1"),
-        (["--glue_dir=/nowhere"], "/nowhere/RTE/train.tsv does not exist"),
+        (["--glue_dir=/nowhere"], "there is no /nowhere/RTE/train.tsv"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments, problem, monkeypatch):

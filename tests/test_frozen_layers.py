@@ -353,6 +353,8 @@ def test_runs_share_a_file_and_others_have_their_own(
     del flags["frozen_layers_dir"]
     assert not run("beside", data_dir=other)
     assert os.listdir(other / "frozen_layers")
+    del flags["data_dir"]
+    assert run("named", train_file=other / "train.tsv")
 
 
 def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):

@@ -208,6 +208,7 @@ def test_a_trained_task_is_restored_with_its_settings(tmp_path):
     settings = json.loads(json.dumps(task.settings))
     assert settings == {
         "columns": ["text"],
+        "label_column": "label",
         "label_separator": ";",
         "label_threshold": 0.3,
     }

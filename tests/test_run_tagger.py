@@ -188,6 +188,27 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     assert all(len(v["ner"]) == len(v["text"]) for v in found)
 
 
+def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
+    """An adapter then tags new sentences, with no other file."""
+    out, again = ner_flags["output_dir"], tmp_path / "again"
+    new = tmp_path / "NEW.CONLL"
+    new.write_text((tiny_ner / "test.conll").read_text())
+    del ner_flags["data_dir"]
+    ner_flags.update(num_train_epochs=1, predict_file=new, do_predict=True)
+    tag(
+        **ner_flags,
+        train_file=tiny_ner / "train.conll",
+        eval_file=tiny_ner / "dev.conll",
+        do_eval=True,
+    )
+    assert read(out, "run.json")["data_name"] == "train.conll"
+    ner_flags.update(output_dir=again, do_train=False)
+    tag(**ner_flags, adapter=out / "adapter")
+    assert lines_of(again / "test_predictions.conll") == lines_of(
+        out / "test_predictions.conll"
+    )
+
+
 def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     """In windows; a word of control characters and a too long one get O."""
     data = tmp_path / "data"
@@ -237,6 +258,8 @@ def test_every_method_tags(tag, ner_flags, tmp_path):
 BAD = {
     "no data folder": ({"data_dir": "/nowhere"}, "there is no /nowhere/train"),
     "no data": ({"data_dir": None}, "--data_dir is missing"),
+    "file and folder": ({"train_file": "/x"}, "--train_file and --data_dir ex"),
+    "no file": ({"data_dir": None, "train_file": "/x"}, "/x, which does not"),
     "no table": ({"map_tags": "/nowhere/m"}, "/nowhere/m does not exist"),
     "no column": ({"tag_column": "3"}, "train.conll:1: found 2 columns, exp"),
     "a key": ({"token_column": "w"}, "--token_column is 'w', but the columns"),
@@ -251,6 +274,17 @@ def test_bad_flags_are_one_line_before_any_training(tag, ner_flags, case):
     flags = {**ner_flags, **change}
     with pytest.raises(UserError, match=words):
         tag(**{k: v for k, v in flags.items() if v is not None})
+
+
+def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):
+    del ner_flags["data_dir"]
+    ner_flags.update(
+        init_checkpoint="/nowhere", predict_file=tiny_ner / "dev.conll"
+    )
+    with pytest.raises(UserError, match="--train_file is missing"):
+        tag(**ner_flags)
+    with pytest.raises(UserError, match="--eval_split=test is for --data_dir"):
+        tag(**ner_flags, eval_split="test")
 
 
 def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):

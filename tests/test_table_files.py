@@ -18,7 +18,7 @@ from task_files import (
 
 from errors import UserError
 from tasks import get_task, table_files
-from tasks.table_files import READERS, Layout, find_table
+from tasks.table_files import READERS, Layout
 
 
 def read_rows(path, layout):
@@ -235,20 +235,17 @@ def test_short_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     assert "1 rows with too few columns are left out" in caplog.text
 
 
-def test_the_kind_of_a_table_is_that_of_its_name(tmp_path):
-    assert find_table(str(tmp_path), "dev") == str(tmp_path / "dev.tsv")
-    for ending in READERS:
-        path = tmp_path / f"dev{ending}"
-        path.write_text("x")
-        assert find_table(str(tmp_path), "dev") == str(path)
-        path.rename(tmp_path / "away")
-
-
-def test_two_files_of_a_split_are_refused(tmp_path):
-    for name in ("dev.csv", "dev.jsonl"):
-        (tmp_path / name).write_text("x")
-    message = refusal(find_table, str(tmp_path), "dev")
-    assert "dev.csv and" in message and "keep one" in message
+@pytest.mark.parametrize("ending", READERS)
+def test_endings_may_be_in_capitals(tmp_path, ending):
+    rows = {
+        ".tsv": "text\nthe cat, a dog\n",
+        ".csv": 'text\n"the cat, a dog"\n',
+        ".jsonl": '{"text": "the cat, a dog"}\n',
+    }
+    path = tmp_path / f"EXPORT{ending.upper()}"
+    path.write_text(rows[ending])
+    ((_, cells),) = read_rows(str(path), Layout("text"))
+    assert cells == ["the cat, a dog"]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -12,7 +12,6 @@ from tasks.tag_schemes import split_tag
 from tasks.tagging_files import (
     Columns,
     Sentences,
-    find_file,
     map_types,
     read_map,
     read_sentences,
@@ -223,13 +222,16 @@ def test_columns_that_are_not_there(tmp_path, columns, message):
     assert message in refusal(read, path, Columns(*columns))
 
 
-def test_the_file_of_a_split_is_found(tmp_path):
-    message = refusal(find_file, str(tmp_path), "dev")
-    assert "dev.conll and no" in message and "dev.jsonl" in message
-    path = put(tmp_path, "", "dev.jsonl")
-    assert find_file(str(tmp_path), "dev") == str(path)
-    put(tmp_path, "", "dev.conll")
-    assert "are both there" in refusal(find_file, str(tmp_path), "dev")
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("A.CONLL", "EU B-ORG\n"),
+        ("A.JSONL", '{"tokens": ["EU"], "tags": ["B-ORG"]}\n'),
+    ],
+)
+def test_endings_may_be_in_capitals(tmp_path, name, text):
+    rows = read_sentences(str(put(tmp_path, text, name)))
+    assert list(rows.words) == ["EU"]
 
 
 def test_types_are_renamed(tmp_path):

@@ -1,0 +1,288 @@
+"""The user's own files, named one by one."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from conftest import ROOT, SENTENCES, own_lines, run_process
+from run_folders import artifact_bytes
+from task_files import refusal
+
+import run_classifier
+from errors import UserError
+from tasks.text_classification import TextClassification
+from tasks.text_regression import TextRegression
+
+# Any table that is there.
+OWN_TABLE = ROOT / "data" / "customer_intents" / "dev.tsv"
+
+
+@pytest.fixture
+def tickets(tmp_path):
+    """A table as a ticket system exports it."""
+    path = tmp_path / "tickets.csv"
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["ticket", "label", "message"])
+        for number in range(5):
+            for row, (text, label) in enumerate(SENTENCES):
+                table.writerow([f"T{number}{row}", label, f"{text},\n{text}"])
+    return path
+
+
+@pytest.fixture
+def own_flags(tiny_flags, tickets):
+    """Flags of a small training on that table."""
+    del tiny_flags["data_dir"]
+    return {
+        **tiny_flags,
+        "train_file": tickets,
+        "text_a_column": "message",
+        "dev_share": 0.25,
+    }
+
+
+def process(flags, **options):
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    return run_process(*arguments, **options)
+
+
+def test_one_file_is_trained_on_and_new_rows_are_predicted(
+    own_flags, tiny_bert, tmp_path
+):
+    """The second command has the adapter, the rows, and nothing else."""
+    new = tmp_path / "new.jsonl"
+    lines = [
+        json.dumps({"ticket": f"N{row}", "message": f"{text},\n{text}"}) + "\n"
+        for row, (text, _) in enumerate(SENTENCES)
+    ]
+    new.write_text("".join(lines))
+    process({**own_flags, "predict_file": new, "do_predict": True})
+    out = own_flags["output_dir"]
+    run = json.loads((out / "run.json").read_text())
+    assert run["data_name"] == "tickets.csv"
+    assert run["training"]["examples"] == 30
+    process(
+        {
+            "adapter": out / "adapter",
+            "predict_file": new,
+            "init_checkpoint": tiny_bert,
+            "do_predict": True,
+            "max_seq_length": 24,
+            "id_column": "ticket",
+            "output_dir": tmp_path / "new",
+        }
+    )
+    before, after = (
+        np.loadtxt(folder / "test_results.tsv")
+        for folder in (out, tmp_path / "new")
+    )
+    np.testing.assert_allclose(after, before, atol=1e-6)
+    table = (tmp_path / "new" / "test_predictions.tsv").read_text()
+    header, *rows = [line.split("\t") for line in table.splitlines()]
+    assert header == ["id", "label", "probability"]
+    assert [row[:2] for row in rows] == [
+        [f"N{number}", ("bad", "good")[place]]
+        for number, place in enumerate(before.argmax(axis=1))
+    ]
+
+
+def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
+    classify, tiny_flags, tiny_data, tmp_path, caplog
+):
+    classify(**tiny_flags, do_eval=True, do_predict=True)
+    before = artifact_bytes(tiny_flags["output_dir"])
+    del tiny_flags["data_dir"]
+    tiny_flags.update(
+        train_file=tiny_data / "train.tsv",
+        eval_file=tiny_data / "dev.tsv",
+        predict_file=tiny_data / "test.tsv",
+    )
+    with caplog.at_level("INFO"):
+        classify(**tiny_flags, do_eval=True, do_predict=True)
+    assert "already trained to step 20" in caplog.text
+    again = {**tiny_flags, "output_dir": tmp_path / "again"}
+    classify(**again, do_eval=True, do_predict=True)
+    assert artifact_bytes(again["output_dir"]) == before
+    for name in ("eval_results.json", "test_results.tsv"):
+        assert (again["output_dir"] / name).read_text() == (
+            tiny_flags["output_dir"] / name
+        ).read_text()
+
+
+def test_a_changed_file_is_another_run(classify, own_flags, tickets):
+    classify(**own_flags)
+    tickets.write_text(tickets.read_text().replace("cat", "dog"))
+    with pytest.raises(UserError, match="training.data was"):
+        classify(**own_flags)
+
+
+def test_labels_come_from_the_training_file(classify, own_flags, capsys):
+    del own_flags["output_dir"], own_flags["do_train"]
+    classify(**own_flags, describe=True)
+    assert "head" in capsys.readouterr().out
+    del own_flags["train_file"]
+    with pytest.raises(UserError, match="pass --train_file or --data_dir, or"):
+        classify(**own_flags, describe=True)
+
+
+REFUSED = {
+    "folder": ({"data_dir": "/none"}, "--train_file and --data_dir exclude"),
+    "missing": ({"train_file": "/no.csv"}, "--train_file is /no.csv, which do"),
+    "not a table": (
+        {"eval_file": ROOT / "LICENSE"},
+        "LICENSE, expected the ending",
+    ),
+    "declared task": (
+        {"task_name": "mrpc", "text_a_column": None, "dev_share": None},
+        "are for --task_name=custom; the files of mrpc are in --data_dir",
+    ),
+    "several tasks": (
+        {"task_name": "mrpc,custom:own"},
+        "are for --task_name=custom; the files of mrpc,custom:own are in",
+    ),
+    "no file to predict": (
+        {"do_predict": True},
+        "--predict_file is missing: the rows to predict",
+    ),
+    "no file to score": (
+        {"dev_share": None, "do_eval": True},
+        "--eval_file is missing: the rows to evaluate on",
+    ),
+    "no file to train on": (
+        {"train_file": None, "predict_file": OWN_TABLE, "dev_share": None},
+        "--train_file is missing: the rows to train on",
+    ),
+    "two dev sets": (
+        {"eval_file": OWN_TABLE},
+        "dev.tsv is there, so .* leave out --dev_share",
+    ),
+    "nothing at all": ({"train_file": None}, "--data_dir is missing: .* named"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_refused_before_bert_is(
+    classify, own_flags, case
+):
+    change, words = REFUSED[case]
+    flags = {**own_flags, "init_checkpoint": "/nowhere", **change}
+    with pytest.raises(UserError, match=words) as caught:
+        classify(**{k: v for k, v in flags.items() if v is not None})
+    assert "\n" not in str(caught.value)
+    assert not own_flags["output_dir"].exists()
+
+
+def test_a_missing_file_of_a_folder_is_told_before_bert_is_read(
+    classify, tiny_flags, tmp_path
+):
+    tiny_flags.update(data_dir=tmp_path, init_checkpoint="/nowhere")
+    with pytest.raises(UserError, match="there is no .*/train.tsv and no"):
+        classify(**tiny_flags)
+
+
+def test_a_process_ends_with_one_line(own_flags):
+    done = process({**own_flags, "train_file": "/no.csv"}, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert own_lines(done.stderr)[-1].endswith(
+        "--train_file is /no.csv, which does not exist"
+    )
+
+
+# What an adapter alone tells
+
+
+def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
+    classify, tiny_flags, tmp_path
+):
+    table = tmp_path / "SETS.CSV"
+    table.write_text(
+        "".join(
+            f'{label}{";long" * (len(text) > 20)},"{text}"\n'
+            for text, label in SENTENCES
+        )
+    )
+    del tiny_flags["data_dir"]
+    classify(
+        **{**tiny_flags, "num_train_epochs": 1},
+        train_file=table,
+        header=False,
+        label_column=0,
+        text_a_column=1,
+        multi_label=True,
+        label_separator=";",
+    )
+    out = tiny_flags["output_dir"]
+    for name, value in (("eval", table), ("predict", table)):
+        classify(
+            adapter=out / "adapter",
+            init_checkpoint=tiny_flags["init_checkpoint"],
+            output_dir=tmp_path / name,
+            max_seq_length=24,
+            **{f"{name}_file": value, f"do_{name}": True},
+        )
+    scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
+    assert "eval_micro_f1" in scores
+    predicted = (tmp_path / "predict" / "test_predictions.tsv").read_text()
+    header, *rows = predicted.splitlines()
+    assert header.split("\t")[2:] == [
+        "probability_bad",
+        "probability_good",
+        "probability_long",
+    ]
+    assert len(rows) == len(SENTENCES)
+
+
+def trained(task_name="custom", **settings):
+    """What an adapter says of its training on labels."""
+    task = {"name": task_name, "labels": ["a", "b"], "pairs": False}
+    return {"task": task, "task_settings": settings}
+
+
+def task_of(classify, description, **values):
+    """The task that flags and an adapter's description mean."""
+    with flagsaver.flagsaver():
+        names = [f"--{name}={value}" for name, value in values.items()]
+        run_classifier.FLAGS(["run_classifier.py", *names])
+        return run_classifier.task_from_flags(description)
+
+
+def test_flags_come_before_what_an_adapter_tells(classify):
+    known = trained(columns=["message"], label_column="queue")
+    task = task_of(classify, known)
+    assert type(task) is TextClassification
+    assert task.labelled.text_a == "message" == task.columns[0]
+    assert task.labelled.label == "queue"
+    task = task_of(classify, known, text_a_column="body")
+    assert task.unlabelled.text_a == "body"
+    assert task.labelled.label == "queue"
+
+
+def test_another_kind_of_labels_is_left_to_the_comparison(classify):
+    known = trained(label_separator=";")
+    known["task"]["multi_label"] = True
+    assert task_of(classify, known).separator == ";"
+    task = task_of(classify, known, regression=True)
+    assert type(task) is TextRegression
+    assert "was trained on the task custom" in refusal(
+        task.restore, known["task"], "head"
+    )
+
+
+def test_a_declared_task_is_that_of_the_adapter(classify):
+    assert task_of(classify, trained("cola")).name == "cola"
+    # The user's own files may hold its rows.
+    task = task_of(classify, trained("cola"), task_name="custom")
+    assert task.labelled.text_a == "text"
+    assert "--predict_file are for --task_name=custom" in refusal(
+        lambda: task_of(classify, trained("cola"), predict_file=OWN_TABLE)
+    )
+
+
+def test_a_task_of_another_program_is_refused(classify):
+    message = refusal(
+        lambda: task_of(classify, trained("tagging"), adapter="x")
+    )
+    assert message.startswith("--adapter=x was trained on the task tagging, ex")
