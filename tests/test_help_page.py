@@ -94,7 +94,7 @@ def test_every_flag_has_one_topic():
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("argument", ["--help", "-?", "--helpshort"])
+@pytest.mark.parametrize("argument", ["--help", "-?"])
 def test_a_program_prints_its_own_flags_and_succeeds(argument):
     done = subprocess.run(
         [sys.executable, "serve.py", argument, "--port=x"],

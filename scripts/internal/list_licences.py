@@ -9,6 +9,7 @@ import pathlib
 import re
 import sys
 import textwrap
+from email.message import Message
 from typing import Dict, List, Set
 
 import command_line
@@ -50,7 +51,7 @@ def locked() -> Set[str]:
     }
 
 
-def licence(metadata: importlib.metadata.PackageMetadata) -> str:
+def licence(metadata: Message) -> str:
     """What a package says of its licence, in a few words."""
     classifiers = [
         text.split(" :: ")[-1]
@@ -58,9 +59,9 @@ def licence(metadata: importlib.metadata.PackageMetadata) -> str:
         if text.startswith("License ::")
     ]
     # Some have all of its text here.
-    stated = (metadata["License"] or "").strip().partition("\n")[0]
+    stated = metadata.get("License", "").strip().partition("\n")[0]
     return (
-        metadata["License-Expression"]
+        metadata.get("License-Expression")
         or ", ".join(classifiers)
         or stated
         or "not stated"
