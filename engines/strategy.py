@@ -250,7 +250,7 @@ class StrategyEngine:
         digest = hashlib.sha256(training.encode()).digest()
         mine = [[first_step, int.from_bytes(digest[:7], "big")]]
 
-        @tf.function
+        @tf.function(autograph=False)
         def gather() -> tf.Tensor:
             return self._strategy.run(
                 lambda: tf.distribute.get_replica_context().all_gather(

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import command_line
 from methods.registry import METHODS
+from runs.help_page import TOPICS
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Programs that have most flags in common.
@@ -51,14 +52,16 @@ def table(header: Tuple[str, ...], rows: Iterable[Tuple[str, ...]]) -> str:
 
 
 def flag_table(flags: Flags) -> str:
-    """A row for each flag."""
-    return table(
-        ("flag", "default", ""),
-        (
-            (f"`--{name}`", f"`{default}`" if default else "", meaning)
-            for name, (default, meaning) in flags.items()
-        ),
-    )
+    """A row for each flag, by topic as `--help` has them."""
+    rows = []
+    for topic, names in TOPICS.items():
+        for name in (name for name in names if name in flags):
+            default, meaning = flags[name]
+            shown = f"`{default}`" if default else ""
+            rows.append((topic, f"`--{name}`", shown, meaning))
+            # Once for all of its flags.
+            topic = ""
+    return table(("topic", "flag", "default", ""), rows)
 
 
 def method_table() -> str:
@@ -79,9 +82,7 @@ def method_table() -> str:
 def main() -> None:
     """Prints the page."""
     print("# Flags\n")
-    print(
-        "Made by `python -m scripts.list_flags`; `--help` has the flags too.\n"
-    )
+    print("Made by `python -m scripts.list_flags`; `--help` shows them too.\n")
     for programs in GROUPS:
         first, *others = found = list(map(flags_of, programs))
         shared = {

@@ -1,0 +1,205 @@
+"""A function and its gradient, between which only what is needed is kept.
+
+TensorFlow's own gradient of a function keeps each tensor that any operation of
+the gradient names, among them what only gradients of frozen matrices read,
+which nobody asks for. Of a layer of BERT with adapters these are half of all.
+Here both passes are traced into one graph, which is cut in two. The backward
+pass is what depends on the gradient of the output, and what it reads of the
+rest is kept.
+"""
+
+from typing import Callable, Dict, List, Sequence, Set, Tuple
+
+import tensorflow as tf
+
+
+def differentiable(
+    function: Callable[..., tf.Tensor],
+    specs: Sequence[tf.TensorSpec],
+    sources: Sequence[int],
+) -> Callable[..., tf.Tensor]:
+    """The same function, whose gradient keeps no more than it reads.
+
+    Args:
+        function: gives one tensor; reads nothing but its arguments.
+        specs: of these.
+        sources: places of those that have a gradient.
+
+    Returns:
+        What takes such arguments.
+    """
+    if not sources:
+        return _once(function, specs)
+    passes = _Passes(function, specs, sources)
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def compute(*watched: tf.Tensor):
+            values = list(tensors)
+            for place, value in zip(sources, watched):
+                # Else a tape would have TensorFlow's own gradient made too.
+                values[place] = tf.stop_gradient(value)
+            output, *kept = passes.forward(*values)
+            kept += [values[place] for place in passes.read]
+            return output, lambda upstream: passes.backward(upstream, *kept)
+
+        return compute(*(tensors[place] for place in sources))
+
+    return call
+
+
+def _once(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+    """A function that TensorFlow prepares once, not for each call."""
+    return tf.function(
+        function,
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    ).get_concrete_function(*specs)
+
+
+class _Passes:
+    """Both passes of a function, cut out of one graph.
+
+    Attributes:
+        forward: takes the arguments, gives the output and what is kept.
+        read: places of the arguments that the backward pass reads.
+        backward: takes the gradient of the output, what was kept and the
+            arguments at these places, gives gradients of the sources.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., tf.Tensor],
+        specs: Sequence[tf.TensorSpec],
+        sources: Sequence[int],
+    ):
+        """Traces both; arguments as of `differentiable`."""
+        traced = []
+
+        def trace(*arguments: tf.Tensor) -> tf.Tensor:
+            watched = [arguments[place] for place in sources]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(watched)
+                output = function(*arguments)
+            upstream = tf.compat.v1.placeholder(output.dtype, output.shape)
+            gradients = tape.gradient(
+                output,
+                watched,
+                output_gradients=upstream,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            gradients = [tf.convert_to_tensor(g) for g in gradients]
+            traced.extend([arguments, output, upstream, gradients])
+            return output
+
+        graph = tf.function(trace, autograph=False)
+        graph = graph.get_concrete_function(*specs).graph
+        arguments, output, upstream, gradients = traced
+        late = _depend_on(upstream)
+        backward, read = _between(
+            gradients, lambda op: op.name in late or op.type == "Const"
+        )
+        places = {x.name: place for place, x in enumerate(arguments)}
+        self.read = [places[x.name] for x in read if x.name in places]
+        own = {*places, upstream.name}
+        kept = [x for x in read if x.name not in own]
+        forward, _ = _between([output, *kept], lambda op: True)
+        definition = graph.as_graph_def()
+        self.forward = _run(definition, forward, arguments, [output, *kept])
+        self.backward = _run(
+            definition,
+            backward,
+            [upstream, *kept, *(arguments[place] for place in self.read)],
+            gradients,
+        )
+
+
+def _depend_on(source: tf.Tensor) -> Set[str]:
+    """Names of the operations of its graph that wait for a tensor."""
+    found: Set[str] = set()
+    # Operations come after those that they read.
+    for op in source.graph.get_operations():
+        before = [x.op for x in op.inputs] + list(op.control_inputs)
+        if any(x is source.op or x.name in found for x in before):
+            found.add(op.name)
+    return found
+
+
+def _between(
+    outputs: Sequence[tf.Tensor], is_inside: Callable[[tf.Operation], bool]
+) -> Tuple[Set[str], List[tf.Tensor]]:
+    """The part of a graph that some tensors need.
+
+    Args:
+        outputs: the tensors.
+        is_inside: tells what may be part of it; placeholders never are.
+
+    Returns:
+        Names of its operations, and the tensors that these read, or that are
+        outputs, of others.
+    """
+    inside: Set[str] = set()
+    read: Dict[str, tf.Tensor] = {}
+    waiting = [(x.op, x) for x in outputs]
+    while waiting:
+        op, tensor = waiting.pop()
+        if op.type == "Placeholder" or not is_inside(op):
+            # Nobody waits for what is only to come before.
+            if tensor is not None:
+                read[tensor.name] = tensor
+        elif op.name not in inside:
+            inside.add(op.name)
+            waiting += [(x.op, x) for x in op.inputs]
+            waiting += [(x, None) for x in op.control_inputs]
+    return inside, list(read.values())
+
+
+def _run(
+    graph: tf.compat.v1.GraphDef,
+    part: Set[str],
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+) -> Callable[..., List[tf.Tensor]]:
+    """A function that computes a part of a graph.
+
+    Args:
+        graph: all of it.
+        part: names of operations.
+        inputs: tensors of the graph, whose values it takes.
+        outputs: tensors of the graph, whose values it gives.
+    """
+    copied = tf.compat.v1.GraphDef(
+        versions=graph.versions, library=graph.library
+    )
+    # Of an operation's outputs the first has the operation's name alone.
+    read = set()
+    for node in graph.node:
+        if node.name in part:
+            copy = copied.node.add()
+            copy.CopyFrom(node)
+            # It may name what is not copied, as where to be.
+            copy.attr.pop("_class", None)
+            copy.input[:] = [
+                name
+                for name in node.input
+                if not name.startswith("^") or name[1:] in part
+            ]
+            read.update(
+                f"{name}:0" if ":" not in name else name for name in copy.input
+            )
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+    inputs, outputs = [x.name for x in inputs], [x.name for x in outputs]
+    computed = [name for name in outputs if name not in inputs]
+
+    def compute(*arguments: tf.Tensor) -> List[tf.Tensor]:
+        known = dict(zip(inputs, arguments))
+        found = tf.graph_util.import_graph_def(
+            copied,
+            {name: x for name, x in known.items() if name in read},
+            return_elements=computed,
+            name="",
+        )
+        known.update(zip(computed, found))
+        return [known[name] for name in outputs]
+
+    return _once(compute, specs)

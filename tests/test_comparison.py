@@ -1,0 +1,74 @@
+"""docs/comparison.md has the numbers that were measured."""
+
+import json
+import re
+
+import pytest
+from conftest import ROOT
+
+PAGE = (ROOT / "docs" / "comparison.md").read_text()
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def cells(words):
+    """The numbers of speed and of memory in the row with some words."""
+    (row,) = [x for x in PAGE.splitlines() if x[:1] == "|" and words in x]
+    return [re.findall(r"[\d.]+", cell) for cell in row.split("|")[2:4]]
+
+
+def check_range(values, shown):
+    """Least and greatest are as shown, in the digits that are shown."""
+    assert len(shown) != 1
+    for value, text in zip((min(values), max(values)), shown):
+        digits = len(text.partition(".")[2])
+        assert f"{value:.{digits}f}" == text
+
+
+@pytest.mark.parametrize(
+    "words, kind, padding",
+    [
+        ("training; peer pads", "train", "dynamic"),
+        ("training; peer groups", "train", "grouped"),
+        ("prediction; peer pads", "predict", "dynamic"),
+    ],
+)
+def test_the_comparison_with_adapters(words, kind, padding):
+    path = RESULTS / "compare.json"
+    found = json.loads(path.read_text())["comparisons"]
+    small = [
+        c
+        for name, c in found.items()
+        if name[: len(kind)] == kind
+        if "minilm" in name
+    ]
+    speed, memory = cells(words)
+    check_range([c["ratio"][padding]["median"] for c in small], speed)
+    sizes = [c["memory_bytes"] for c in small]
+    check_range([size["ours"] / size[padding] for size in sizes], memory)
+
+
+@pytest.mark.parametrize(
+    "words, ours, peer",
+    [
+        ("against `adapters`' `BatchSplit`", "houlsby", "adapterhub"),
+        ("against peft's `adapter_names`", "lora", "peft"),
+    ],
+)
+def test_the_comparison_of_many_tasks(words, ours, peer):
+    rates = json.loads((RESULTS / "serving.json").read_text())["rates"]
+    cases = [
+        case
+        for of_model in rates.values()
+        for of_length in of_model.values()
+        for case in of_length.values()
+    ]
+    speed, memory = cells(words)
+    check_range(
+        [
+            c[ours]["mixed"]["median"] / c[peer]["mixed"]["median"]
+            for c in cases
+        ],
+        speed,
+    )
+    sizes = [[c[who]["memory_bytes"] for who in (ours, peer)] for c in cases]
+    check_range([a["median"] / b["median"] for a, b in sizes], memory)

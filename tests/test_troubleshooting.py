@@ -1,0 +1,63 @@
+"""docs/troubleshooting.md names what the program prints."""
+
+import ast
+import re
+
+import pytest
+from conftest import ROOT
+from test_architecture import sources
+
+# What is not a literal part of a message. No file holds the character.
+HOLE = "\0"
+
+
+def literals(path):
+    """A module's strings, with `HOLE` for what is put into them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(
+                part.value if isinstance(part, ast.Constant) else HOLE
+                for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+PRINTED = "\n".join(text for _, path in sources() for text in literals(path))
+
+
+def is_printed(heading):
+    """Whether some message has a heading's words, with anything for `{...}`."""
+    words = map(re.escape, re.split(r"\{\w+\}", heading))
+    return re.search("[^\n]+?".join(words), PRINTED) is not None
+
+
+def headings():
+    """Those of the program's own messages."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    own = text.partition("\n## Messages of others\n")[0]
+    return re.findall("^### (.*)$", own, re.MULTILINE)
+
+
+def test_there_are_headings():
+    assert 25 <= len(headings()) == len(set(headings()))
+
+
+@pytest.mark.parametrize("heading", headings())
+def test_every_message_is_one_of_the_programs(heading):
+    assert heading.startswith("`") and heading.endswith("`")
+    fixed = re.sub(r"\{\w+\}", "", heading)
+    assert len(fixed.split()) >= 2, "too little to be searched for"
+    assert is_printed(heading.strip("`"))
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "{path} holds no lines",
+        "{path}:1: no column is named {column}; the header has {names}",
+        "the loss of step 3 is {loss}",
+    ],
+)
+def test_what_is_not_printed_is_found_missing(heading):
+    assert not is_printed(heading)
