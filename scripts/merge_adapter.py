@@ -37,6 +37,7 @@ from methods.base import PARTS
 from weights import (
     adapter_artifact,
     google,
+    pretrained,
     run_record,
     sources,
     training_state,
@@ -234,7 +235,7 @@ def main() -> None:
         print(f"the averaged adapter is {folder}")
         return
     found = merge(opened.weights, adapters, weights)
-    vocabulary = os.path.join(opened.folder, "vocab.txt")
+    vocabulary = pretrained.find_vocabulary(opened)
     words = files.read_bytes(vocabulary, "the vocabulary")
     if files.exists(os.path.join(folder, "bert_config.json")):
         raise UserError(f"{folder} holds a BERT; choose another folder")

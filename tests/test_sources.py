@@ -219,6 +219,22 @@ def test_no_checkpoint_there_is_said(tmp_path, name):
         sources.open_init_checkpoint(str(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", sources.FOREIGN)
+def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(tiny_bert / "config.json", folder)
+    (folder / name).write_bytes(b"PK")
+    advice = r"python -c .*save_file\(" if ".bin" in name else "checkpoints.md"
+    for path in (folder, folder / name):
+        with pytest.raises(UserError, match=f"{name} .*{advice}") as caught:
+            sources.open_init_checkpoint(str(path))
+        assert "\n" not in str(caught.value)
+    # What can be read goes before.
+    shutil.copy(tiny_bert / "model.safetensors", folder)
+    sources.open_init_checkpoint(str(folder))
+
+
 def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_bert, folder)

@@ -23,7 +23,7 @@ from absl import logging
 import files
 import modeling
 from errors import UserError
-from modeling import Initializer, Shape
+from modeling import BertConfig, Initializer, Shape
 
 POOLER = "bert/pooler/"
 
@@ -44,6 +44,28 @@ class Weights:
     shapes: Mapping[str, Shape]
     read: Callable[[str], np.ndarray]
     gelu: str = "gelu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model, and what its own files say beside its weights.
+
+    Attributes:
+        path: as given, with a folder resolved to what it holds.
+        folder: where the vocabulary and the config lie by default.
+        weights: the model.
+        config: its sizes, or None if a file beside it has them.
+        vocab_file: path of its vocabulary; "" for the file beside it.
+        do_lower_case: whether it wants texts in lower case; None if nothing
+            says.
+    """
+
+    path: str
+    folder: str
+    weights: Weights
+    config: Optional[BertConfig] = None
+    vocab_file: str = ""
+    do_lower_case: Optional[bool] = None
 
 
 @dataclasses.dataclass(frozen=True)

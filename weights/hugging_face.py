@@ -94,6 +94,16 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     return None, False
 
 
+def pickle_advice(pickle: str, target: str) -> str:
+    """Why a file of PyTorch's is not read, and the line that converts it."""
+    return (
+        f"{pickle} is a pickle, which can run any program when it is read; "
+        'convert it where PyTorch is: python -c "import torch; from '
+        "safetensors.torch import save_file; save_file({k: v.clone() for k, v "
+        f"in torch.load('{pickle}', weights_only=True).items()}}, '{target}')\""
+    )
+
+
 def open_safetensors(path: str, translate: bool) -> Weights:
     """Opens a safetensors file.
 
