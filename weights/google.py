@@ -35,7 +35,7 @@ def open_tensorflow(prefix: str) -> Weights:
             damaged one raises it too.
     """
     with guard(prefix):
-        reader = tf.train.load_checkpoint(prefix)
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
 
     def read(name: str) -> np.ndarray:
         with guard(prefix):
@@ -55,7 +55,7 @@ def read_whole(prefix: str) -> None:
         UserError: there is none, or it is damaged.
     """
     with guard(prefix):
-        reader = tf.train.load_checkpoint(prefix)
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
 

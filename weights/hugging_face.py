@@ -113,8 +113,14 @@ def open_safetensors(path: str, translate: bool) -> Weights:
             Google's already.
 
     Raises:
-        UserError: the file is missing, damaged or of another kind.
+        UserError: the file is missing, damaged, of another kind, or not on a
+            local disk.
     """
+    if "://" in path:
+        raise UserError(
+            f"{path} is not on a local disk, as a safetensors file has to be; "
+            "copy its folder to one"
+        )
     try:
         file = safetensors.safe_open(path, framework="np")
         names = list(file.keys())

@@ -105,7 +105,7 @@ def open_objects(prefix: str, source: str) -> Objects:
         UserError: it is damaged, or holds no BERT of the known names.
     """
     with guard(prefix):
-        reader = tf.train.load_checkpoint(prefix)
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         found = reader.get_variable_to_shape_map()
     if GRAPH not in found:
         raise UserError(
