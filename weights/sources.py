@@ -6,7 +6,14 @@ from typing import Any, Dict, Optional
 
 import files
 from errors import UserError
-from weights import archives, dev_scores, hub_module, run_record, training_state
+from weights import (
+    archives,
+    dev_scores,
+    handles,
+    hub_module,
+    run_record,
+    training_state,
+)
 from weights.base import Pretrained, Weights
 from weights.google import check_name, open_tensorflow
 from weights.hugging_face import open_safetensors, pickle_advice
@@ -45,8 +52,8 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     Args:
         path: a TensorFlow checkpoint's prefix (Google's, adapter-bert's or a
             training checkpoint of this project), a `.safetensors` file, a
-            module of TF-Hub or Kaggle, a folder with one of these, or an
-            archive of such a folder.
+            module of TF-Hub or Kaggle, a folder with one of these, an archive
+            of such a folder, or a module's handle.
 
     Raises:
         UserError: nothing of the kind is there, or it is damaged, or the base
@@ -119,6 +126,7 @@ def open_pretrained(path: str) -> Pretrained:
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
+    path = handles.resolve(path)
     if archives.is_archive(path):
         path = archives.unpack(path)
     if files.is_folder(path):
