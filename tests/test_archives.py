@@ -161,6 +161,17 @@ def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     assert os.listdir(tmp_path / "in") == [f"bert{end}"]
 
 
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(name=st.text(alphabet="./\\ab:C~", max_size=9))
+def test_no_name_leads_out_of_the_folder(name):
+    root = "/unpacked/here"
+    try:
+        target = os.path.normpath(os.path.join(root, archives._safe(name, "x")))
+    except UserError:
+        return
+    assert target.startswith(f"{root}/")
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_links_are_refused(tmp_path, end):
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", b"/etc/x", link=True)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment  # noqa: F401 (a fixture)
 
+import modeling
 from errors import UserError
 from runs import setup
 from weights import pretrained, sources
+from weights.base import identify
 
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
@@ -69,7 +71,7 @@ def masked_lm(tiny_weights, tiny_config):
 def test_a_module_is_the_bert_that_it_was_made_of(
     write, words, tmp_path, masked_lm, tiny_config
 ):
-    folder = write(tmp_path / "module", words(), masked_lm, HEADS)
+    folder = write(tmp_path / "small_bert" / "1", words(), masked_lm, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
     assert set(opened.weights.shapes) == set(masked_lm)
     for name, value in masked_lm.items():
@@ -80,6 +82,8 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     # By its file as well, as a finished run's folder names it.
     again = sources.open_init_checkpoint(opened.path)
     assert again.weights.shapes == opened.weights.shapes
+    base = identify(again.weights, modeling.list_variables(tiny_config))
+    assert base.describe()["name"] == "small_bert"
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -86,7 +86,9 @@ class Base:
 
     def describe(self) -> Dict[str, str]:
         """What identifies it on any machine: its folder's name helps people."""
-        name = os.path.basename(os.path.dirname(files.absolute(self.path)))
+        folder, name = os.path.split(os.path.dirname(files.absolute(self.path)))
+        if name.isdigit():  # The version of a module.
+            name = os.path.basename(folder)
         return {"name": name, "fingerprint": self.fingerprint}
 
     def is_known_as(self, fingerprint: str) -> bool:

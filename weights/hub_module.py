@@ -65,7 +65,7 @@ def open_module(path: str) -> Pretrained:
     if os.path.basename(vocabulary) != vocabulary:
         raise UserError(
             f"{path} says that its vocabulary is {vocabulary}, expected the "
-            f"name of a file in its folder {ASSETS}; pass --vocab_file"
+            f"name of a file in its folder {ASSETS}; do not use this module"
         )
     if vocabulary:
         vocabulary = os.path.join(folder, ASSETS, vocabulary)

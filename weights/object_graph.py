@@ -117,14 +117,7 @@ def open_objects(prefix: str, source: str) -> Objects:
             reader.get_tensor(GRAPH)
         )
     keys = _google_names(graph, source)
-
-    def read(name: str) -> np.ndarray:
-        with guard(prefix):
-            value = np.asarray(reader.get_tensor(keys[name]), np.float32)
-        return value.reshape(shapes[name])
-
     raw = {name: tuple(found[key]) for name, key in keys.items()}
-    shapes = {name: _without_heads(name, raw[name]) for name in keys}
     heads = raw.get(QUERY, ())
     if len(heads) != 3:
         raise UserError(
@@ -132,10 +125,17 @@ def open_objects(prefix: str, source: str) -> Objects:
             "[hidden, heads, head size]: it is no BERT whose names are known "
             "here"
         )
+    shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
     config = config_of(shapes, heads[1], source)
     lower = _child(graph, "do_lower_case")
     with guard(prefix):
         do_lower_case = bool(reader.get_tensor(lower)) if lower else None
+
+    def read(name: str) -> np.ndarray:
+        with guard(prefix):
+            value = np.asarray(reader.get_tensor(keys[name]), np.float32)
+        return value.reshape(shapes[name])
+
     return Objects(Weights(source, shapes, read), config, do_lower_case)
 
 
