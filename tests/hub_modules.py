@@ -63,6 +63,16 @@ def tf2_value(name, value, heads):
     return value
 
 
+def tf2_variables(values, heads, generation):
+    """Such variables, not in the order of the layers."""
+    return [
+        tf.Variable(
+            tf2_value(name, value, heads), name=tf2_name(name, generation)
+        )
+        for name, value in sorted(values.items(), key=lambda x: x[0][::-1])
+    ]
+
+
 def write_tf2(
     folder, vocabulary, values, heads, generation=3, lower=True, more=()
 ):
@@ -78,13 +88,7 @@ def write_tf2(
         more: variables that it has besides, as (name, value).
     """
     module = tf.Module()
-    # Not in the order of the layers.
-    module.variables_of_it = [
-        tf.Variable(
-            tf2_value(name, value, heads), name=tf2_name(name, generation)
-        )
-        for name, value in sorted(values.items(), key=lambda x: x[0][::-1])
-    ]
+    module.its_own = tf2_variables(values, heads, generation)
     module.more = [tf.Variable(value, name=name) for name, value in more]
     if vocabulary is not None:
         module.vocab_file = tf.saved_model.Asset(str(vocabulary))

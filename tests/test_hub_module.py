@@ -1,6 +1,7 @@
 """Modules of TF-Hub and Kaggle as the pretrained BERT."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -123,6 +124,16 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     )
     tokenizer = setup.open_model(named).tokenizer
     assert tokenizer.do_lower_case and "out" in tokenizer.vocabulary
+    # No shape tells of it.
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
+    )
+    named = dataclasses.replace(named, bert_config_file=str(config))
+    with pytest.raises(
+        UserError, match="4 attention heads, but .* has 2; leav"
+    ):
+        setup.open_model(named)
 
 
 def test_the_module_says_the_case_where_words_do_not(

@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import hugging_face_name
-from hub_modules import write_tf1, write_tf2
+from hub_modules import tf2_variables, write_tf1, write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,6 +77,32 @@ def test_every_layout_gives_the_same_weights(
         for name, value in tiny_weights.items():
             np.testing.assert_array_equal(weights.read(name), value)
             assert weights.shapes[name] == value.shape
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+def test_a_checkpoint_of_objects_gives_the_same_weights(
+    google_bert, tiny_weights, tiny_config, generation
+):
+    """As tensorflow/models write it."""
+    module = tf.Module()
+    module.its_own = tf2_variables(tiny_weights, 2, generation)
+    checkpoint = tf.train.Checkpoint(model=module)
+    path = checkpoint.save(str(google_bert / "tf2_model.ckpt"))
+    assert path.endswith("tf2_model.ckpt-1")
+    opened = sources.open_init_checkpoint(path)
+    assert set(opened.weights.shapes) == set(tiny_weights)
+    for name, value in tiny_weights.items():
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    config = pretrained.read_config(opened)
+    assert config == tiny_config
+    assert pretrained.read_tokenizer(opened, config).do_lower_case
+
+
+def test_a_checkpoint_of_other_objects_is_refused(tmp_path):
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(1, name="step"))
+    path = checkpoint.write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(UserError, match="no BERT whose names are known here"):
+        sources.open_init_checkpoint(path)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""BERTs of TensorFlow 2's own modules, whose checkpoints hold objects.
+"""BERTs that were written by TensorFlow 2, whose checkpoints hold objects.
 
 Such a checkpoint has names like `variables/7/.ATTRIBUTES/VARIABLE_VALUE`. What
 they are is in its object graph. Two generations of names are known, those of
@@ -86,7 +86,7 @@ class Objects(NamedTuple):
     Attributes:
         weights: under Google's names.
         config: the sizes, as the shapes are.
-        do_lower_case: the module's own value of that name, or None.
+        do_lower_case: the whole object's value of that name, or None.
     """
 
     weights: Weights
@@ -95,7 +95,7 @@ class Objects(NamedTuple):
 
 
 def open_objects(prefix: str, source: str) -> Objects:
-    """Opens the checkpoint of a TensorFlow 2 module.
+    """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
 
     Args:
         prefix: of the checkpoint.

@@ -32,7 +32,8 @@ def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
             one beside the model.
 
     Raises:
-        UserError: there is no config, or it cannot be read.
+        UserError: there is no config, it cannot be read, or it has another
+            number of heads than the model's own files say.
     """
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
@@ -41,6 +42,14 @@ def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
     config = BertConfig.from_json_file(
         path or _beside(opened, CONFIG_FILES, "--bert_config_file")
     )
+    own = opened and opened.config
+    # The other sizes are compared with the variables.
+    if own and own.num_attention_heads != config.num_attention_heads:
+        raise UserError(
+            f"{path} says {config.num_attention_heads} attention heads, but "
+            f"{opened.path} has {own.num_attention_heads}; leave out "
+            "--bert_config_file"
+        )
     if opened is not None and config.hidden_act == "gelu":
         config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
     return config

@@ -11,6 +11,7 @@ from weights import (
     dev_scores,
     handles,
     hub_module,
+    object_graph,
     run_record,
     training_state,
 )
@@ -20,8 +21,6 @@ from weights.hugging_face import open_safetensors, pickle_advice
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
-
-
 # Other forms of Hugging Face's weights, which need their own libraries.
 FOREIGN = (
     "pytorch_model.bin",
@@ -50,8 +49,9 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     """Opens any of the layouts that can start a run.
 
     Args:
-        path: a TensorFlow checkpoint's prefix (Google's, adapter-bert's or a
-            training checkpoint of this project), a `.safetensors` file, a
+        path: a TensorFlow checkpoint's prefix (Google's of either
+            TensorFlow, adapter-bert's or a training checkpoint of this
+            project), a `.safetensors` file, a
             module of TF-Hub or Kaggle, a folder with one of these, an archive
             of such a folder, or a module's handle.
 
@@ -146,7 +146,11 @@ def open_pretrained(path: str) -> Pretrained:
             "checkpoint's prefix (as bert_model.ckpt), a .safetensors file, "
             "a module of TF-Hub or a folder with one"
         )
-    return Pretrained(path, folder, open_tensorflow(path))
+    weights = open_tensorflow(path)
+    if object_graph.GRAPH in weights.shapes:
+        # As tensorflow/models publish theirs.
+        weights = object_graph.open_objects(path, path).weights
+    return Pretrained(path, folder, weights)
 
 
 def _refuse(path: str) -> None:
