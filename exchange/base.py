@@ -22,6 +22,7 @@ from tasks.restored import (
 )
 from weights import run_record
 from weights.adapter_artifact import Artifact
+from weights.hugging_face import pickle_advice
 
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
 Layer = Tuple[np.ndarray, Optional[np.ndarray]]
@@ -105,13 +106,7 @@ class Tensors:
         self.path = os.path.join(folder, name)
         pickle = os.path.join(folder, pickle)
         if not files.exists(self.path) and files.exists(pickle):
-            raise UserError(
-                f"{pickle} is a pickle, which can run any program when it is "
-                'read; convert it where PyTorch is: python -c "import torch; '
-                "from safetensors.torch import save_file; save_file({k: "
-                f"v.clone() for k, v in torch.load('{pickle}', "
-                f"weights_only=True).items()}}, '{self.path}')\""
-            )
+            raise UserError(pickle_advice(pickle, self.path))
         content = files.read_bytes(self.path, "the adapter's weights")
         try:
             found = safetensors.numpy.load(content)

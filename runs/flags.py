@@ -53,11 +53,14 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
-        "adapter-bert, a Hugging Face folder or .safetensors file, or a "
-        "training checkpoint of this program.",
+        "adapter-bert, a Hugging Face folder or .safetensors file, a module "
+        "of TF-Hub or Kaggle, or a training checkpoint of this program.",
     )
     boolean(
-        "do_lower_case", True, "Lower-case the text, as for uncased models."
+        "do_lower_case",
+        True,
+        "Lower-case the text, as for uncased models; unless it is named, as "
+        "the model or its vocabulary tells.",
     )
     boolean("do_train", False, "Train.")
     boolean("do_eval", False, "Evaluate, against the right answers.")
@@ -383,7 +386,11 @@ def experiment_from_flags(
         adapter=FLAGS.adapter or "",
         bert_config_file=FLAGS.bert_config_file or "",
         vocab_file=FLAGS.vocab_file or "",
-        do_lower_case=FLAGS.do_lower_case,
+        do_lower_case=(
+            None
+            if FLAGS["do_lower_case"].using_default_value
+            else FLAGS.do_lower_case
+        ),
         max_seq_length=FLAGS.max_seq_length,
         do_train=FLAGS.do_train,
         do_eval=FLAGS.do_eval,

@@ -99,7 +99,7 @@ class Experiment:
     adapter: str
     bert_config_file: str
     vocab_file: str
-    do_lower_case: bool
+    do_lower_case: Optional[bool]
     max_seq_length: int
     do_train: bool
     do_eval: bool

@@ -18,7 +18,6 @@ All methods can be averaged.
 """
 
 import argparse
-import json
 import math
 import os
 from typing import Any, Dict, List, Tuple
@@ -26,7 +25,6 @@ from typing import Any, Dict, List, Tuple
 import start_tensorflow  # noqa: F401
 
 import numpy as np
-import tensorflow as tf
 
 import command_line
 import files
@@ -34,12 +32,13 @@ import modeling
 from errors import UserError
 from methods import parsing
 from methods.base import PARTS
+from scripts.convert_checkpoint import write_google
 from weights import (
     adapter_artifact,
     google,
+    pretrained,
     run_record,
     sources,
-    training_state,
 )
 from weights.base import Weights, identify
 
@@ -234,22 +233,13 @@ def main() -> None:
         print(f"the averaged adapter is {folder}")
         return
     found = merge(opened.weights, adapters, weights)
-    vocabulary = os.path.join(opened.folder, "vocab.txt")
+    vocabulary = pretrained.find_vocabulary(opened)
     words = files.read_bytes(vocabulary, "the vocabulary")
     if files.exists(os.path.join(folder, "bert_config.json")):
         raise UserError(f"{folder} holds a BERT; choose another folder")
     files.prepare_folder(folder)
-    prefix = os.path.join(folder, "bert_model.ckpt")
-    try:
-        training_state.save_tensors(prefix, found["values"])
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {prefix}: {error}") from error
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)
-    config = vars(found["config"])
-    files.write_text(
-        os.path.join(folder, "bert_config.json"),
-        json.dumps(config, indent=2) + "\n",
-    )
+    prefix = write_google(folder, found["config"], found["values"])
     print(f"the merged BERT is {prefix}")
 
 

@@ -15,6 +15,7 @@ from errors import UserError
 from methods.composition import Composition
 from methods.parsing import parse
 from methods.registry import METHODS
+from runs import experiment as run_experiment
 from runs import setup
 from runs.setup import Experiment, Training
 from tasks.table_files import Layout
@@ -149,6 +150,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
         (TINY_WORDS, False, "leave out --do_lower_case=false"),
         ([*TINY_WORDS[:-1], "The"], False, None),
         ([*TINY_WORDS[:-1], "The"], True, "pass --do_lower_case=false"),
+        ([*TINY_WORDS[:-1], "The"], None, None),
         # A script without cases.
         ([*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))], True, None),
         ([*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))], False, None),
@@ -161,7 +163,21 @@ def test_lower_casing_has_to_fit_the_vocabulary(
     path.write_text("\n".join(words), encoding="utf-8")
     change = {"vocab_file": str(path), "do_lower_case": lower}
     if refusal is None:
-        opened(experiment, **change)
+        tokenizer = opened(experiment, **change).tokenizer
+        assert lower in (None, tokenizer.do_lower_case)
     else:
         with pytest.raises(UserError, match=refusal):
             opened(experiment, **change)
+
+
+def test_the_flag_counts_only_where_it_is_named(
+    classify, tiny_flags, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(
+        run_experiment, "run", lambda e: seen.append(e.do_lower_case)
+    )
+    classify(**tiny_flags)
+    classify(**tiny_flags, do_lower_case=True)
+    classify(**tiny_flags, do_lower_case=False)
+    assert seen == [None, True, False]

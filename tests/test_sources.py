@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import hugging_face_name
+from hub_modules import tf2_variables, write_tf1, write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from adapter_modeling import Houlsby
 from errors import UserError
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
-from weights import google, sources
+from weights import google, pretrained, sources
 from weights.base import choose_initial_values, identify
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
@@ -76,6 +77,32 @@ def test_every_layout_gives_the_same_weights(
         for name, value in tiny_weights.items():
             np.testing.assert_array_equal(weights.read(name), value)
             assert weights.shapes[name] == value.shape
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+def test_a_checkpoint_of_objects_gives_the_same_weights(
+    google_bert, tiny_weights, tiny_config, generation
+):
+    """As tensorflow/models write it."""
+    module = tf.Module()
+    module.its_own = tf2_variables(tiny_weights, 2, generation)
+    checkpoint = tf.train.Checkpoint(model=module)
+    path = checkpoint.save(str(google_bert / "tf2_model.ckpt"))
+    assert path.endswith("tf2_model.ckpt-1")
+    opened = sources.open_init_checkpoint(path)
+    assert set(opened.weights.shapes) == set(tiny_weights)
+    for name, value in tiny_weights.items():
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    config = pretrained.read_config(opened)
+    assert config == tiny_config
+    assert pretrained.read_tokenizer(opened, config).do_lower_case
+
+
+def test_a_checkpoint_of_other_objects_is_refused(tmp_path):
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(1, name="step"))
+    path = checkpoint.write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(UserError, match="no BERT whose names are known here"):
+        sources.open_init_checkpoint(path)
 
 
 @pytest.fixture
@@ -208,7 +235,7 @@ def test_an_error_without_a_text_is_one_line_too(monkeypatch):
     def fail(prefix):
         raise RuntimeError
 
-    monkeypatch.setattr(tf.train, "load_checkpoint", fail)
+    monkeypatch.setattr(tf.compat.v1.train, "NewCheckpointReader", fail)
     with pytest.raises(UserError, match="or incomplete: RuntimeError$"):
         google.open_tensorflow("model.ckpt")
 
@@ -217,6 +244,22 @@ def test_an_error_without_a_text_is_one_line_too(monkeypatch):
 def test_no_checkpoint_there_is_said(tmp_path, name):
     with pytest.raises(UserError, match="--init_checkpoint|missing"):
         sources.open_init_checkpoint(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", sources.FOREIGN)
+def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(tiny_bert / "config.json", folder)
+    (folder / name).write_bytes(b"PK")
+    advice = r"python -c .*save_file\(" if ".bin" in name else "checkpoints.md"
+    for path in (folder, folder / name):
+        with pytest.raises(UserError, match=f"{name} .*{advice}") as caught:
+            sources.open_init_checkpoint(str(path))
+        assert "\n" not in str(caught.value)
+    # What can be read goes before.
+    shutil.copy(tiny_bert / "model.safetensors", folder)
+    sources.open_init_checkpoint(str(folder))
 
 
 def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
@@ -228,6 +271,37 @@ def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no checkpoint in .* is whole"):
         sources.open_init_checkpoint(str(folder))
+
+
+def to_memory(folder, name):
+    """Copies a folder into TensorFlow's file system in memory."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            target = f"ram://{name}/{path.relative_to(folder)}"
+            tf.io.gfile.makedirs(target.rpartition("/")[0])
+            tf.io.gfile.copy(str(path), target, overwrite=True)
+    return f"ram://{name}"
+
+
+def test_models_are_read_through_tensorflows_file_systems(
+    google_bert, tiny_bert, tiny_weights, tiny_config, tmp_path
+):
+    """So from buckets, which cannot be tried here."""
+    words = tiny_bert / "vocab.txt"
+    for path in (
+        to_memory(google_bert, "google"),
+        to_memory(write_tf1(tmp_path / "1", words, tiny_weights, 2), "tf1"),
+        to_memory(write_tf2(tmp_path / "2", words, tiny_weights, 2), "tf2"),
+    ):
+        opened = sources.open_init_checkpoint(path)
+        assert opened.weights.source.startswith("ram://")
+        for name, value in tiny_weights.items():
+            np.testing.assert_array_equal(opened.weights.read(name), value)
+        config = pretrained.read_config(opened)
+        assert config == tiny_config
+        assert pretrained.read_tokenizer(opened, config).do_lower_case
+    with pytest.raises(UserError, match="not on a local disk.*copy its folder"):
+        sources.open_init_checkpoint(to_memory(tiny_bert, "hugging_face"))
 
 
 def test_no_path_at_all():

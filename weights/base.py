@@ -23,7 +23,7 @@ from absl import logging
 import files
 import modeling
 from errors import UserError
-from modeling import Initializer, Shape
+from modeling import BertConfig, Initializer, Shape
 
 POOLER = "bert/pooler/"
 
@@ -47,6 +47,28 @@ class Weights:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model, and what its own files say beside its weights.
+
+    Attributes:
+        path: as given, with a folder resolved to what it holds.
+        folder: where the vocabulary and the config lie by default.
+        weights: the model.
+        config: its sizes, or None if a file beside it has them.
+        vocab_file: path of its vocabulary; "" for the file beside it.
+        do_lower_case: whether it wants texts in lower case; None if nothing
+            says.
+    """
+
+    path: str
+    folder: str
+    weights: Weights
+    config: Optional[BertConfig] = None
+    vocab_file: str = ""
+    do_lower_case: Optional[bool] = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Base:
     """Which pretrained BERT a task stands on.
 
@@ -64,7 +86,9 @@ class Base:
 
     def describe(self) -> Dict[str, str]:
         """What identifies it on any machine: its folder's name helps people."""
-        name = os.path.basename(os.path.dirname(files.absolute(self.path)))
+        folder, name = os.path.split(os.path.dirname(files.absolute(self.path)))
+        if name.isdigit():  # The version of a module.
+            name = os.path.basename(folder)
         return {"name": name, "fingerprint": self.fingerprint}
 
     def is_known_as(self, fingerprint: str) -> bool:

@@ -11,8 +11,12 @@ from weights.base import Weights
 
 
 @contextlib.contextmanager
-def _guard(prefix: str) -> Iterator[None]:
-    """Makes one line of whatever a damaged checkpoint raises."""
+def guard(prefix: str) -> Iterator[None]:
+    """Makes one line of whatever a damaged checkpoint raises.
+
+    Raises:
+        UserError: instead of TensorFlow's errors.
+    """
     try:
         yield
     # TensorFlow's reader raises Python's errors for some damages.
@@ -30,11 +34,11 @@ def open_tensorflow(prefix: str) -> Weights:
         UserError: there is none, or it is damaged; reading a tensor from a
             damaged one raises it too.
     """
-    with _guard(prefix):
-        reader = tf.train.load_checkpoint(prefix)
+    with guard(prefix):
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
 
     def read(name: str) -> np.ndarray:
-        with _guard(prefix):
+        with guard(prefix):
             return np.asarray(reader.get_tensor(name), np.float32)
 
     shapes = {
@@ -50,8 +54,8 @@ def read_whole(prefix: str) -> None:
     Raises:
         UserError: there is none, or it is damaged.
     """
-    with _guard(prefix):
-        reader = tf.train.load_checkpoint(prefix)
+    with guard(prefix):
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
 

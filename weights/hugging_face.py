@@ -47,6 +47,12 @@ HUGGING_FACE_NAMES = (
     (r"pooler\.dense\.bias", "bert/pooler/dense/bias", False),
     (r"classifier\.weight", "output_weights", False),
     (r"classifier\.bias", "output_bias", False),
+    (
+        r"cls\.seq_relationship\.weight",
+        "cls/seq_relationship/output_weights",
+        False,
+    ),
+    (r"cls\.seq_relationship\.bias", "cls/seq_relationship/output_bias", False),
     (r"qa_outputs\.weight", "cls/squad/output_weights", False),
     (r"qa_outputs\.bias", "cls/squad/output_bias", False),
     (
@@ -76,6 +82,17 @@ HUGGING_FACE_NAMES = (
         False,
     ),
 )
+# Google's name -> Hugging Face's, of what is not named by the same parts
+HEADS = {
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+}
+LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
 
 
 def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
@@ -94,6 +111,33 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     return None, False
 
 
+def hugging_face_name(name: str) -> Optional[Tuple[str, bool]]:
+    """Hugging Face's name of Google's variable, and whether to transpose it.
+
+    Returns:
+        None for what has no part in the encoder or a head.
+    """
+    theirs = HEADS.get(name)
+    if theirs is None:
+        *parts, last = name.replace("/layer_", "/layer/").split("/")
+        last = LAST_PARTS.get(last, last)
+        if last.endswith("_embeddings"):
+            last += ".weight"
+        theirs = ".".join([*parts, last])
+    back, transposed = google_name(theirs)
+    return (theirs, transposed) if back == name else None
+
+
+def pickle_advice(pickle: str, target: str) -> str:
+    """Why a file of PyTorch's is not read, and the line that converts it."""
+    return (
+        f"{pickle} is a pickle, which can run any program when it is read; "
+        'convert it where PyTorch is: python -c "import torch; from '
+        "safetensors.torch import save_file; save_file({k: v.clone() for k, v "
+        f"in torch.load('{pickle}', weights_only=True).items()}}, '{target}')\""
+    )
+
+
 def open_safetensors(path: str, translate: bool) -> Weights:
     """Opens a safetensors file.
 
@@ -103,8 +147,14 @@ def open_safetensors(path: str, translate: bool) -> Weights:
             Google's already.
 
     Raises:
-        UserError: the file is missing, damaged or of another kind.
+        UserError: the file is missing, damaged, of another kind, or not on a
+            local disk.
     """
+    if "://" in path:
+        raise UserError(
+            f"{path} is not on a local disk, as a safetensors file has to be; "
+            "copy its folder to one"
+        )
     try:
         file = safetensors.safe_open(path, framework="np")
         names = list(file.keys())

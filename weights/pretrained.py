@@ -21,23 +21,35 @@ MAX_VOCABULARY_PADDING = 1023
 
 
 def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
-    """Reads the BERT config that is named, or lies beside the model.
+    """Reads the BERT config that is named, or the model's own.
 
     Its `gelu` is the error function where it, or the weights, are Hugging
     Face's.
 
     Args:
         opened: the model, or None if there is none.
-        path: of the config; "" for the one beside the model.
+        path: of the config; "" for what the model's own files say, else the
+            one beside the model.
 
     Raises:
-        UserError: there is no config, or it cannot be read.
+        UserError: there is no config, it cannot be read, or it has another
+            number of heads than the model's own files say.
     """
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
+    if not path and opened.config is not None:
+        return opened.config
     config = BertConfig.from_json_file(
         path or _beside(opened, CONFIG_FILES, "--bert_config_file")
     )
+    own = opened and opened.config
+    # The other sizes are compared with the variables.
+    if own and own.num_attention_heads != config.num_attention_heads:
+        raise UserError(
+            f"{path} says {config.num_attention_heads} attention heads, but "
+            f"{opened.path} has {own.num_attention_heads}; leave out "
+            "--bert_config_file"
+        )
     if opened is not None and config.hidden_act == "gelu":
         config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
     return config
@@ -49,25 +61,40 @@ def read_tokenizer(
     path: str = "",
     do_lower_case: Optional[bool] = None,
 ) -> FullTokenizer:
-    """Reads the vocabulary that is named, or lies beside the model.
+    """Reads the vocabulary that is named, or the model's own.
 
     Args:
         opened: the model.
         config: of the model.
-        path: of the vocabulary; "" for the one beside the model.
-        do_lower_case: whether to lower-case texts; None to do so unless the
-            vocabulary has words with capital letters.
+        path: of the vocabulary; "" for the model's own, else the one beside
+            the model.
+        do_lower_case: whether to lower-case texts; None for what the model's
+            own files say, else to do so unless the vocabulary has words with
+            capital letters.
 
     Raises:
         UserError: it cannot be read, or does not fit the model or the letters'
             case.
     """
-    path = path or _beside(opened, (VOCABULARY_FILE,), "--vocab_file")
+    path = path or find_vocabulary(opened)
+    if do_lower_case is None:
+        do_lower_case = opened.do_lower_case
     tokenizer = FullTokenizer(path, do_lower_case is not False)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False)
     _check_vocabulary(tokenizer, config)
     return tokenizer
+
+
+def find_vocabulary(opened: InitCheckpoint) -> str:
+    """The path of the model's vocabulary.
+
+    Raises:
+        UserError: none lies beside the model.
+    """
+    return opened.vocab_file or _beside(
+        opened, (VOCABULARY_FILE,), "--vocab_file"
+    )
 
 
 def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:

@@ -2,34 +2,45 @@
 
 import dataclasses
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import files
 from errors import UserError
-from weights import dev_scores, run_record, training_state
-from weights.base import Weights
+from weights import (
+    archives,
+    dev_scores,
+    handles,
+    hub_module,
+    object_graph,
+    run_record,
+    training_state,
+)
+from weights.base import Pretrained, Weights
 from weights.google import check_name, open_tensorflow
-from weights.hugging_face import open_safetensors
+from weights.hugging_face import open_safetensors, pickle_advice
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
+# Other forms of Hugging Face's weights, which need their own libraries.
+FOREIGN = (
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "tf_model.h5",
+    "flax_model.msgpack",
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class InitCheckpoint:
-    """What `--init_checkpoint` names.
+class InitCheckpoint(Pretrained):
+    """What `--init_checkpoint` names: a BERT, or a training upon one.
+
+    All but `path` is of the BERT.
 
     Attributes:
-        path: as given, with a folder resolved to what it holds.
-        folder: where the vocabulary and the config lie by default.
-        weights: the model; for a training checkpoint its base.
         trained: a training checkpoint's own variables, else None.
         run: the content of the run's `run.json`, else None.
     """
 
-    path: str
-    folder: str
-    weights: Weights
     trained: Optional[Weights] = None
     run: Optional[Dict[str, Any]] = None
 
@@ -38,19 +49,22 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     """Opens any of the layouts that can start a run.
 
     Args:
-        path: a TensorFlow checkpoint's prefix (Google's, adapter-bert's or a
-            training checkpoint of this project), a `.safetensors` file, or a
-            folder with `model.safetensors` or `bert_model.ckpt`.
+        path: a TensorFlow checkpoint's prefix (Google's of either
+            TensorFlow, adapter-bert's or a training checkpoint of this
+            project), a `.safetensors` file, a
+            module of TF-Hub or Kaggle, a folder with one of these, an archive
+            of such a folder, or a module's handle.
 
     Raises:
         UserError: nothing of the kind is there, or it is damaged, or the base
             of a training checkpoint is.
     """
-    path, weights = open_pretrained(path)
-    folder = os.path.dirname(path)
+    model = open_pretrained(path)
+    opened, folder = InitCheckpoint(**vars(model)), model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
-    if path.endswith(".safetensors") or not files.exists(run_file):
-        return InitCheckpoint(path, folder, weights)
+    is_checkpoint = files.exists(model.path + ".index")
+    if not is_checkpoint or not files.exists(run_file):
+        return opened
     run = run_record.read_description(run_file, "the run's description")
     advice = (
         "to use what was trained elsewhere, pass "
@@ -60,18 +74,20 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
         base_path = run_record.place_of_base(folder)
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
-    if files.absolute(base_path) == files.absolute(path):
+    if files.absolute(base_path) == files.absolute(model.path):
         # A run has written its files beside the model that it started from.
-        return InitCheckpoint(path, folder, weights)
+        return opened
     try:
-        base_path, base = open_pretrained(base_path)
+        base = open_pretrained(base_path)
     except UserError as error:
         raise UserError(
-            f"{path} was trained upon {base_path}, which cannot be opened: "
-            f"{error}; if it lies elsewhere now, pass that as "
+            f"{model.path} was trained upon {base_path}, which cannot be "
+            f"opened: {error}; if it lies elsewhere now, pass that as "
             f"--init_checkpoint; {advice}"
         ) from error
-    return InitCheckpoint(path, os.path.dirname(base_path), base, weights, run)
+    return InitCheckpoint(
+        **{**vars(base), "path": model.path}, trained=model.weights, run=run
+    )
 
 
 def _find_model(folder: str) -> str:
@@ -79,41 +95,72 @@ def _find_model(folder: str) -> str:
 
     Of a training that kept its best step that one, else the newest.
     """
-    for name, end in ((SAFETENSORS_FILE, ""), (GOOGLE_CHECKPOINT, ".index")):
+    for name, end in (
+        (SAFETENSORS_FILE, ""),
+        (GOOGLE_CHECKPOINT, ".index"),
+        (hub_module.MODEL_FILE, ""),
+    ):
         path = os.path.join(folder, name)
         if files.exists(path + end):
             return path
     newest, _ = training_state.latest_step(folder)
     path = dev_scores.best_checkpoint(folder) or newest
-    if path is None:
-        raise UserError(
-            f"the folder {folder} holds no {SAFETENSORS_FILE} and no "
-            f"{GOOGLE_CHECKPOINT}; pass --init_checkpoint with one, or with a "
-            "checkpoint's prefix"
-        )
-    return path
+    if path is not None:
+        return path
+    for name in FOREIGN:
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            return path
+    raise UserError(
+        f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
+        f"{GOOGLE_CHECKPOINT} and no {hub_module.MODEL_FILE}; pass "
+        "--init_checkpoint with one, or with a checkpoint's prefix"
+    )
 
 
-def open_pretrained(path: str) -> Tuple[str, Weights]:
+def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, as it is.
-
-    Returns:
-        The path, with a folder resolved to what it holds, and the weights.
 
     Raises:
         UserError: nothing of the kind is there, or it is damaged.
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
+    path = handles.resolve(path)
+    if archives.is_archive(path):
+        path = archives.unpack(path)
     if files.is_folder(path):
         path = _find_model(path)
+    folder, name = os.path.split(path)
+    if name in FOREIGN and files.exists(path):
+        _refuse(path)
+    if name == hub_module.MODEL_FILE:
+        return hub_module.open_module(path)
     if path.endswith(".safetensors"):
-        return path, open_safetensors(path, translate=True)
+        weights = open_safetensors(path, translate=True)
+        return Pretrained(path, folder, weights)
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(
             f"--init_checkpoint {path} does not exist; expected a TensorFlow "
-            "checkpoint's prefix (as bert_model.ckpt), a .safetensors file or "
-            "a folder with one"
+            "checkpoint's prefix (as bert_model.ckpt), a .safetensors file, "
+            "a module of TF-Hub or a folder with one"
         )
-    return path, open_tensorflow(path)
+    weights = open_tensorflow(path)
+    if object_graph.GRAPH in weights.shapes:
+        # As tensorflow/models publish theirs.
+        weights = object_graph.open_objects(path, path).weights
+    return Pretrained(path, folder, weights)
+
+
+def _refuse(path: str) -> None:
+    """Says how to make a file that can be read of one that cannot."""
+    folder, name = os.path.split(path)
+    whole = os.path.join(folder, SAFETENSORS_FILE)
+    if name == "pytorch_model.bin":
+        raise UserError(pickle_advice(path, whole))
+    raise UserError(
+        f"--init_checkpoint {path} cannot be read here, expected "
+        f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
+        "transformers are, as docs/checkpoints.md says"
+    )

@@ -1,0 +1,196 @@
+"""Writes a BERT in another form, bit for bit the same.
+
+    python -m scripts.convert_checkpoint --init_checkpoint=MODULE \
+        --to=google --output_dir=BERT
+
+From anything that --init_checkpoint takes but trainings and what has adapters.
+Google's form is `bert_model.ckpt`, `bert_config.json`, `vocab.txt`; Hugging
+Face's is `model.safetensors`, `config.json`, `vocab.txt` and, for the letters'
+case, `tokenizer_config.json`. Heads come with it.
+
+Where the BERT came from Hugging Face, its `gelu` is called `gelu_erf` in
+Google's form, which Google's program does not know.
+"""
+
+import argparse
+import dataclasses
+import os
+from typing import Any, Dict, Mapping
+
+import start_tensorflow  # noqa: F401
+
+import numpy as np
+import safetensors.numpy
+import tensorflow as tf
+
+import command_line
+import files
+import modeling
+from errors import UserError
+from modeling import BertConfig, Shape
+from weights import google, hugging_face, pretrained, sources, training_state
+from weights.base import Weights, identify
+
+GOOGLE, HUGGING_FACE = "google", "hugging_face"
+# What a checkpoint of a training has besides.
+OF_TRAINING = ("adam_m", "adam_v", "global_step")
+
+
+def read_values(
+    weights: Weights, variables: Mapping[str, Shape]
+) -> Dict[str, np.ndarray]:
+    """Every variable of a BERT and its heads, by Google's name.
+
+    Args:
+        weights: the model.
+        variables: BERT's own.
+
+    Raises:
+        UserError: one cannot be read, or is no part of a plain BERT.
+    """
+    names = [
+        name
+        for name in weights.shapes
+        if name.split("/")[-1] not in OF_TRAINING
+    ]
+    for name in names:
+        known = hugging_face.hugging_face_name(name)
+        if known is None or (
+            name.startswith("bert/") and name not in variables
+        ):
+            raise UserError(
+                f"{weights.source} holds {name}, which is no part of a plain "
+                "BERT of its config; scripts/merge_adapter.py merges adapters"
+            )
+    return {name: weights.read(name) for name in names}
+
+
+def google_config(config: BertConfig) -> Dict[str, Any]:
+    """The content of `bert_config.json`."""
+    values = dataclasses.asdict(config)
+    if modeling.same_activation(config.hidden_act, "gelu"):
+        values["hidden_act"] = "gelu"
+    return values
+
+
+def hugging_face_config(config: BertConfig) -> Dict[str, Any]:
+    """The content of `config.json`, whose `gelu` is the error function."""
+    values = dataclasses.asdict(config)
+    for ours, theirs in (("gelu", "gelu_new"), ("gelu_erf", "gelu")):
+        if modeling.same_activation(config.hidden_act, ours):
+            values["hidden_act"] = theirs
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        **values,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+    }
+
+
+def write_google(
+    folder: str, config: BertConfig, values: Dict[str, np.ndarray]
+) -> str:
+    """Writes Google's form; gives the path of the weights.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    prefix = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
+    try:
+        training_state.save_tensors(prefix, values)
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"cannot write {prefix}: {error}") from error
+    files.write_json(
+        os.path.join(folder, "bert_config.json"), google_config(config)
+    )
+    return prefix
+
+
+def write_hugging_face(
+    folder: str,
+    config: BertConfig,
+    values: Dict[str, np.ndarray],
+    do_lower_case: bool,
+) -> str:
+    """Writes Hugging Face's form; gives the path of the weights.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    tensors = {}
+    for name, value in values.items():
+        theirs, transposed = hugging_face.hugging_face_name(name)
+        tensors[theirs] = np.ascontiguousarray(value.T if transposed else value)
+    path = os.path.join(folder, sources.SAFETENSORS_FILE)
+    content = safetensors.numpy.save(tensors, {"format": "pt"})
+    files.write_bytes(path, content)
+    files.write_json(
+        os.path.join(folder, "tokenizer_config.json"),
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
+    )
+    files.write_json(
+        os.path.join(folder, "config.json"), hugging_face_config(config)
+    )
+    return path
+
+
+def main() -> None:
+    """Converts what the arguments name.
+
+    Raises:
+        UserError: something cannot be read or written.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--init_checkpoint", required=True, help="the BERT")
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=(GOOGLE, HUGGING_FACE),
+        help="whose form to write",
+    )
+    parser.add_argument("--output_dir", required=True, help="for the result")
+    parser.add_argument(
+        "--bert_config_file", default="", help="default: the BERT's own"
+    )
+    parser.add_argument(
+        "--vocab_file", default="", help="default: the BERT's own"
+    )
+    arguments = parser.parse_args()
+    folder = arguments.output_dir
+    google.check_name(folder, "--output_dir")
+    opened = sources.open_init_checkpoint(arguments.init_checkpoint)
+    if opened.trained is not None:
+        raise UserError(
+            f"{opened.path} is a training's checkpoint, no plain BERT; "
+            "scripts/merge_adapter.py merges its adapter into its BERT"
+        )
+    config = pretrained.read_config(opened, arguments.bert_config_file)
+    vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
+    tokenizer = pretrained.read_tokenizer(opened, config, vocabulary)
+    variables = modeling.list_variables(config)
+    base = identify(opened.weights, variables)
+    values = read_values(opened.weights, variables)
+    if any(
+        files.exists(os.path.join(folder, name))
+        for name in pretrained.CONFIG_FILES
+    ):
+        raise UserError(f"{folder} holds a BERT; choose another folder")
+    files.prepare_folder(folder)
+    files.write_bytes(
+        os.path.join(folder, pretrained.VOCABULARY_FILE),
+        files.read_bytes(vocabulary, "the vocabulary"),
+    )
+    lower = tokenizer.do_lower_case
+    if arguments.to == GOOGLE:
+        path = write_google(folder, config, values)
+    else:
+        path = write_hugging_face(folder, config, values, lower)
+    print(
+        f"wrote {path}: {len(values)} variables, fingerprint "
+        f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,241 @@
+"""Pretrained models in archives, as they are downloaded."""
+
+import gzip
+import io
+import os
+import pathlib
+import shutil
+import tarfile
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hub_modules import write_tf2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sources import google_bert  # noqa: F401 (a fixture)
+
+from errors import UserError
+from weights import archives, pretrained, sources
+
+ENDS = (".zip", ".tar.gz")
+
+
+def pack(path, folder, inner=""):
+    """Packs a folder's files, into a folder of the archive's if one is named.
+
+    With an entry for each folder, as `zip -r` and `tar` write them.
+    """
+    names = sorted(p for p in folder.rglob("*"))
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in names:
+                archive.write(name, inner / name.relative_to(folder))
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(folder, inner or "./")
+    return path
+
+
+def check(opened, weights, config):
+    for name, value in weights.items():
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    found = pretrained.read_config(opened)
+    assert found == config
+    assert pretrained.read_tokenizer(opened, found).do_lower_case
+
+
+@pytest.fixture
+def google(google_bert):  # noqa: F811 (the fixture)
+    return google_bert
+
+
+@pytest.mark.parametrize("inner", ["", "uncased_L-2_H-16_A-2"])
+@pytest.mark.parametrize("end", ENDS)
+def test_googles_archives_are_opened(
+    google, tmp_path, tiny_weights, tiny_config, end, inner
+):
+    name = f"uncased_L-2_H-16_A-2{end}"
+    path = pack(tmp_path / name, google, pathlib.PurePath(inner))
+    shutil.rmtree(google)
+    opened = sources.open_init_checkpoint(str(path))
+    check(opened, tiny_weights, tiny_config)
+    folder = pathlib.Path(opened.path).parent
+    assert (folder.parent if inner else folder).parent == tmp_path
+    # Once.
+    before = os.stat(folder / "vocab.txt")
+    again = sources.open_init_checkpoint(str(path))
+    assert again.path == opened.path
+    assert os.stat(folder / "vocab.txt") == before
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("inner", ["", "3"])
+def test_a_downloaded_module_is_opened(
+    tmp_path, tiny_bert, tiny_weights, tiny_config, inner
+):
+    module = write_tf2(
+        tmp_path / "module", tiny_bert / "vocab.txt", tiny_weights, 2
+    )
+    path = pack(tmp_path / "archive.tar.gz", module, pathlib.PurePath(inner))
+    shutil.rmtree(module)
+    opened = sources.open_init_checkpoint(str(path))
+    check(opened, tiny_weights, tiny_config)
+
+
+def test_another_archive_of_the_name_is_unpacked_too(
+    google, tmp_path, tiny_weights
+):
+    path = pack(tmp_path / "bert.zip", google)
+    first = sources.open_init_checkpoint(str(path))
+    (google / "vocab.txt").write_text("[PAD]\n")
+    pack(path, google)
+    second = sources.open_init_checkpoint(str(path))
+    assert first.folder != second.folder
+    assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
+
+
+def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):
+    path = pack(tmp_path / "bert.zip", google)
+    monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache" / "here"))
+    opened = sources.open_init_checkpoint(str(path))
+    assert opened.path.startswith(str(tmp_path / "cache" / "here" / "bert-"))
+
+
+def test_two_processes_at_once_both_get_it(google, tmp_path, monkeypatch):
+    """Threads, which meet within the unpacking."""
+    path = pack(tmp_path / "bert.zip", google)
+    meeting, whole = threading.Barrier(2), archives._write_members
+
+    def write(*arguments):
+        meeting.wait(timeout=20)
+        whole(*arguments)
+
+    monkeypatch.setattr(archives, "_write_members", write)
+    found = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(archives.unpack(str(path)))
+        )
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 and len(set(found)) == 1
+    assert (pathlib.Path(found[0]) / "vocab.txt").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+ESCAPES = ("../vocab.txt", "/tmp/x/vocab.txt", "a/../../x", "..\\x", "C:\\x")
+
+
+def write_one(path, name, content=b"x", link=False):
+    """Writes an archive of one file, or of one link."""
+    if path.name.endswith(".zip"):
+        info = zipfile.ZipInfo(name)
+        info.external_attr = (0o120777 if link else 0o100644) << 16
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(info, content)
+    else:
+        info = tarfile.TarInfo(name)
+        info.size = 0 if link else len(content)
+        if link:
+            info.type, info.linkname = tarfile.SYMTYPE, content.decode()
+        with tarfile.open(path, "w:gz") as archive:
+            archive.addfile(info, io.BytesIO(content))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize("end", ENDS)
+def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
+    (tmp_path / "in").mkdir()
+    path = write_one(tmp_path / "in" / f"bert{end}", name)
+    with pytest.raises(UserError, match="written outside of its folder"):
+        archives.unpack(path)
+    assert os.listdir(tmp_path) == ["in"]
+    assert os.listdir(tmp_path / "in") == [f"bert{end}"]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(name=st.text(alphabet="./\\ab:C~", max_size=9))
+def test_no_name_leads_out_of_the_folder(name):
+    root = "/unpacked/here"
+    try:
+        target = os.path.normpath(os.path.join(root, archives._safe(name, "x")))
+    except UserError:
+        return
+    assert target.startswith(f"{root}/")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_links_are_refused(tmp_path, end):
+    path = write_one(tmp_path / f"bert{end}", "vocab.txt", b"/etc/x", link=True)
+    with pytest.raises(UserError, match="vocab.txt is no plain file"):
+        archives.unpack(path)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(archives, "MAX_BYTES", 10**6)
+    path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
+    with pytest.raises(UserError, match="holds more than 0 GB"):
+        archives.unpack(path)
+    assert os.listdir(tmp_path) == [f"bert{end}"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
+    path = pack(tmp_path / f"bert{end}", google)
+    content = path.read_bytes()
+    for share in (0, 0.1, 0.5, 0.99):
+        path.write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(UserError, match="cannot be unpacked: .*again"):
+            sources.open_init_checkpoint(str(path))
+    assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
+
+
+def test_a_wrong_sum_is_found(google, tmp_path):
+    whole = pack(tmp_path / "bert.tar.gz", google).read_bytes()
+    (tmp_path / "bert.tar.gz").write_bytes(
+        whole[:-8] + b"\0\0\0\0" + whole[-4:]
+    )
+    with pytest.raises(UserError, match="CRC check failed"):
+        archives.unpack(str(tmp_path / "bert.tar.gz"))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(content=st.binary(max_size=300), end=st.sampled_from([*ENDS, "tar"]))
+def test_random_bytes_are_one_line(tmp_path_factory, content, end):
+    path = tmp_path_factory.mktemp("random") / f"bert{end}"
+    if end == "tar":
+        # A tar archive's own bytes.
+        path = path.with_name("bert.tgz")
+        content = gzip.compress(content)
+    path.write_bytes(content)
+    try:
+        archives.unpack(str(path))
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, google, monkeypatch):
+    path = pack(tmp_path / "bert.zip", google)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "file" / "x"))
+    with pytest.raises(UserError, match="set ADAPTER_BERT_CACHE to a folder"):
+        archives.unpack(str(path))
+
+
+def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
+    """With TensorFlow's own file system that is not the disk's."""
+    path = pack(tmp_path / "bert.zip", google)
+    tf.io.gfile.copy(str(path), "ram://bert.zip", overwrite=True)
+    with pytest.raises(UserError, match="set ADAPTER_BERT_CACHE to a folder"):
+        sources.open_init_checkpoint("ram://bert.zip")
+    monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
+    assert "cache" in sources.open_init_checkpoint("ram://bert.zip").path

@@ -1,0 +1,218 @@
+"""BERTs in other forms: there and back, and what is refused."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import TINY_WORDS, run_process
+from hub_modules import write_tf1, write_tf2
+from test_hub_module import masked_lm  # noqa: F401 (a fixture)
+from test_sources import google_bert, save_tensorflow  # noqa: F401 (a fixture)
+
+from errors import UserError
+from scripts import convert_checkpoint
+from weights import hugging_face, pretrained, sources
+
+HEADS = 2
+
+
+@pytest.fixture
+def convert(monkeypatch, capsys):
+    """Runs the script within this process."""
+
+    def run(source, to, target, *more):
+        arguments = [
+            f"--init_checkpoint={source}",
+            f"--to={to}",
+            f"--output_dir={target}",
+            *more,
+        ]
+        monkeypatch.setattr(sys, "argv", ["convert_checkpoint", *arguments])
+        convert_checkpoint.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(TINY_WORDS) + "\n")
+    return path
+
+
+def check(folder, weights, config):
+    opened = sources.open_init_checkpoint(str(folder))
+    assert set(opened.weights.shapes) == set(weights)
+    for name, value in weights.items():
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    read = pretrained.read_config(opened)
+    assert read.hidden_act in ("gelu", "gelu_new")
+    assert dataclasses.replace(read, hidden_act="gelu") == config
+    assert pretrained.read_tokenizer(opened, read).vocab_size == 30
+
+
+@pytest.mark.parametrize("kind", ["google", "tf1", "tf2", "version 1"])
+def test_there_and_back_is_bit_for_bit_the_same(
+    convert,
+    tmp_path,
+    words,
+    masked_lm,  # noqa: F811 (the fixture)
+    tiny_config,
+    kind,
+):
+    next_sentence = {
+        "cls/seq_relationship/output_weights": np.ones((2, 16), np.float32),
+        "cls/seq_relationship/output_bias": np.full(2, -0.0, np.float32),
+    }
+    source, values = tmp_path / "source", masked_lm
+    if kind == "google":
+        values = {**masked_lm, **next_sentence}
+        source.mkdir()
+        save_tensorflow(source / "bert_model.ckpt", values)
+        words.rename(source / "vocab.txt")
+        (source / "bert_config.json").write_text(json.dumps(vars(tiny_config)))
+    elif kind == "tf1":
+        write_tf1(source, words, values, HEADS)
+    else:
+        generation = 1 if kind == "version 1" else 3
+        write_tf2(source, words, values, HEADS, generation)
+    first, other, back = (tmp_path / name for name in ("first", "hf", "back"))
+    told = convert(source, "google", first)
+    assert told.startswith(f"wrote {first}/bert_model.ckpt: {len(values)} vari")
+    assert told.endswith(", --do_lower_case=true\n")
+    assert (
+        convert(first, "hugging_face", other).split(": ")[1]
+        == (told.split(": ")[1])
+    )
+    convert(other, "google", back)
+    for folder in (first, other, back):
+        check(folder, values, tiny_config)
+    for path in first.iterdir():
+        assert path.read_bytes() == (back / path.name).read_bytes(), path
+
+
+def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
+    """Where gelu is the error function."""
+    source, first, back = (tmp_path / n for n in ("source", "first", "back"))
+    source.mkdir()
+    config = json.loads((tiny_bert / "config.json").read_text())
+    config["model_type"] = "bert"
+    (source / "config.json").write_text(json.dumps(config))
+    for name in ("vocab.txt", "model.safetensors"):
+        (source / name).write_bytes((tiny_bert / name).read_bytes())
+    convert(source, "google", first)
+    written = json.loads((first / "bert_config.json").read_text())
+    assert written["hidden_act"] == "gelu_erf"
+    convert(first, "hugging_face", back)
+    written = json.loads((back / "config.json").read_text())
+    assert written["hidden_act"] == "gelu"
+    before, after = (
+        safetensors.numpy.load_file(folder / "model.safetensors")
+        for folder in (source, back)
+    )
+    assert set(after) == {f"bert.{name}" for name in before}
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[f"bert.{name}"], value)
+
+
+def test_the_case_is_written_for_hugging_face(
+    convert, tmp_path, words, tiny_weights
+):
+    words.write_text("\n".join([*TINY_WORDS[:-1], "The"]) + "\n")
+    source = write_tf2(
+        tmp_path / "source", words, tiny_weights, HEADS, lower=False
+    )
+    told = convert(source, "hugging_face", tmp_path / "hf")
+    assert told.endswith(", --do_lower_case=false\n")
+    described = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
+    assert described["do_lower_case"] is False
+
+
+def test_every_name_has_its_counterpart(masked_lm):  # noqa: F811
+    for name in [*masked_lm, *hugging_face.HEADS]:
+        theirs, transposed = hugging_face.hugging_face_name(name)
+        assert hugging_face.google_name(theirs) == (name, transposed)
+        assert transposed == name.endswith("kernel")
+    for name in ("bert/encoder/layer_0/output/adapters/weights1", "x", ""):
+        assert hugging_face.hugging_face_name(name) is None
+
+
+def test_a_trainings_slots_are_left_out(
+    convert,
+    google_bert,  # noqa: F811 (the fixture)
+    tiny_weights,
+    tiny_config,
+    tmp_path,
+):
+    """As of a checkpoint of Google's program."""
+    save_tensorflow(
+        google_bert / "bert_model.ckpt",
+        {
+            **tiny_weights,
+            "global_step": np.asarray(3, np.int64),
+            "bert/pooler/dense/bias/adam_m": np.ones(16, np.float32),
+        },
+    )
+    convert(google_bert, "google", tmp_path / "out")
+    check(tmp_path / "out", tiny_weights, tiny_config)
+
+
+def test_refusals(
+    convert,
+    google_bert,  # noqa: F811 (the fixture)
+    golden_dir,
+    tmp_path,
+    tiny_bert,
+    tiny_weights,
+):
+    with pytest.raises(UserError, match="holds a BERT; choose another folder"):
+        convert(tiny_bert, "google", tiny_bert)
+    adapted = golden_dir / "adapter_bert_tiny"
+    vocabulary = tmp_path / "vocab.txt"
+    size = json.loads((adapted / "bert_config.json").read_text())["vocab_size"]
+    filling = [f"[unused{i}]" for i in range(size - len(TINY_WORDS))]
+    vocabulary.write_text("\n".join([*TINY_WORDS, *filling]))
+    with pytest.raises(UserError, match="adapters.* no part of a plain BERT"):
+        convert(
+            adapted / "model.ckpt-20",
+            "google",
+            tmp_path / "out",
+            f"--vocab_file={vocabulary}",
+        )
+    part = {k: v for k, v in tiny_weights.items() if "layer_1/inter" not in k}
+    save_tensorflow(google_bert / "bert_model.ckpt", part)
+    with pytest.raises(UserError, match="lacks the variable .*layer_1/inter"):
+        convert(google_bert, "hugging_face", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_is_refused(convert, classify, tiny_flags, tmp_path):
+    classify(**{**tiny_flags, "num_train_epochs": 0.2})
+    with pytest.raises(UserError, match="training's checkpoint, no plain BERT"):
+        convert(tmp_path / "out", "google", tmp_path / "bert")
+
+
+@pytest.mark.newer_stack
+def test_as_a_user_runs_it(tiny_bert, tmp_path):
+    done = run_process(
+        "scripts.convert_checkpoint",
+        f"--init_checkpoint={tiny_bert}",
+        "--to=google",
+        f"--output_dir={tmp_path / 'out'}",
+        program="-m",
+    )
+    assert done.stdout.startswith(f"wrote {tmp_path}/out/bert_model.ckpt: 39 ")
+    failed = run_process(
+        "scripts.convert_checkpoint",
+        "--init_checkpoint=/nowhere",
+        "--to=google",
+        f"--output_dir={tmp_path / 'out'}",
+        program="-m",
+        check=False,
+    )
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("error: --init_checkpoint")

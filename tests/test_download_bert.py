@@ -1,0 +1,229 @@
+"""scripts/download_bert.sh, with a local server in Google's place."""
+
+import hashlib
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_sources import google_bert  # noqa: F401 (a fixture)
+
+from weights import sources
+
+pytestmark = pytest.mark.newer_stack
+
+SCRIPT = ROOT / "scripts" / "download_bert.sh"
+SMALL = "uncased_L-2_H-128_A-2"
+BASE = "uncased_L-12_H-768_A-12"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves parts of files; may end in the middle of one."""
+
+    def do_GET(self):
+        server = self.server
+        path = server.folder / self.path.lstrip("/")
+        wanted = self.headers.get("Range")
+        server.asked.append((self.path, wanted))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        content = path.read_bytes()
+        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        if wanted:
+            size = len(content)
+            self.send_header(
+                "Content-Range", f"bytes {start}-{size - 1}/{size}"
+            )
+        self.end_headers()
+        end = server.cut or len(content)
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *arguments):
+        """Not on the tests' stderr."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of the archives in a folder, which writes down its requests."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
+        made.folder, made.asked, made.cut = tmp_path / "served", [], None
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def publish(server, google_bert):  # noqa: F811 (the fixture)
+    """Puts the tiny BERT on the server under a name."""
+
+    def put(name=f"2020_02_20/{SMALL}", inner="", leave_out=""):
+        path = server.folder / f"{name}.zip"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in google_bert.iterdir():
+                if file.name != leave_out:
+                    archive.write(file, f"{inner}{file.name}")
+        return path
+
+    return put
+
+
+@pytest.fixture
+def download(server, tmp_path):
+    def run(*arguments, script=SCRIPT):
+        return subprocess.run(
+            ["bash", script, *arguments],
+            env={
+                **os.environ,
+                "BERT_URL": f"http://127.0.0.1:{server.server_port}",
+                "PYTHON": sys.executable,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("inner", ["", f"{SMALL}/"])
+def test_a_bert_is_fetched_once(
+    download, publish, server, tmp_path, tiny_weights, inner
+):
+    publish(inner=inner)
+    done = download(SMALL, "berts")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{SMALL}"
+    assert os.listdir(tmp_path / "berts") == [SMALL]
+    opened = sources.open_init_checkpoint(str(tmp_path / "berts" / SMALL))
+    for name, value in tiny_weights.items():
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    again = download(SMALL, "berts")
+    assert again.stdout == f"berts/{SMALL} is there already\n"
+    assert server.asked == [(f"/2020_02_20/{SMALL}.zip", None)]
+
+
+def test_a_download_that_was_cut_off_goes_on(
+    download, publish, server, tmp_path
+):
+    publish()
+    server.cut = 1000
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    assert (
+        f"error: cannot fetch http://127.0.0.1:{server.server_port}/2020"
+        in (failed.stderr)
+    )
+    server.cut = None
+    assert download(SMALL, "berts").returncode == 0
+    assert server.asked[-1][1] == "bytes=1000-"
+    assert os.listdir(tmp_path / "berts") == [SMALL]
+
+
+@pytest.mark.parametrize("what", ["page", "vocab.txt", "bert_model.ckpt.index"])
+def test_what_is_no_bert_is_refused_and_fetched_again(
+    download, publish, tmp_path, what
+):
+    path = publish(leave_out=what)
+    if what == "page":
+        path.write_text("<html>moved</html>")
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("error: what was fetched is no whole archive of")
+    assert "not a zip" in line if what == "page" else f"no {what}" in line
+    assert os.listdir(tmp_path / "berts") == []
+    publish()
+    assert download(SMALL, "berts").returncode == 0
+
+
+def test_a_damaged_file_is_found(download, publish, tmp_path):
+    path = publish()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"[PAD]")] ^= 1
+    path.write_bytes(content)
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    assert "Bad CRC-32 for file 'vocab.txt'" in failed.stderr
+    assert os.listdir(tmp_path / "berts") == []
+
+
+def test_known_weights_are_compared(
+    download,
+    publish,
+    tmp_path,
+    google_bert,  # noqa: F811 (the fixture)
+):
+    publish(f"2018_10_18/{BASE}")
+    failed = download(BASE, "berts")
+    assert failed.returncode == 1
+    assert "ckpt.data-00000-of-00001 has the SHA-256" in failed.stderr
+    # With the tiny one's sum in the table.
+    shutil.copytree(SCRIPT.parent, tmp_path / "scripts")
+    script = tmp_path / "scripts" / SCRIPT.name
+    data = google_bert / "bert_model.ckpt.data-00000-of-00001"
+    right = hashlib.sha256(data.read_bytes()).hexdigest()
+    script.write_text(
+        re.sub(rf"({BASE}) [0-9a-f]{{64}}", rf"\1 {right}", script.read_text())
+    )
+    assert download(BASE, "berts", script=script).returncode == 0
+
+
+def test_the_base_that_was_pretrained_again_has_a_name_of_its_own(
+    download, publish, server, tmp_path
+):
+    publish(f"2020_02_20/{BASE}")
+    name = f"2020_02_20/{BASE}"
+    done = download(name, "berts")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "berts" / name / "vocab.txt").exists()
+    assert server.asked == [(f"/{name}.zip", None)]
+
+
+def test_the_list_has_every_name_once(download):
+    names = download("--list").stdout.split()
+    assert len(names) == len(set(names)) == 9 + 24
+    assert sum(name.startswith("uncased_L-") for name in names) == 2 + 23
+    for name in names:
+        layers, size, heads = re.search(
+            r"L-(\d+)_H-(\d+)_A-(\d+)", name
+        ).groups()
+        assert int(heads) * 64 == int(size)
+
+
+def test_other_names_are_refused(download):
+    for arguments in ((), ("x",), ("x", "y", "z")):
+        done = download(*arguments)
+        assert done.returncode == 1
+        assert done.stderr.startswith("usage: scripts/download_bert.sh NAME FO")
+    done = download("bert-base-uncased", "berts")
+    assert done.returncode == 1
+    assert "no BERT called bert-base-uncased; scripts/download" in done.stderr
+
+
+def test_an_archive_for_which_there_is_no_room_stays(
+    download, publish, server, tmp_path
+):
+    publish()
+    folder = tmp_path / "berts"
+    folder.mkdir()
+    # In the way of what is unpacked.
+    (folder / f"{SMALL}.part").write_text("")
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    assert f"error: cannot write berts/{SMALL}: " in failed.stderr
+    (folder / f"{SMALL}.part").unlink()
+    assert download(SMALL, "berts").returncode == 0
+    assert len(server.asked) == 1

@@ -1,0 +1,313 @@
+"""Modules of TF-Hub and Kaggle as the pretrained BERT."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from conftest import TINY_WORDS
+from hub_modules import write_tf1, write_tf2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from test_setup import experiment  # noqa: F401 (a fixture)
+
+import modeling
+from errors import UserError
+from runs import setup
+from weights import pretrained, sources
+from weights.base import identify
+
+HEADS = 2
+CASED = [*TINY_WORDS[:-1], "The"]
+WRITERS = {
+    "tf1": write_tf1,
+    "tf2": write_tf2,
+    "tf2, version 1": lambda *values, **more: write_tf2(
+        *values, generation=1, **more
+    ),
+}
+
+
+@pytest.fixture(params=WRITERS)
+def write(request):
+    """Writes a module of each kind in turn."""
+    return WRITERS[request.param]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Writes a vocabulary with a name of its own."""
+
+    def write_words(words=TINY_WORDS):
+        path = tmp_path / "words" / "my_vocab.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(words) + "\n")
+        return path
+
+    return write_words
+
+
+@pytest.fixture
+def masked_lm(tiny_weights, tiny_config):
+    """The tiny BERT with its masked language model's head."""
+    size, count = tiny_config.hidden_size, tiny_config.vocab_size
+    rng = np.random.default_rng(5)
+    head = {
+        "transform/dense/kernel": (size, size),
+        "transform/dense/bias": (size,),
+        "transform/LayerNorm/gamma": (size,),
+        "transform/LayerNorm/beta": (size,),
+        "output_bias": (count,),
+    }
+    return {
+        **tiny_weights,
+        **{
+            f"cls/predictions/{name}": rng.normal(size=shape).astype("float32")
+            for name, shape in head.items()
+        },
+    }
+
+
+def test_a_module_is_the_bert_that_it_was_made_of(
+    write, words, tmp_path, masked_lm, tiny_config
+):
+    folder = write(tmp_path / "small_bert" / "1", words(), masked_lm, HEADS)
+    opened = sources.open_init_checkpoint(str(folder))
+    assert set(opened.weights.shapes) == set(masked_lm)
+    for name, value in masked_lm.items():
+        assert opened.weights.shapes[name] == value.shape
+        np.testing.assert_array_equal(opened.weights.read(name), value)
+    assert opened.path == opened.weights.source
+    assert pretrained.read_config(opened) == tiny_config
+    # By its file as well, as a finished run's folder names it.
+    again = sources.open_init_checkpoint(opened.path)
+    assert again.weights.shapes == opened.weights.shapes
+    base = identify(again.weights, modeling.list_variables(tiny_config))
+    assert base.describe()["name"] == "small_bert"
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_run_gets_sizes_vocabulary_and_case(
+    write,
+    words,
+    tmp_path,
+    tiny_weights,
+    tiny_config,
+    tiny_bert,
+    experiment,  # noqa: F811 (the fixture)
+    lower,
+):
+    vocabulary = words(TINY_WORDS if lower else CASED)
+    folder = write(
+        tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
+    )
+    vocabulary.unlink()
+    flags = dataclasses.replace(
+        experiment, init_checkpoint=str(folder), do_lower_case=None
+    )
+    model = setup.open_model(flags)
+    assert model.config == tiny_config
+    assert model.tokenizer.do_lower_case is lower
+    assert ("The" in model.tokenizer.vocabulary) is not lower
+    ours = sources.open_init_checkpoint(str(tiny_bert))
+    expected = setup.open_model(
+        dataclasses.replace(experiment, init_checkpoint=str(tiny_bert))
+    ).base.fingerprint
+    assert model.base.fingerprint == expected and ours.trained is None
+    # What is named goes before.
+    named = dataclasses.replace(
+        flags,
+        vocab_file=str(tiny_bert / "vocab.txt"),
+        do_lower_case=True,
+        bert_config_file=str(tiny_bert / "config.json"),
+    )
+    tokenizer = setup.open_model(named).tokenizer
+    assert tokenizer.do_lower_case and "out" in tokenizer.vocabulary
+    # No shape tells of it.
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
+    )
+    named = dataclasses.replace(named, bert_config_file=str(config))
+    with pytest.raises(
+        UserError, match="4 attention heads, but .* has 2; leav"
+    ):
+        setup.open_model(named)
+
+
+def test_the_module_says_the_case_where_words_do_not(
+    write, words, tmp_path, tiny_weights
+):
+    """As of a script without capital letters."""
+    signs = [*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))]
+    folder = write(
+        tmp_path / "module", words(signs), tiny_weights, HEADS, lower=False
+    )
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    tokenizer = pretrained.read_tokenizer(opened, config)
+    assert tokenizer.do_lower_case is False
+
+
+@pytest.fixture
+def tf1(tmp_path, words, tiny_weights):
+    """A module of TensorFlow 1; changes the description of its graphs."""
+    folder = write_tf1(tmp_path / "module", words(), tiny_weights, HEADS)
+    path = folder / "saved_model.pb"
+
+    def change(edit):
+        model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+        for graph in model.meta_graphs:
+            edit(graph)
+        path.write_bytes(model.SerializeToString())
+        return sources.open_init_checkpoint(str(folder))
+
+    return change
+
+
+def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
+    opened = tf1(lambda graph: graph.graph_def.ClearField("node"))
+    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+        pretrained.read_config(opened)
+    pretrained.read_config(opened, str(tiny_bert / "config.json"))
+
+
+def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
+    def edit(graph):
+        (packed,) = graph.collection_def["saved_model_assets"].any_list.value
+        asset = meta_graph_pb2.AssetFileDef()
+        packed.Unpack(asset)
+        asset.filename = "../../vocab.txt"
+        packed.Pack(asset)
+
+    with pytest.raises(UserError, match=r"vocabulary is \.\./\.\./vocab.txt"):
+        tf1(edit)
+
+
+def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
+    folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    with pytest.raises(UserError, match="no vocab.txt lies beside .*vocab_fil"):
+        pretrained.read_tokenizer(opened, config)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embedding_projection/kernel",
+        "transformer/layer_0/gate/kernel",
+        "bert_model/encoder/layer_1/self_attention/talking_heads/kernel",
+    ],
+)
+def test_other_models_are_refused_by_what_they_have(
+    tmp_path, words, tiny_weights, name
+):
+    more = [(name, np.ones((2, 2), np.float32))]
+    folder = write_tf2(
+        tmp_path / "module", words(), tiny_weights, HEADS, more=more
+    )
+    with pytest.raises(UserError, match=f"{name} is no part of BERT"):
+        sources.open_init_checkpoint(str(folder))
+
+
+def test_what_has_no_part_in_bert_is_left_out(tmp_path, words, tiny_weights):
+    more = [("predictions/transform/logits/bias", np.ones(2, np.float32))]
+    folder = write_tf2(
+        tmp_path / "module", words(), tiny_weights, HEADS, more=more
+    )
+    weights = sources.open_init_checkpoint(str(folder)).weights
+    assert set(weights.shapes) == set(tiny_weights)
+
+
+def test_a_variable_that_is_there_twice_is_refused(
+    tmp_path, words, tiny_weights
+):
+    more = [("second/pooler_transform/bias", np.ones(16, np.float32))]
+    folder = write_tf2(
+        tmp_path / "module", words(), tiny_weights, HEADS, more=more
+    )
+    with pytest.raises(UserError, match="holds bert/pooler/dense/bias twice"):
+        sources.open_init_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    ["bert/embeddings/position_embeddings", "attention/self/query/kernel"],
+)
+def test_a_module_without_a_part_is_refused(
+    tmp_path, words, tiny_weights, lacking
+):
+    part = {k: v for k, v in tiny_weights.items() if lacking not in k}
+    folder = write_tf2(tmp_path / "module", words(), part, HEADS)
+    with pytest.raises(UserError, match=lacking):
+        sources.open_init_checkpoint(str(folder))
+
+
+def test_matrices_without_an_axis_of_heads_are_refused(
+    tmp_path, words, tiny_weights
+):
+    """As they could be of a version that is not known."""
+    name = "bert/encoder/layer_0/attention/self/query/kernel"
+    flat = {**tiny_weights, name: tiny_weights[name].reshape(16, 1, 16)[:, 0]}
+    part = {k: v for k, v in tiny_weights.items() if k != name}
+    more = [("transformer/layer_0/self_attention/query/kernel", flat[name])]
+    folder = write_tf2(tmp_path / "module", words(), part, HEADS, more=more)
+    with pytest.raises(UserError, match=r"shape \[16, 16\], expected \[hidden"):
+        sources.open_init_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
+def test_a_module_of_something_else_is_refused(tmp_path, words, variables):
+    """As those that only make ids of texts."""
+    folder = write_tf2(tmp_path / "module", words(), {}, HEADS, more=variables)
+    with pytest.raises(UserError, match="saved_model.pb: bert/encoder/layer_0"):
+        sources.open_init_checkpoint(str(folder))
+    (folder / "variables" / "variables.index").unlink()
+    with pytest.raises(UserError, match="holds no BERT: it has no variables"):
+        sources.open_init_checkpoint(str(folder))
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_damage_is_never_a_traceback(
+    tmp_path_factory, data, tiny_weights, module_bytes
+):
+    folder, contents = module_bytes[data.draw(st.sampled_from(["1", "2"]))]
+    path = folder / data.draw(st.sampled_from(sorted(contents)))
+    content = bytearray(contents[path.relative_to(folder).as_posix()])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] = data.draw(st.integers(0, 255))
+    length = data.draw(st.sampled_from([len(content), len(content) // 2]))
+    path.write_bytes(content[:length])
+    try:
+        opened = sources.open_init_checkpoint(str(folder))
+        for name in tiny_weights:
+            if name in opened.weights.shapes:
+                opened.weights.read(name)
+    except UserError as error:
+        assert "\n" not in str(error)
+    finally:
+        for name, whole in contents.items():
+            (folder / name).write_bytes(whole)
+
+
+@pytest.fixture(scope="module")
+def module_bytes(tmp_path_factory, tiny_weights):
+    """A module of each kind, and the files whose damage is tried."""
+    folder = tmp_path_factory.mktemp("modules")
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(TINY_WORDS) + "\n")
+    found = {}
+    for kind, write_module in (("1", write_tf1), ("2", write_tf2)):
+        made = write_module(folder / kind, vocabulary, tiny_weights, HEADS)
+        names = ("saved_model.pb", "variables/variables.index")
+        found[kind] = made, {n: (made / n).read_bytes() for n in names}
+    return found

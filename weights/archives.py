@@ -1,0 +1,191 @@
+"""Models in archives: Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`.
+
+An archive is unpacked once, into a folder beside it, or in the folder that the
+environment variable `ADAPTER_BERT_CACHE` names. That folder's name has a digest
+of the archive, so that another archive of the same name is another folder.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import os
+import pathlib
+import stat
+import tarfile
+import zipfile
+import zlib
+from functools import partial
+from typing import IO, Iterator, Tuple
+
+import tensorflow as tf
+from absl import logging
+
+import files
+from errors import UserError, first_line
+
+CACHE = "ADAPTER_BERT_CACHE"
+ENDS = (".zip", ".tar.gz", ".tgz")
+# More than all of Google's BERTs in one.
+MAX_BYTES = 32 * 2**30
+# The end of a zip lists the checksums of its files, that of a gzip file is the
+# checksum of its content.
+END = 2**16
+DAMAGES = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    # Of passwords, and of ways to compress that Python lacks.
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    tf.errors.OpError,
+)
+
+# Name, file to read from; of each file of an archive.
+Members = Iterator[Tuple[str, IO[bytes]]]
+
+
+def is_archive(path: str) -> bool:
+    """Whether a path names an archive that is there."""
+    return (
+        path.lower().endswith(ENDS)
+        and files.exists(path)
+        and not files.is_folder(path)
+    )
+
+
+def unpack(path: str) -> str:
+    """The folder of an archive's files; unpacks them if they are not there.
+
+    A folder that holds all others is stepped into.
+
+    Args:
+        path: of the archive, local or `gs://`.
+
+    Raises:
+        UserError: it is damaged, has files that would lie elsewhere or are too
+            large, or the place for them cannot be written.
+    """
+    beside = "" if "://" in path else os.path.dirname(files.absolute(path))
+    cache = os.environ.get(CACHE) or beside
+    if not cache or "://" in cache:
+        raise UserError(
+            f"{path} is an archive, which is unpacked to a local disk; set "
+            f"{CACHE} to a folder for it, or unpack it yourself"
+        )
+    name = os.path.basename(path)
+    end = next(end for end in ENDS if name.lower().endswith(end))
+    stem = name[: len(name) - len(end)]
+    folder = os.path.join(cache, f"{stem}-{_digest(path)}")
+    if not os.path.isdir(folder):
+        logging.info("unpacking %s to %s", path, folder)
+        _unpack_to(path, folder)
+    inner = os.listdir(folder)
+    if len(inner) == 1 and os.path.isdir(os.path.join(folder, inner[0])):
+        return os.path.join(folder, inner[0])
+    return folder
+
+
+def _digest(path: str) -> str:
+    """Differs between archives of different content."""
+    size = files.size(path)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(max(0, size - END))
+        content = file.read()
+    return hashlib.sha256(b"%d %b" % (size, content)).hexdigest()[:12]
+
+
+def _unpack_to(path: str, folder: str) -> None:
+    """Unpacks into a folder that is not there, which appears whole."""
+    cache = os.path.dirname(folder)
+    with contextlib.suppress(OSError):
+        os.makedirs(cache, exist_ok=True)
+    if not os.access(cache, os.W_OK):
+        raise UserError(
+            f"cannot unpack {path} into {cache}; set {CACHE} to a folder that "
+            "can be written"
+        )
+    try:
+        with files.new_folder(folder) as hidden:
+            _write_members(path, hidden)
+    except UserError:
+        # Another process may have unpacked it meanwhile.
+        if not os.path.isdir(folder):
+            raise
+
+
+def _write_members(path: str, folder: str) -> None:
+    """Writes an archive's files into a folder."""
+    left = MAX_BYTES
+    is_zip = path.lower().endswith(".zip")
+    with _readable(path):
+        with tf.io.gfile.GFile(path, "rb") as file:
+            for name, member in _zip(file) if is_zip else _tar(file):
+                target = os.path.join(folder, _safe(name, path))
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                with open(target, "xb") as out:
+                    for block in iter(partial(member.read, files.BLOCK), b""):
+                        left -= len(block)
+                        if left < 0:
+                            raise UserError(
+                                f"{path} holds more than {MAX_BYTES / 1e9:.0f} "
+                                "GB, which is no BERT"
+                            )
+                        out.write(block)
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Makes one line of whatever a damaged archive raises."""
+    try:
+        yield
+    except DAMAGES as error:
+        raise UserError(
+            f"the archive {path} cannot be unpacked: {first_line(error)}; "
+            "fetch it again, or make room"
+        ) from error
+
+
+def _zip(file: IO[bytes]) -> Members:
+    """The files of a zip archive; reading one to its end checks its sum."""
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            mode = info.external_attr >> 16
+            if info.is_dir():
+                continue
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                raise zipfile.BadZipFile(f"{info.filename} is no plain file")
+            with archive.open(info) as member:
+                yield info.filename, member
+
+
+def _tar(file: IO[bytes]) -> Members:
+    """The files of a compressed tar archive, whose sum is checked after."""
+    with gzip.open(file) as content:
+        with tarfile.open(fileobj=content, mode="r|") as archive:
+            for info in archive:
+                if info.isdir():
+                    continue
+                if not info.isfile():
+                    raise tarfile.TarError(f"{info.name} is no plain file")
+                yield info.name, archive.extractfile(info)
+        # The sum comes last.
+        while content.read(files.BLOCK):
+            pass
+
+
+def _safe(name: str, path: str) -> str:
+    """The name of an archive's file, which lies within the folder.
+
+    Raises:
+        UserError: it would not.
+    """
+    parts = pathlib.PureWindowsPath(name).parts
+    if not parts or ".." in parts or pathlib.PureWindowsPath(name).anchor:
+        raise UserError(
+            f"{path} holds {name}, which would be written outside of its "
+            "folder; do not use this archive"
+        )
+    return os.path.join(*parts)

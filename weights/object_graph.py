@@ -1,0 +1,237 @@
+"""BERTs that were written by TensorFlow 2, whose checkpoints hold objects.
+
+Such a checkpoint has names like `variables/7/.ATTRIBUTES/VARIABLE_VALUE`. What
+they are is in its object graph. Two generations of names are known, those of
+version 1 of the modules on TF-Hub and those of version 3 and later:
+
+    bert_model/encoder/layer_0/self_attention_output/kernel
+    transformer/layer_0/self_attention/attention_output/kernel
+
+Source: tensorflow/models, `tf1_bert_checkpoint_converter_lib.py`. Matrices of
+the attention have an axis for the heads: the same numbers in the same order.
+"""
+
+import re
+from typing import Dict, Mapping, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from errors import UserError
+from modeling import BertConfig, Shape
+from weights.base import Weights
+from weights.google import guard
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+VALUE = "VARIABLE_VALUE"
+
+LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
+OURS = r"bert/encoder/layer_\1/"
+# End of a variable's name -> Google's name
+NAMES = tuple(
+    (re.compile(rf"(?:^|/){pattern}$"), name)
+    for pattern, name in (
+        ("word_embeddings/embeddings", "bert/embeddings/word_embeddings"),
+        (
+            "(?:position_embedding/embeddings|"
+            "embedding_postprocessor/position_embeddings)",
+            "bert/embeddings/position_embeddings",
+        ),
+        (
+            "(?:type_embeddings/embeddings|"
+            "embedding_postprocessor/type_embeddings)",
+            "bert/embeddings/token_type_embeddings",
+        ),
+        (
+            "(?:embeddings|embedding_postprocessor)/layer_norm/(gamma|beta)",
+            r"bert/embeddings/LayerNorm/\1",
+        ),
+        (
+            rf"{LAYER}self_attention/(query|key|value)/(kernel|bias)",
+            rf"{OURS}attention/self/\2/\3",
+        ),
+        (
+            rf"{LAYER}self_attention(?:/attention)?_output/(kernel|bias)",
+            rf"{OURS}attention/output/dense/\2",
+        ),
+        (
+            rf"{LAYER}self_attention_layer_norm/(gamma|beta)",
+            rf"{OURS}attention/output/LayerNorm/\2",
+        ),
+        (
+            rf"{LAYER}(intermediate|output)/(kernel|bias)",
+            rf"{OURS}\2/dense/\3",
+        ),
+        (
+            rf"{LAYER}output_layer_norm/(gamma|beta)",
+            rf"{OURS}output/LayerNorm/\2",
+        ),
+        ("pooler_transform/(kernel|bias)", r"bert/pooler/dense/\1"),
+        (
+            r"(cls/predictions/transform/(?:dense|LayerNorm)/\w+)",
+            r"\1",
+        ),
+        ("(cls/predictions/output_bias)/bias", r"\1"),
+    )
+)
+# What cannot be left out, as a head can.
+OF_ENCODER = re.compile(rf"embedding_projection|{LAYER}")
+QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
+
+
+class Objects(NamedTuple):
+    """What a checkpoint of objects holds.
+
+    Attributes:
+        weights: under Google's names.
+        config: the sizes, as the shapes are.
+        do_lower_case: the whole object's value of that name, or None.
+    """
+
+    weights: Weights
+    config: BertConfig
+    do_lower_case: Optional[bool]
+
+
+def open_objects(prefix: str, source: str) -> Objects:
+    """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
+
+    Args:
+        prefix: of the checkpoint.
+        source: what it is of, for messages.
+
+    Raises:
+        UserError: it is damaged, or holds no BERT of the known names.
+    """
+    with guard(prefix):
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        found = reader.get_variable_to_shape_map()
+    if GRAPH not in found:
+        raise UserError(
+            f"{source} holds no BERT: its variables have neither Google's "
+            "names nor an object graph"
+        )
+    with guard(prefix):
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.get_tensor(GRAPH)
+        )
+    keys = _google_names(graph, source)
+    raw = {name: tuple(found[key]) for name, key in keys.items()}
+    heads = raw.get(QUERY, ())
+    if len(heads) != 3:
+        raise UserError(
+            f"{source}: {QUERY} has the shape {list(heads)}, expected "
+            "[hidden, heads, head size]: it is no BERT whose names are known "
+            "here"
+        )
+    shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
+    config = config_of(shapes, heads[1], source)
+    lower = _child(graph, "do_lower_case")
+    with guard(prefix):
+        do_lower_case = bool(reader.get_tensor(lower)) if lower else None
+
+    def read(name: str) -> np.ndarray:
+        with guard(prefix):
+            value = np.asarray(reader.get_tensor(keys[name]), np.float32)
+        return value.reshape(shapes[name])
+
+    return Objects(Weights(source, shapes, read), config, do_lower_case)
+
+
+def config_of(
+    shapes: Mapping[str, Shape], heads: int, source: str
+) -> BertConfig:
+    """The sizes of a BERT whose variables have these shapes.
+
+    Dropout and activation are what all of Google's have: 0.1, gelu.
+
+    Args:
+        shapes: by Google's names.
+        heads: number of attention heads.
+        source: where they are from, for messages.
+
+    Raises:
+        UserError: a variable is missing, or has too few axes.
+    """
+    layers = {
+        int(match.group(1))
+        for match in map(re.compile(r"bert/encoder/layer_(\d+)/").match, shapes)
+        if match
+    }
+
+    def size(name: str, axis: int) -> int:
+        shape = shapes.get(name, ())
+        if len(shape) != 2:
+            raise UserError(
+                f"{source} holds no BERT that is known here: it lacks {name}"
+            )
+        return shape[axis]
+
+    return BertConfig(
+        vocab_size=size("bert/embeddings/word_embeddings", 0),
+        hidden_size=size("bert/embeddings/word_embeddings", 1),
+        num_hidden_layers=len(layers),
+        num_attention_heads=heads,
+        intermediate_size=size(
+            "bert/encoder/layer_0/intermediate/dense/kernel", 1
+        ),
+        max_position_embeddings=size("bert/embeddings/position_embeddings", 0),
+        type_vocab_size=size("bert/embeddings/token_type_embeddings", 0),
+    )
+
+
+def _google_names(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph, source: str
+) -> Dict[str, str]:
+    """Google's name -> the checkpoint's key, of all that are known."""
+    keys: Dict[str, str] = {}
+    for node in graph.nodes:
+        for attribute in node.attributes:
+            if attribute.name != VALUE:
+                continue
+            name = _google_name(attribute.full_name)
+            if name is None and OF_ENCODER.search(attribute.full_name):
+                raise UserError(
+                    f"{source}: {attribute.full_name} is no part of BERT as "
+                    "Google published it, so this model cannot be computed here"
+                )
+            if name in keys:
+                raise UserError(
+                    f"{source} holds {name} twice, as "
+                    f"{keys[name]} and {attribute.checkpoint_key}"
+                )
+            if name is not None:
+                keys[name] = attribute.checkpoint_key
+    return keys
+
+
+def _google_name(name: str) -> Optional[str]:
+    """Google's name of a variable; None of what has no part in BERT."""
+    for pattern, replacement in NAMES:
+        match = pattern.search(name)
+        if match:
+            return match.expand(replacement)
+    return None
+
+
+def _without_heads(name: str, shape: Shape) -> Shape:
+    """The shape of Google's variable: [D, N, H] is [D, D] there."""
+    if "/attention/" not in name or "LayerNorm" in name:
+        return shape
+    if name.endswith("/bias"):
+        return (int(np.prod(shape)),)
+    # The heads' two axes come first in the matrix after them, else last.
+    axis = -1 if "/attention/output/" in name else 1
+    return (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
+
+
+def _child(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph, name: str
+) -> Optional[str]:
+    """The key of a variable that the whole module has by a name."""
+    for child in graph.nodes[0].children if graph.nodes else ():
+        if child.local_name == name:
+            for attribute in graph.nodes[child.node_id].attributes:
+                return attribute.checkpoint_key
+    return None
