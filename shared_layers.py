@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Hashable, Mapping
 import tensorflow as tf
 
 import modeling
+from forward_backward import differentiable
 from hooks import Context, TracedLayer, layer_of, rename_layer
 
 # (layer, create) -> that layer, with hooks of its own, of what `create` gives.
@@ -73,32 +74,47 @@ class SharedLayers:
             is_trained = context.training and variable.trainable
             values = trained if is_trained else frozen
             values[name] = tf.convert_to_tensor(variable)
-        has_gradient = context.training and self._is_trained_below(number)
+        handed_on = _of_layer(number, context.handed_on)
+        arguments = {
+            "number": tf.constant(number),
+            "trained": trained,
+            "frozen": frozen,
+            "handed_on": handed_on,
+            "hidden": hidden,
+            "attention_bias": attention_bias,
+            "input_mask": context.input_mask,
+            "seed": context.seed,
+            "step_seed": context.step_seed,
+            "task": context.task,
+        }
+        arguments = {k: v for k, v in arguments.items() if v is not None}
+        has_gradients = {
+            **tf.nest.map_structure(lambda _: False, arguments),
+            "trained": dict.fromkeys(trained, True),
+            "handed_on": {
+                name: context.training and value.dtype.is_floating
+                for name, value in handed_on.items()
+            },
+            "hidden": context.training and self._is_trained_below(number),
+        }
+        sources = [n for n, x in enumerate(tf.nest.flatten(has_gradients)) if x]
+        tensors = tf.nest.flatten(arguments)
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
         kind = (
             layer_kind,
-            has_gradient,
+            tuple(sources),
+            tuple(specs),
             frozenset(trained),
             frozenset(frozen),
+            frozenset(handed_on),
             context.training,
             context.dtype,
             context.first_token,
         )
         if kind not in self._functions:
-            self._functions[kind] = self._make_function(
-                number, has_gradient, context
-            )
-        return self._functions[kind](
-            tf.constant(number),
-            trained,
-            frozen,
-            _of_layer(number, context.handed_on),
-            hidden,
-            attention_bias,
-            context.input_mask,
-            context.seed,
-            context.step_seed,
-            context.task,
-        )
+            compute = self._make_function(number, context, arguments)
+            self._functions[kind] = differentiable(compute, specs, sources)
+        return self._functions[kind](*tensors)
 
     def _is_trained_below(self, number: int) -> bool:
         """Whether a layer's input may depend on anything that is trained.
@@ -118,42 +134,19 @@ class SharedLayers:
         )
 
     def _make_function(
-        self, traced: int, has_gradient: bool, example: Context
-    ) -> Callable:
+        self, traced: int, example: Context, arguments: Any
+    ) -> Callable[..., tf.Tensor]:
         """What computes every layer of the kind of `traced`.
 
         Args:
             traced: the first layer of its kind.
-            has_gradient: whether the layer's input needs one.
             example: a context of such layers.
+            arguments: an example of what it takes, flattened.
         """
-        training, dtype = example.training, example.dtype
 
-        @tf.function(
-            autograph=False,
-            # TensorFlow prepares it once, not for each layer.
-            experimental_attributes={"_noinline": True},
-        )
-        def compute(
-            number,
-            trained,
-            frozen,
-            handed_on,
-            hidden,
-            attention_bias,
-            input_mask,
-            seed,
-            step_seed,
-            task,
-        ):
-            # A function computes all of its gradients, whoever needs them. So
-            # of what is not trained there must be none.
-            if not has_gradient:
-                hidden = tf.stop_gradient(hidden)
-            values = {
-                **trained,
-                **tf.nest.map_structure(tf.stop_gradient, frozen),
-            }
+        def compute(*tensors: tf.Tensor) -> tf.Tensor:
+            of = tf.nest.pack_sequence_as(arguments, tensors)
+            values = {**of["trained"], **of["frozen"]}
 
             def create(name, shape, initializer):
                 del shape, initializer
@@ -162,21 +155,21 @@ class SharedLayers:
                 return None  # Of another layer, which nobody reads.
 
             context = Context(
-                input_mask,
-                training=training,
-                seed=seed,
-                dtype=dtype,
-                step_seed=step_seed,
+                of["input_mask"],
+                training=example.training,
+                seed=of.get("seed"),
+                dtype=example.dtype,
+                step_seed=of.get("step_seed"),
                 handed_on={
                     rename_layer(name, traced): value
-                    for name, value in handed_on.items()
+                    for name, value in of["handed_on"].items()
                 },
-                layer=TracedLayer(number, self._count),
-                task=task,
+                layer=TracedLayer(of["number"], self._count),
+                task=of.get("task"),
                 first_token=example.first_token,
             )
             layer = self._make_layer(traced, create)
-            return layer(hidden, attention_bias, context)
+            return layer(of["hidden"], of["attention_bias"], context)
 
         return compute
 

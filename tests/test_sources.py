@@ -18,7 +18,7 @@ from adapter_modeling import Houlsby
 from errors import UserError
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
-from weights import google, pretrained, sources
+from weights import google, hugging_face, pretrained, sources
 from weights.base import choose_initial_values, identify
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
@@ -307,3 +307,19 @@ def test_models_are_read_through_tensorflows_file_systems(
 def test_no_path_at_all():
     with pytest.raises(UserError, match="--init_checkpoint is empty"):
         sources.open_init_checkpoint("")
+
+
+def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
+    path = tmp_path / "model.safetensors"
+    shutil.copy(tiny_bert / "model.safetensors", path)
+    weights = hugging_face.open_safetensors(str(path), translate=True)
+    name = "bert/pooler/dense/bias"
+    before = weights.read(name)
+    shutil.copy(path, tmp_path / "new")
+    np.testing.assert_array_equal(weights.read(name), before)
+    (tmp_path / "new").replace(path)
+    with pytest.raises(UserError, match="has become another file"):
+        weights.read(name)
+    path.unlink()
+    with pytest.raises(UserError, match="cannot be read any more"):
+        weights.read(name)

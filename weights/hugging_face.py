@@ -1,5 +1,6 @@
 """Safetensors files, under Hugging Face's names or Google's."""
 
+import os
 import re
 import struct
 from typing import Dict, Optional, Tuple
@@ -138,6 +139,12 @@ def pickle_advice(pickle: str, target: str) -> str:
     )
 
 
+def _which(path: str) -> Tuple[int, ...]:
+    """Tells a file from one that takes its place."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def open_safetensors(path: str, translate: bool) -> Weights:
     """Opens a safetensors file.
 
@@ -156,11 +163,12 @@ def open_safetensors(path: str, translate: bool) -> Weights:
             "copy its folder to one"
         )
     try:
-        file = safetensors.safe_open(path, framework="np")
-        names = list(file.keys())
-        found = {
-            name: tuple(file.get_slice(name).get_shape()) for name in names
-        }
+        opened = _which(path)
+        with safetensors.safe_open(path, framework="np") as file:
+            names = list(file.keys())
+            found = {
+                name: tuple(file.get_slice(name).get_shape()) for name in names
+            }
     except (OSError, safetensors.SafetensorError, struct.error) as error:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
@@ -174,12 +182,24 @@ def open_safetensors(path: str, translate: bool) -> Weights:
     def read(name: str) -> np.ndarray:
         source, transposed = sources[name]
         try:
-            value = np.asarray(file.get_tensor(source), np.float32)
+            # Left open, all that was read would stay in the process's memory.
+            with safetensors.safe_open(path, framework="np") as file:
+                value = np.asarray(file.get_tensor(source), np.float32)
+            is_same = _which(path) == opened
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read any more: {error}"
+            ) from error
         except (TypeError, safetensors.SafetensorError) as error:
             raise UserError(
                 f"{path}: the tensor {source} cannot be read ({error}); save "
                 "it as float32"
             ) from error
+        if not is_same:
+            raise UserError(
+                f"{path} has become another file since it was opened; start "
+                "the program again"
+            )
         return np.ascontiguousarray(value.T if transposed else value)
 
     shapes = {
