@@ -4,9 +4,7 @@ Names and defaults are google-research/bert's where it has the flag. FLAGS is
 read here and in the entry points, nowhere else.
 """
 
-import os
 import re
-import sys
 import unicodedata
 from typing import Any, Callable, Dict, List, Optional
 
@@ -21,7 +19,7 @@ from input_pipeline import POOL_BATCHES
 from methods import parsing
 from runs import experiment
 from runs.evaluation import EPOCH
-from runs.help_page import page
+from runs.help_page import HelpFlag
 from runs.setup import Experiment, Training, describe_parameters
 from tasks.base import Task
 from tasks.flags import FILE_FLAGS
@@ -477,18 +475,6 @@ def adapter_description() -> Optional[Dict[str, Any]]:
     )
 
 
-class _HelpFlag(flags.BooleanFlag):
-    """Prints the program's own flags and ends it, as soon as it is read."""
-
-    def parse(self, argument: Any) -> None:
-        super().parse(argument)
-        if self.value:
-            shown = FLAGS.get_key_flags_for_module(sys.argv[0])
-            doc = sys.modules["__main__"].__doc__
-            print(page(os.path.basename(sys.argv[0]), doc, shown), end="")
-            sys.exit(0)
-
-
 def run_app(main: Callable[[], None]) -> None:
     """Parses the flags and runs `main`.
 
@@ -496,9 +482,7 @@ def run_app(main: Callable[[], None]) -> None:
     """
     app.define_help_flags()
     for name, short in (("help", "?"), ("helpshort", None)):
-        # In place of absl's.
-        flag = _HelpFlag(name, False, "", short_name=short, allow_override=True)
-        flags.DEFINE_flag(flag)
+        flags.DEFINE_flag(HelpFlag(FLAGS, name, short))
 
     def parse_flags(arguments: List[str]) -> List[str]:
         # Bytes that are no text, and what would break a line of the log.

@@ -2,7 +2,9 @@
 
 import argparse
 import functools
-from typing import Dict, Sequence, Tuple
+import os
+import sys
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from absl import flags
 
@@ -173,3 +175,27 @@ def _add(group: argparse._ArgumentGroup, flag: flags.Flag) -> None:
     else:
         value = VALUES.get(flag.flag_type(), "TEXT")
         group.add_argument(f"--{flag.name}", metavar=value, help=meaning)
+
+
+class HelpFlag(flags.BooleanFlag):
+    """Prints the program's own flags and ends it, as soon as it is read.
+
+    It takes the place of absl's flag of the same name.
+    """
+
+    def __init__(
+        self, known: flags.FlagValues, name: str, short: Optional[str]
+    ):
+        """Takes all flags, and this one's name and short name."""
+        super().__init__(name, False, "", short_name=short, allow_override=True)
+        self._known = known
+
+    def parse(self, argument: Any) -> None:
+        """Reads its value."""
+        super().parse(argument)
+        if self.value:
+            program = sys.argv[0]
+            shown = self._known.get_key_flags_for_module(program)
+            doc = sys.modules["__main__"].__doc__
+            print(page(os.path.basename(program), doc, shown), end="")
+            sys.exit(0)

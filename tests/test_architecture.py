@@ -42,7 +42,8 @@ MAY_IMPORT = {
         "modeling",
         "optimization",
     },
-    "shared_layers": {"hooks", "modeling"},
+    "forward_backward": set(),
+    "shared_layers": {"forward_backward", "hooks", "modeling"},
     "task_model": {
         "errors",
         "hooks",

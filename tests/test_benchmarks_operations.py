@@ -1,0 +1,58 @@
+"""What a step's operations take, from a trace of TensorFlow."""
+
+import json
+
+import numpy as np
+from engine_jobs import make_job
+
+from benchmarks import compare, operations
+from methods.parsing import parse
+
+
+def test_a_step_is_traced_within_its_functions(tiny_config, tmp_path):
+    job = make_job(tiny_config, tmp_path, parse("houlsby(size=4)"))
+    shape = (4, 7)
+    batch = {
+        "input_ids": np.ones(shape, np.int32),
+        "input_mask": np.ones(shape, np.int32),
+        "segment_ids": np.zeros(shape, np.int32),
+        "label_ids": np.zeros(4, np.int32),
+        "row": np.arange(4, dtype=np.int32),
+    }
+    graph, step = operations.one_step(job, batch)
+    found = list(operations.traces(graph, step, "float32", 2))
+    assert len(found) == 2
+    for seconds in found:
+        # Products, attention's products, gelu's and dropout's are all inside.
+        assert {"MatMul", "Softmax", "Rsqrt", "Cast"} <= set(seconds)
+        assert all(value > 0 for value in seconds.values())
+        assert not any(name.endswith("PartitionedCall") for name in seconds)
+
+
+def test_the_table_has_shares_of_all(tmp_path):
+    found = operations.summarize(
+        [
+            {"MatMul": 0.06, "Mul": 0.02},
+            {"MatMul": 0.06, "Mul": 0.06, "Erf": 0.02},
+        ]
+    )
+    assert found["products"] == 60
+    assert found["all"] == 60 + 40 + 10
+    assert list(found["operations"]) == ["MatMul", "Mul", "Erf"]
+    results = {
+        **compare.environment(),
+        "rows": "rows",
+        "length": 7,
+        "steps": 2,
+        "types": {"float32": found},
+    }
+    assert json.loads(json.dumps(results)) == results
+    table = operations.to_markdown(results)
+    assert "| products of matrices | 60 (55%) |" in table
+    assert "| `Mul` | 40 (36%) |" in table
+    assert "`MatMul`" not in table
+
+
+def test_the_page_has_the_marks_once():
+    page = compare.PAGE.read_text()
+    assert page.count(operations.BEGIN) == page.count(operations.END) == 1

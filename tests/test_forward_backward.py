@@ -1,0 +1,128 @@
+"""A function cut in two: the same numbers, and little kept between."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import forward_backward
+import functional
+from forward_backward import differentiable
+
+ROWS, SIZE = 6, 4
+
+
+def spec_of(x):
+    return tf.TensorSpec(x.shape, x.dtype)
+
+
+def layer(x, kernel, bias, seed, number):
+    """Something of all that a layer does."""
+    inner = functional.gelu(x @ kernel + bias)
+    keep = functional.keep_mask(tf.shape(inner), 0.3, seed)
+    inner = functional.drop(inner, keep, 0.3)
+    added = tf.cond(number > 2, lambda: tf.tanh(inner * bias), lambda: inner)
+    return functional.layer_norm(x + added, bias, bias) * tf.cast(
+        number, tf.float32
+    )
+
+
+@pytest.fixture
+def arguments():
+    rng = np.random.default_rng(0)
+    x, kernel, bias = (
+        tf.constant(rng.normal(size=shape), tf.float32)
+        for shape in ((ROWS, SIZE), (SIZE, SIZE), (SIZE,))
+    )
+    return [x, kernel, bias, tf.constant([3, 4]), tf.constant(3)]
+
+
+def gradients(function, arguments, sources):
+    watched = [arguments[place] for place in sources]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        output = function(*arguments)
+        loss = tf.reduce_sum(output**3)
+    return [output, *tape.gradient(loss, watched)]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("sources", [[0], [2], [0, 1, 2]])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_values_and_gradients_are_those_of_the_function(
+    arguments, number, sources, is_graph
+):
+    arguments[4] = tf.constant(number)
+    cut = differentiable(layer, [spec_of(x) for x in arguments], sources)
+    expected = gradients(layer, arguments, sources)
+    compute = gradients
+    if is_graph:
+        compute = tf.function(gradients, autograph=False)
+    actual = compute(cut, arguments, sources)
+    assert len(actual) == 1 + len(sources)
+    for one, other in zip(actual, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_called_for_several_layers_each_keeps_its_own(arguments):
+    """As a model does, upon what the layer before has given."""
+    cut = differentiable(layer, [spec_of(x) for x in arguments], [0, 2])
+
+    def twice(function):
+        def run(x, *others):
+            for number in (1, 3):
+                x = function(x, *others[:-1], tf.constant(number))
+            return x
+
+        return tf.function(gradients, autograph=False)(run, arguments, [0, 2])
+
+    for one, other in zip(twice(cut), twice(layer)):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_in_a_graph_of_tensorflow_1(arguments):
+    values = [x.numpy() for x in arguments]
+    expected = gradients(layer, arguments, [0, 2])
+    with tf.Graph().as_default():
+        again = [tf.constant(x) for x in values]
+        cut = differentiable(layer, [spec_of(x) for x in again], [0, 2])
+        found = gradients(cut, again, [0, 2])
+        with tf.compat.v1.Session() as session:
+            found = session.run(found)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def kept_by(function, arguments, sources):
+    """Shapes of what goes from the forward pass to the backward pass."""
+    specs = [spec_of(x) for x in arguments]
+    passes = forward_backward._Passes(function, specs, sources)
+    outputs = passes.forward.structured_outputs[1:]
+    return [tuple(x.shape) for x in outputs if x.dtype.is_floating], passes.read
+
+
+def test_what_nobody_reads_is_not_kept(arguments):
+    x, kernel, bias = arguments[:3]
+
+    def dense(x, kernel, bias):
+        return functional.gelu(x @ kernel + bias)
+
+    # Gelu's slope, and the kernel; not what the kernel was multiplied by.
+    assert kept_by(dense, [x, kernel, bias], [0]) == ([(ROWS, SIZE)], [1])
+    # If the kernel is trained, that too.
+    shapes, read = kept_by(dense, [x, kernel, bias], [0, 1])
+    assert (shapes, sorted(read)) == ([(ROWS, SIZE)], [0, 1])
+
+
+def test_what_does_not_matter_has_a_gradient_of_zero(arguments):
+    x, _, bias = arguments[:3]
+    cut = differentiable(
+        lambda x, bias: tf.square(x), [spec_of(x), spec_of(bias)], [0, 1]
+    )
+    _, of_x, of_bias = gradients(cut, [x, bias], [0, 1])
+    np.testing.assert_allclose(of_x, 6 * x**5, rtol=1e-5)
+    np.testing.assert_array_equal(of_bias, np.zeros(SIZE))
+
+
+def test_without_sources_there_is_no_backward_pass(arguments):
+    cut = differentiable(layer, [spec_of(x) for x in arguments], [])
+    np.testing.assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)
