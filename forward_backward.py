@@ -6,9 +6,11 @@ which nobody asks for. Of a layer of BERT with adapters these are half of all.
 Here both passes are traced into one graph, which is cut in two. The backward
 pass is what depends on the gradient of the output, and what it reads of the
 rest is kept.
+
+The gradient has no gradient of its own, as far as it depends on arguments.
 """
 
-from typing import Callable, Dict, List, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -26,7 +28,11 @@ def differentiable(
         sources: places of those that have a gradient.
 
     Returns:
-        What takes such arguments.
+        What takes such arguments. The gradient of what does not matter to the
+        output is None.
+
+    Raises:
+        ValueError: the function does more than to compute its output.
     """
     if not sources:
         return _once(function, specs)
@@ -41,7 +47,12 @@ def differentiable(
                 values[place] = tf.stop_gradient(value)
             output, *kept = passes.forward(*values)
             kept += [values[place] for place in passes.read]
-            return output, lambda upstream: passes.backward(upstream, *kept)
+
+            def gradient(upstream: tf.Tensor) -> List[Optional[tf.Tensor]]:
+                found = iter(passes.backward(upstream, *kept))
+                return [next(found) if x else None for x in passes.matters]
+
+            return output, gradient
 
         return compute(*(tensors[place] for place in sources))
 
@@ -64,7 +75,9 @@ class _Passes:
         forward: takes the arguments, gives the output and what is kept.
         read: places of the arguments that the backward pass reads.
         backward: takes the gradient of the output, what was kept and the
-            arguments at these places, gives gradients of the sources.
+            arguments at these places, gives gradients of those sources
+            that matter.
+        matters: whether the output depends on a source, for each of them.
     """
 
     def __init__(
@@ -83,17 +96,19 @@ class _Passes:
                 output = function(*arguments)
             upstream = tf.compat.v1.placeholder(output.dtype, output.shape)
             gradients = tape.gradient(
-                output,
-                watched,
-                output_gradients=upstream,
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+                output, watched, output_gradients=upstream
             )
-            gradients = [tf.convert_to_tensor(g) for g in gradients]
+            self.matters = [g is not None for g in gradients]
+            gradients = [
+                tf.convert_to_tensor(g) for g in gradients if g is not None
+            ]
             traced.extend([arguments, output, upstream, gradients])
             return output
 
         graph = tf.function(trace, autograph=False)
         graph = graph.get_concrete_function(*specs).graph
+        # Functions that the copies below call are there as long as it is.
+        self._graph = graph
         arguments, output, upstream, gradients = traced
         late = _depend_on(upstream)
         backward, read = _between(
@@ -104,6 +119,9 @@ class _Passes:
         own = {*places, upstream.name}
         kept = [x for x in read if x.name not in own]
         forward, _ = _between([output, *kept], lambda op: True)
+        for op in graph.control_outputs:
+            if op.name not in forward:
+                raise ValueError(f"{op.type} {op.name} would be left out")
         definition = graph.as_graph_def()
         self.forward = _run(definition, forward, arguments, [output, *kept])
         self.backward = _run(

@@ -63,8 +63,8 @@ def _with_slope(
     """A function of each element, of which only the slope is kept.
 
     The slope shares most of its work with the function. So it is made in the
-    forward pass, where nobody computes it unless a gradient is asked for, and
-    kept in the place of `x`.
+    forward pass, in graphs only if a gradient is asked for, and kept in the
+    place of `x`.
 
     Args:
         compute: gives the function's values and slopes of a float32 tensor.

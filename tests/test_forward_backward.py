@@ -1,5 +1,7 @@
 """A function cut in two: the same numbers, and little kept between."""
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,7 +62,8 @@ def test_values_and_gradients_are_those_of_the_function(
     actual = compute(cut, arguments, sources)
     assert len(actual) == 1 + len(sources)
     for one, other in zip(actual, expected):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        # Gradients are as large as a thousand.
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
 
 
 def test_called_for_several_layers_each_keeps_its_own(arguments):
@@ -113,14 +116,38 @@ def test_what_nobody_reads_is_not_kept(arguments):
     assert (shapes, sorted(read)) == ([(ROWS, SIZE)], [0, 1])
 
 
-def test_what_does_not_matter_has_a_gradient_of_zero(arguments):
-    x, _, bias = arguments[:3]
-    cut = differentiable(
-        lambda x, bias: tf.square(x), [spec_of(x), spec_of(bias)], [0, 1]
-    )
-    _, of_x, of_bias = gradients(cut, [x, bias], [0, 1])
+def test_what_does_not_matter_has_no_gradient_and_keeps_nothing(arguments):
+    x, kernel, _ = arguments[:3]
+    specs = [spec_of(x), spec_of(kernel)]
+    cut = differentiable(lambda x, kernel: tf.square(x), specs, [0, 1])
+    _, of_x, of_kernel = gradients(cut, [x, kernel], [0, 1])
     np.testing.assert_allclose(of_x, 6 * x**5, rtol=1e-5)
-    np.testing.assert_array_equal(of_bias, np.zeros(SIZE))
+    assert of_kernel is None
+    kept = kept_by(lambda x, kernel: tf.square(x), [x, kernel], [0, 1])
+    assert kept == ([], [0])
+
+
+def test_functions_that_it_calls_outlive_the_tracing():
+    """TensorFlow would forget them with the graph that they were made in."""
+
+    def branch(x):
+        return tf.cond(x[0] > 0, lambda: tf.sin(x), lambda: tf.square(x))
+
+    x = tf.constant([0.5, 2.0])
+    cut = differentiable(branch, [spec_of(x)], [0])
+    gc.collect()
+    output, of_x = gradients(cut, [x], [0])
+    np.testing.assert_allclose(output, np.sin(x), rtol=1e-6)
+    np.testing.assert_allclose(of_x, 3 * np.sin(x) ** 2 * np.cos(x), rtol=1e-5)
+
+
+def test_what_does_more_than_compute_is_refused():
+    def checked(x):
+        tf.debugging.assert_positive(x)
+        return tf.square(x)
+
+    with pytest.raises(ValueError, match="Assert.* would be left out"):
+        differentiable(checked, [tf.TensorSpec([2], tf.float32)], [0])
 
 
 def test_without_sources_there_is_no_backward_pass(arguments):

@@ -318,7 +318,7 @@ def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     shutil.copy(path, tmp_path / "new")
     np.testing.assert_array_equal(weights.read(name), before)
     (tmp_path / "new").replace(path)
-    with pytest.raises(UserError, match="has become another file"):
+    with pytest.raises(UserError, match="has changed since it was"):
         weights.read(name)
     path.unlink()
     with pytest.raises(UserError, match="cannot be read any more"):

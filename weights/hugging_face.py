@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import struct
 from typing import Dict, Optional, Tuple
 
@@ -133,9 +134,11 @@ def pickle_advice(pickle: str, target: str) -> str:
     """Why a file of PyTorch's is not read, and the line that converts it."""
     return (
         f"{pickle} is a pickle, which can run any program when it is read; "
-        'convert it where PyTorch is: python -c "import torch; from '
-        "safetensors.torch import save_file; save_file({k: v.clone() for k, v "
-        f"in torch.load('{pickle}', weights_only=True).items()}}, '{target}')\""
+        "convert it where PyTorch is: python -c 'import sys, torch; from "
+        "safetensors.torch import save_file; save_file({k: v.contiguous()"
+        '.clone() for k, v in torch.load(sys.argv[1], map_location="cpu", '
+        "weights_only=True).items()}, sys.argv[2])' "
+        f"{shlex.quote(pickle)} {shlex.quote(target)}"
     )
 
 
@@ -184,8 +187,12 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         try:
             # Left open, all that was read would stay in the process's memory.
             with safetensors.safe_open(path, framework="np") as file:
+                if _which(path) != opened:
+                    raise UserError(
+                        f"{path} has changed since it was opened; start the "
+                        "program again"
+                    )
                 value = np.asarray(file.get_tensor(source), np.float32)
-            is_same = _which(path) == opened
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
@@ -195,11 +202,6 @@ def open_safetensors(path: str, translate: bool) -> Weights:
                 f"{path}: the tensor {source} cannot be read ({error}); save "
                 "it as float32"
             ) from error
-        if not is_same:
-            raise UserError(
-                f"{path} has become another file since it was opened; start "
-                "the program again"
-            )
         return np.ascontiguousarray(value.T if transposed else value)
 
     shapes = {

@@ -30,8 +30,7 @@ REST = """
 ## Not looked at
 
 These are locked too, but for other machines or other versions of Python.
-Packages called `nvidia-*` are the CUDA build's. They are NVIDIA's, under its
-own terms, which are no open-source licence.
+Packages called `nvidia-*` are the CUDA build's. Look at the terms of each.
 """
 
 
