@@ -27,8 +27,9 @@ caption { text-align: left; font-style: italic; padding-bottom: .3rem; }
 th, td { border-bottom: 1px solid #888; padding: .2rem .6rem;
   text-align: left; vertical-align: top; }
 thead th { border-bottom: 2px solid; }
-.number { text-align: right; font-variant-numeric: tabular-nums; }
-.long { min-width: 15rem; overflow-wrap: anywhere; }
+caption span { display: block; max-width: calc(100vw - 2rem); }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.long { min-width: 12rem; overflow-wrap: anywhere; }
 pre { overflow-x: auto; border: 1px solid #888; padding: .6rem; }
 figure { margin: 1rem 0; max-width: 36rem; }
 figure svg { display: block; width: 100%; height: auto; }
@@ -104,6 +105,7 @@ def table(
         rows: texts; a cell that is made already is taken as it is.
         long_columns: those of whole sentences.
     """
+    rows = list(rows)
     body = element("tbody")
     for first, *others in rows:
         row = element("tr", element("th", first, scope="row"))
@@ -111,10 +113,13 @@ def table(
             is_made = isinstance(cell, Element)
             row.append(cell if is_made else _cell(cell, name in long_columns))
         body.append(row)
-    names = (element("th", name, scope="col") for name in header)
+    names = [element("th", name, scope="col") for name in header]
+    for name, cell in zip(names, body[0] if rows else ()):
+        if "number" in cell.get("class", ""):
+            name.set("class", "number")
     made = element(
         "table",
-        element("caption", caption),
+        element("caption", element("span", caption)),
         element("thead", element("tr", *names)),
         body,
     )

@@ -182,9 +182,7 @@ def _curves(folder: pathlib.Path) -> Element:
         if len(train.get(name, ())) > 1:
             content.append(_curve(f"train-{name}", what, train[name]))
     if not content:
-        content.append(
-            paragraph("The run has no curves of its training, or one point.")
-        )
+        content.append(paragraph("The run has no curve of its training."))
     steps = sorted({step for curve in dev.values() for step, _ in curve})
     if len(steps) < 2:
         content.append(

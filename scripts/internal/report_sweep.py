@@ -70,7 +70,7 @@ def _trade_off(
             own.append((kept, chosen.mean(score)))
     drawing = lines(
         name,
-        {kind: sorted(own) for kind, own in points.items()},
+        {kind: sorted(points[kind]) for kind in sorted(points)},
         "parameters of the task",
         score.replace("_", " "),
         log_x=True,
@@ -100,7 +100,8 @@ def _task(number: int, task: str, groups: List[SeedGroup]) -> Element:
             cells[0] = element(
                 "td", element("strong", f"{cells[0]}, best"), class_="number"
             )
-        rows.append((*_row(group), *cells))
+        method, *others = _row(group)
+        rows.append((method, *cells, *others))
     return section(
         2,
         f"Task {task}",
@@ -108,7 +109,11 @@ def _task(number: int, task: str, groups: List[SeedGroup]) -> Element:
         table(
             f"Settings of {task} by {score.replace('_', ' ')}; mean over "
             "seeds ± its standard error",
-            (*COLUMNS, *(name.replace("_", " ") for name in names)),
+            (
+                COLUMNS[0],
+                *(name.replace("_", " ") for name in names),
+                *COLUMNS[1:],
+            ),
             rows,
         ),
     )
@@ -129,15 +134,15 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
         rows.append(
             (
                 task,
-                *_row(chosen),
                 score.replace("_", " "),
                 _score(chosen, score),
+                *_row(chosen),
             )
         )
     content = [
         table(
             "The best setting of each task on its dev set",
-            ("task", *COLUMNS, "score", "mean"),
+            ("task", "score", "mean", *COLUMNS),
             rows,
         ),
         paragraph(

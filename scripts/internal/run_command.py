@@ -140,7 +140,12 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
         found["task_name"] = _task_name(task)
     trains = "steps" in training
     evaluates = (folder / "eval_results.json").exists()
-    found.update(_data(program, run, evaluates))
+    predicts = any(
+        any(folder.glob(f"{where}{name}"))
+        for where in ("", "tasks/*/")
+        for name in ("test_*", "predictions.json")
+    )
+    found.update(_data(program, run, evaluates, predicts))
     found["init_checkpoint"] = _base(folder, run)
     found["do_lower_case"] = run["tokenizer"].get("do_lower_case")
     if training.get("start") or not trains:
@@ -150,11 +155,7 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found.update(_parts(folder, run, config))
     found["tuning_method"] = run["method"]
     found["do_train"], found["do_eval"] = trains, evaluates
-    found["do_predict"] = any(
-        any(folder.glob(f"{where}{name}"))
-        for where in ("", "tasks/*/")
-        for name in ("test_*", "predictions.json")
-    )
+    found["do_predict"] = predicts
     found.update(_named(training, TRAINING))
     if task["name"] == MASKED_LM:
         found.update({name: task.get(name) for name in MASKING})
@@ -212,7 +213,7 @@ def _adapter_config(
 
 
 def _data(
-    program: str, run: Mapping[str, Any], evaluates: bool
+    program: str, run: Mapping[str, Any], evaluates: bool, predicts: bool
 ) -> Dict[str, Any]:
     """The flags that name the data, which a run records by its name only."""
     name = run_record.data_name(run)
@@ -233,9 +234,16 @@ def _data(
         )
         return found
     found["train_file"] = Unknown("TRAIN_FILE", f"the training file{called}")
-    dev = "predict_file" if program == "run_squad.py" else "eval_file"
-    if evaluates and not held_out:
-        found[dev] = Unknown("DEV_FILE", "the file that it was evaluated on")
+    # Questions are evaluated on what is predicted.
+    is_squad = program == "run_squad.py"
+    if evaluates and not held_out and not is_squad:
+        found["eval_file"] = Unknown(
+            "EVAL_FILE", "the file that it was evaluated on"
+        )
+    if predicts or evaluates and is_squad:
+        found["predict_file"] = Unknown(
+            "PREDICT_FILE", "the file that it answered"
+        )
     return found
 
 
