@@ -28,7 +28,8 @@ th, td { border-bottom: 1px solid #888; padding: .2rem .6rem;
   text-align: left; vertical-align: top; }
 thead th { border-bottom: 2px solid; }
 caption span { display: block; max-width: calc(100vw - 2rem); }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.number { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .long { min-width: 12rem; overflow-wrap: anywhere; }
 pre { overflow-x: auto; border: 1px solid #888; padding: .6rem; }
 figure { margin: 1rem 0; max-width: 36rem; }

@@ -219,7 +219,7 @@ def _curves(folder: pathlib.Path) -> Element:
 def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     """Parameters, time, memory; raises `UserError` if these are damaged."""
     parameters = run["parameters"]
-    total = parameters["total"]
+    total = max(1, parameters["total"])
     names = {
         "total": "of the model",
         "trained": "trained",

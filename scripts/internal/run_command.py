@@ -192,7 +192,7 @@ def _task_name(task: Mapping[str, Any]) -> str:
     if "tasks" not in task:
         return task["name"]
     return ",".join(
-        f"{CUSTOM}:{name}" if one["name"] == CUSTOM else name
+        f"{CUSTOM}:{name}" if one.get("name") == CUSTOM else name
         for name, one in task["tasks"].items()
     )
 
@@ -203,7 +203,7 @@ def _adapter_config(
     """The adapter's description; of several tasks that of an own table."""
     folders = [folder]
     for name, one in task.get("tasks", {}).items():
-        if one["name"] == CUSTOM:
+        if one.get("name") == CUSTOM:
             folders.append(folder / "tasks" / name)
     for place in map(str, folders):
         artifact = os.path.join(place, "adapter")
