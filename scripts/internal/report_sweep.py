@@ -155,8 +155,8 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     if left:
         content.append(
             paragraph(
-                f"{left} runs are left out: they are not finished, have no "
-                "scores, or are of tasks that were trained together."
+                f"Runs that are left out: {left}. They are not finished, have "
+                "no scores, or are of tasks that were trained together."
             )
         )
     tasks = sorted(by_task, key=lambda task: task in SQUAD)
