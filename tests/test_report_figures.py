@@ -52,6 +52,16 @@ def test_lines_differ_without_a_colour():
     assert dashes and {"a", "b"} <= set(texts)
 
 
+def test_an_axis_can_begin_at_zero():
+    texts = []
+    for from_zero in (False, True):
+        svg = lines(
+            "x", {"a": [(1, 40.0), (2, 41.0)]}, "", "", False, from_zero
+        )
+        texts.append({"".join(t.itertext()) for t in svg.iter("text")})
+    assert "0" not in texts[0] and "0" in texts[1]
+
+
 def test_it_is_drawn_the_same_each_time():
     first, second = (
         ElementTree.tostring(lines("x", POINTS, "a", "b", log_x=True))

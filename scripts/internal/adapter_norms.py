@@ -59,7 +59,7 @@ def _figure(name: str, norms: Mapping[str, Dict]) -> Element:
         for place, by in norms.items()
     }
     return figure(
-        lines(name, points, "layer", "norm"),
+        lines(name, points, "layer", "norm", from_zero=True),
         name,
         "Norms of what was added, by layer",
         "The norm of what was added at each place, over the layers from 0. "
@@ -84,7 +84,9 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
         return section(level, title, paragraph("The run has no adapter here."))
     path = str(place / adapter_artifact.CONFIG_FILE)
     norms = measure(adapter_artifact.read(str(place)), path)
-    layered = {place: by for place, by in norms.items() if set(by) != {None}}
+    layered = {
+        place: by for place, by in sorted(norms.items()) if set(by) != {None}
+    }
     content: List[Element] = [
         paragraph(
             "A norm is the root of the sum of the squares of a place's values "

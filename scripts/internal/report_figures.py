@@ -21,6 +21,8 @@ DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^v*PX"
 # Points of a line beyond which each is no longer marked.
 MOST_MARKED = 30
+# Inches.
+LEGEND_ROW = 0.2
 
 Points = Sequence[Tuple[float, float]]
 
@@ -81,6 +83,7 @@ def lines(
     x_label: str,
     y_label: str,
     log_x: bool = False,
+    from_zero: bool = False,
 ) -> Element:
     """Lines over numbers, the single one without a legend.
 
@@ -90,6 +93,7 @@ def lines(
         x_label: of the axis; whole numbers.
         y_label: of the other one.
         log_x: whether x is on a logarithmic scale.
+        from_zero: whether the other axis begins at 0.
     """
 
     def draw_on(axes: Axes) -> None:
@@ -111,6 +115,13 @@ def lines(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if len(by_label) > 1:
-            axes.legend(fontsize="small", frameon=False)
+            # Below, where no line is.
+            axes.figure.set_figheight(3.2 + LEGEND_ROW * len(by_label))
+            axes.figure.legend(
+                fontsize="small", frameon=False, loc="outside lower left"
+            )
+        if from_zero:
+            # With room above lines that hardly change.
+            axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
 
     return draw(name, draw_on)

@@ -83,8 +83,8 @@ def _confusion(path: pathlib.Path) -> Element:
         shown.append((labels[number], *cells))
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
-        "each given one. Right answers are bold; the darker, the greater the "
-        "share of the row",
+        "each given one. Right answers are bold; the stronger the shade, the "
+        "greater the share of the row",
         ("right \\ given", *labels),
         shown,
     )
