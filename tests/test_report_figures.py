@@ -52,6 +52,13 @@ def test_lines_differ_without_a_colour():
     assert dashes and {"a", "b"} <= set(texts)
 
 
+def test_a_name_is_no_formula():
+    names = {r"$\nothing$": [(1, 1.0)], "<b>": [(1, 2.0)]}
+    svg = lines("x", names, "$x", r"$\y$")
+    texts = {"".join(part.itertext()) for part in svg.iter("text")}
+    assert {*names, "$x", r"$\y$"} <= texts
+
+
 def test_an_axis_can_begin_at_zero():
     texts = []
     for from_zero in (False, True):

@@ -77,6 +77,11 @@ def draw(name: str, draw_on: Callable[[Axes], None]) -> Element:
     return svg
 
 
+def _literal(text: str) -> str:
+    """A text that is no formula, whatever signs it has."""
+    return text.replace("$", r"\$")
+
+
 def lines(
     name: str,
     by_label: Mapping[str, Points],
@@ -106,14 +111,14 @@ def lines(
                 marker=marker if len(points) <= MOST_MARKED else "",
                 markerfacecolor="none",
                 lw=1.2,
-                label=label,
+                label=_literal(label),
             )
         if log_x:
             axes.set_xscale("log")
         else:
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        axes.set_xlabel(_literal(x_label))
+        axes.set_ylabel(_literal(y_label))
         if len(by_label) > 1:
             # Below, where no line is.
             axes.figure.set_figheight(3.2 + LEGEND_ROW * len(by_label))
