@@ -1,0 +1,77 @@
+"""One page of HTML about a run, or about the runs of a sweep.
+
+    python -m scripts.report FOLDER [--output=PAGE.html]
+
+FOLDER is what a run wrote, or holds the folders of runs. The page needs no
+network and no other file. Of a run it shows its scores, configuration, command
+line, curves, confusions, hardest examples, the norms of its adapter and what it
+took; of a sweep its settings, the best of each task, and scores over
+parameters. What a run lacks, the page says. By default it is report.html within
+FOLDER.
+"""
+
+import argparse
+import os
+import pathlib
+
+import start_tensorflow  # noqa: F401
+
+import command_line
+import files
+from errors import UserError
+from scripts.internal.html_page import GENERATOR, page
+from scripts.internal.report_run import sections_of_run
+from scripts.internal.report_sweep import sections_of_sweep
+from weights import run_record
+
+# A page of this program says so within so many bytes.
+BEGINNING = 400
+
+
+def _check_replaceable(path: str) -> None:
+    """Raises `UserError` if a file is there that is no report."""
+    if not files.exists(path):
+        return
+    beginning = files.read_bytes(path, "the page")[:BEGINNING]
+    if GENERATOR.encode() not in beginning:
+        raise UserError(
+            f"{path} is there and is no report of this program; choose "
+            "another --output, or delete the file"
+        )
+
+
+def write_report(folder: str, output: str) -> None:
+    """Writes the page.
+
+    Args:
+        folder: of a run, or of several.
+        output: the page's path; a report there is replaced.
+
+    Raises:
+        UserError: there is no run, a file of it cannot be read, or the page
+            cannot be written.
+    """
+    place = pathlib.Path(folder)
+    if not place.is_dir():
+        raise UserError(f"{folder} is no folder of a run or of runs")
+    _check_replaceable(output)
+    is_run = (place / run_record.RUN_FILE).exists()
+    title, sections = (sections_of_run if is_run else sections_of_sweep)(place)
+    files.write_bytes(output, page(title, sections))
+
+
+def main() -> None:
+    """Writes the page that the arguments name; raises as `write_report`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", help="a run, or a folder of runs")
+    parser.add_argument("--output", help="default: FOLDER/report.html")
+    arguments = parser.parse_args()
+    output = arguments.output or os.path.join(arguments.folder, "report.html")
+    write_report(arguments.folder, output)
+    print(f"the report is {output}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,261 @@
+"""Reports of runs and sweeps."""
+
+import json
+import re
+import shutil
+
+import pytest
+from conftest import run_process, write_table
+from fake_runs import FakeRuns
+from html_reader import Page
+from tensorboard.summary import Writer
+
+from errors import UserError
+from scripts.report import write_report
+
+pytestmark = pytest.mark.newer_stack
+
+COST = {
+    "resumed": False,
+    "seconds": 90.0,
+    "processor_seconds": 120.0,
+    "peak_memory_bytes": 2**30,
+}
+EVIL = "<script>alert('x')</script> & \"y\""
+
+
+@pytest.fixture
+def fake(tmp_path, tiny_config):
+    return FakeRuns(tmp_path / "runs", tiny_config)
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Makes a report, and reads it."""
+
+    def make(folder):
+        path = tmp_path / "page.html"
+        write_report(str(folder), str(path))
+        page = Page(path.read_text())
+        page.check()
+        return page
+
+    return make
+
+
+def sections(page):
+    return page.texts("h2")
+
+
+def change(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
+    folder = fake.add("rte", "houlsby(size=8)", {"accuracy": 0.625})
+    page = report(folder)
+    assert sections(page) == page.texts("a")
+    assert sections(page) == [
+        "Scores",
+        "Configuration",
+        "Command",
+        "Curves",
+        "Labels",
+        "Confusions",
+        "Hardest examples",
+        "Norms of the adapter",
+        "Parameters, time and memory",
+    ]
+    assert page.texts("td")[0] == "0.6250"
+    for words in (
+        "no curve of its training",
+        "no curve of scores",
+        "no scores of single labels",
+        "no confusion matrix",
+        "no list of its hardest",
+        "no adapter",
+        "does not say what it took",
+    ):
+        assert words in page.text
+    assert not page.all("svg")
+
+
+def test_a_run_that_was_not_evaluated_says_so(fake, report):
+    folder = fake.add("rte", "houlsby(size=8)", {})
+    (folder / "eval_results.json").unlink()
+    page = report(folder)
+    assert "has not been evaluated" in page.text
+    assert "--do_eval=false" in page.text
+
+
+def test_what_users_wrote_is_text(fake, report):
+    folder = fake.add("custom", EVIL, {"accuracy": 1.0})
+    run = json.loads((folder / "run.json").read_text())
+    run.update(data_name=EVIL, base={"name": EVIL, "fingerprint": EVIL})
+    run["task"] = {"name": "custom", "labels": [EVIL] * 40}
+    run["versions"] = {"python": EVIL}
+    (folder / "run.json").write_text(json.dumps(run))
+    write_table(folder / "eval_labels.tsv", [(EVIL, "1")], (EVIL, EVIL))
+    page = report(folder)
+    assert page.text.count(EVIL) > 10
+    assert page.texts("td").count(EVIL) >= 4
+    assert "and 10 more" in page.text
+
+
+def test_curves_are_drawn_and_told(fake, report):
+    folder = fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
+    curves = {
+        "": {"loss": {10: 2.0, 20: 0.25, 30: 1.5}, "learning_rate": {10: 1.0}},
+        "eval": {"accuracy": {15: 0.5, 30: 0.75}, "loss": {30: 0.4}},
+    }
+    for place, scalars in curves.items():
+        writer = Writer(str(folder / place))
+        for name, values in scalars.items():
+            for step, value in values.items():
+                writer.add_scalar(name, value, step)
+        writer.close()
+    page = report(folder)
+    assert page.texts("title")[1:] == [
+        "training loss by step",
+        "dev accuracy by step",
+    ]
+    assert page.texts("figcaption")[0] == (
+        "training loss: 2 at step 10, 1.5 at step 30; lowest 0.25 at step 20, "
+        "highest 2 at step 10."
+    )
+    # Of the dev set, by step.
+    cells = ("15", "0.5000", "–", "30", "0.7500", "0.4000")
+    assert "".join(cells) in "".join(page.texts("table"))
+
+
+def test_size_and_cost(fake, report):
+    folder = fake.add("rte", "full", {"accuracy": 0.5}, cost=COST, kept=25)
+    parameters = {"total": 200, "trained": 50, "kept": 25}
+    change(folder / "run.json", parameters=parameters)
+    page = report(folder)
+    cells = page.texts("td")
+    assert cells[-9:-3] == ["200", "100.00%", "50", "25.00%", "25", "12.50%"]
+    assert cells[-3:] == ["1.5 min", "2.0 min", "1.00 GiB"]
+    assert "was resumed" not in page.text
+    change(folder / "cost.json", resumed=True)
+    assert "was resumed" in report(folder).text
+
+
+def test_each_of_several_tasks_has_a_part(fake, report):
+    folder = fake.add("rte", "head", {"mean": 0.5})
+    run = json.loads((folder / "run.json").read_text())
+    run["task"] = {
+        "name": "cola,rte",
+        "tasks": {"cola": {"name": "cola"}, "rte": {"name": "rte"}},
+    }
+    run["training"]["trained_together"] = ["cola", "rte"]
+    (folder / "run.json").write_text(json.dumps(run))
+    own = folder / "tasks" / "rte"
+    own.mkdir(parents=True)
+    shutil.copy(folder / "eval_results.json", own)
+    one = {**run, "task": {"name": "rte"}}
+    (own / "run.json").write_text(json.dumps(one))
+    write_table(own / "eval_labels.tsv", [("a", "0.9")], ("label", "f1"))
+    page = report(folder)
+    assert [h for h in sections(page) if "Task" in h] == [
+        "Task cola",
+        "Task rte",
+    ]
+    assert page.texts("h3").count("Labels") == 2
+    assert "0.9" in page.texts("td")
+    assert "--task_name=cola,rte" in page.text
+    # Of one of them alone there is no command.
+    page = report(own)
+    assert "trained together with others (cola, rte)" in page.text
+    assert not page.all("pre")
+
+
+def test_a_sweep_names_the_best_of_each_task(fake, report):
+    for task, base in (("rte", 0.5), ("mrpc", 0.7)):
+        name = "f1" if task == "mrpc" else "accuracy"
+        for seed in (1, 2):
+            for size in (8, 64):
+                fake.add(
+                    task,
+                    f"houlsby(size={size})",
+                    {name: base + size / 1000 + seed / 100},
+                    seed=seed,
+                    kept=100 * size,
+                )
+    # One that is not finished.
+    (fake.add("rte", "full", {"accuracy": 1.0}) / "eval_results.json").unlink()
+    page = report(fake.folder)
+    assert page.texts("h1") == ["Sweep runs: 8 runs"]
+    assert sections(page) == ["Best settings", "Task mrpc", "Task rte"]
+    # 0.7 + 0.064 + the mean of 0.01 and 0.02.
+    best = page.texts("strong")
+    assert best == ["77.90 ± 0.50, best", "57.90 ± 0.50, best"]
+    assert [a["scope"] for a, text in page.all("th") if text == "mrpc"] == [
+        "row"
+    ]
+    assert len(page.all("figure")) == 2
+    assert "Runs that are left out: 1." in page.text
+    assert "6,400" in page.texts("td")
+
+
+def test_an_old_report_is_replaced_and_nothing_else(fake, report, tmp_path):
+    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    report(folder)
+    report(folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "runs"]
+    other = tmp_path / "page.html"
+    other.write_text("<html>mine</html>")
+    with pytest.raises(UserError, match="is no report of this program"):
+        report(folder)
+    assert other.read_text() == "<html>mine</html>"
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("run.json", "{}", "has no method of type str"),
+        ("run.json", "[", "is not JSON"),
+        ("eval_results.json", '{"eval_f1": 1}', "has no global_step"),
+        ("cost.json", '{"resumed": 1}', "has no resumed of type bool"),
+    ],
+)
+def test_a_damaged_file_is_one_line(fake, report, name, content, words):
+    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        report(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_without_runs_are_refused(report, tmp_path):
+    with pytest.raises(UserError, match="is no folder of a run or of runs"):
+        report(tmp_path / "none")
+    with pytest.raises(UserError, match="no finished and evaluated run"):
+        report(tmp_path)
+
+
+def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
+    flags = {**tiny_flags, "do_eval": True, "eval_steps": 5}
+    classify(**{**flags, "num_train_epochs": 2})
+    page = report(tiny_flags["output_dir"])
+    titles = page.texts("title")[1:]
+    assert "dev accuracy by step" in titles
+    assert "Norms of what was added, by layer" in titles
+    for caption in ("Confusion matrix", "The 8 dev rows", "Scores of each"):
+        assert any(text.startswith(caption) for text in page.texts("caption"))
+    # All but the training loss, of which ten steps make one point.
+    assert "The run has no" not in page.text.replace(
+        "The run has no curve of its training", ""
+    )
+
+
+def test_the_program_writes_into_the_runs_folder(fake):
+    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    done = run_process("scripts.report", str(folder), program="-m")
+    path = folder / "report.html"
+    assert done.stdout == f"the report is {path}\n"
+    Page(path.read_text()).check()
+    path.write_text("mine")
+    done = run_process("scripts.report", str(folder), program="-m", check=False)
+    assert done.returncode == 1 and "is no report" in done.stderr
+    assert "Traceback" not in done.stderr
