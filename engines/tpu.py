@@ -10,6 +10,8 @@ from errors import UserError, first_line
 
 # The name of the TPU that a machine has itself.
 LOCAL = "local"
+# What TensorFlow says of an operation that it only knows by name.
+NO_KERNELS = "no registered kernels"
 
 
 def name_of(hardware: Hardware) -> str:
@@ -53,8 +55,14 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         found = tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        why = first_line(error)
+        if NO_KERNELS in str(error):
+            why = (
+                "this TensorFlow is not built for TPUs; docs/cloud_tpu.md says "
+                "which one is"
+            )
         raise UserError(
-            f"the TPU {name_of(hardware)!r} cannot be used: {first_line(error)}"
+            f"the TPU {name_of(hardware)!r} cannot be used: {why}"
         ) from error
     if found.extended.num_hosts > 1:
         raise UserError(

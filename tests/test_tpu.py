@@ -11,7 +11,10 @@ def test_no_tpu_is_one_clear_line(monkeypatch):
     monkeypatch.delenv("TPU_NAME", raising=False)
     for hardware, words in (
         (Hardware(use_tpu=True), "--tpu_name"),
-        (Hardware(use_tpu=True, tpu_name="local"), "'local'"),
+        (
+            Hardware(use_tpu=True, tpu_name="local"),
+            "'local' cannot be used: this TensorFlow is not built for TPUs",
+        ),
     ):
         with pytest.raises(UserError, match=words):
             StrategyEngine(hardware).check_devices()
