@@ -14,7 +14,7 @@ from conftest import ROOT
 from engines import tpu_node
 from errors import UserError
 
-# Where `make tpu-client` puts what a lookup needs.
+# Where `make tpu-client` puts what a lookup needs, or TPU_CLIENT names.
 CLIENT = os.environ.get("TPU_CLIENT", os.path.join(sys.prefix, "tpu-client"))
 READY = {
     "state": "READY",
