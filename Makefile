@@ -4,6 +4,8 @@
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
+# make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
+#                  tests, in .venv/tpu-client
 # make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
@@ -35,7 +37,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark beam lint lock clean
+.PHONY: setup quickstart test benchmark beam tpu-client lint lock clean
 
 setup: $(INSTALLED)
 
@@ -78,6 +80,14 @@ $(BEAM)/installed: requirements/beam.txt
 		! $$python -c '' 2> /dev/null || break; \
 	done; $$python -m venv --clear $(BEAM)
 	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
+tpu-client: $(VENV)/tpu-client/installed
+
+# Beside the other packages: TensorFlow would load it at each start.
+$(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/tpu-client -r requirements/tpu-client.txt
 	touch $@
 
 lint: setup

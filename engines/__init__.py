@@ -34,11 +34,11 @@ class Hardware:
 
     Attributes:
         use_tpu: whether to run on a TPU, else on a GPU or the CPU.
-        tpu_name: `local` on a TPU VM; a TPU of another machine, whose name or
-            `grpc://` address would stand here, is refused.
-        tpu_zone: Google Cloud zone of a named TPU.
-        gcp_project: Google Cloud project of a named TPU.
-        master: TensorFlow master's address, if not found by name.
+        tpu_name: `local` on a TPU VM, or the name of the VM's own TPU; that
+            of another machine is refused, with its state.
+        tpu_zone: Google Cloud zone of such a TPU.
+        gcp_project: Google Cloud project of such a TPU.
+        master: what else would name the TPU, if nothing does.
         num_tpu_cores: cores of the TPU.
         iterations_per_loop: steps between returns from the TPU to the host.
         num_devices: GPUs to train on, 0 for all there are; without a GPU, into

@@ -74,8 +74,8 @@ class EstimatorEngine:
         if metadata.num_cores != hardware.num_tpu_cores:
             raise UserError(
                 f"the TPU {target!r} has {metadata.num_cores} cores, but "
-                f"--num_tpu_cores is {hardware.num_tpu_cores}; this TensorFlow "
-                "finds TPUs only on machines that have them"
+                f"--num_tpu_cores is {hardware.num_tpu_cores}; if there should "
+                "be some, docs/cloud_tpu.md says which TensorFlow finds them"
             )
         self._resolver = resolver
 

@@ -5,8 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from engines import Hardware
+from engines import Hardware, tpu_node
 from errors import UserError, first_line
+
+# The name of the TPU that a machine has itself.
+LOCAL = "local"
+# What TensorFlow says of an operation that it only knows by name.
+NO_KERNELS = "no registered kernels"
 
 
 def name_of(hardware: Hardware) -> str:
@@ -15,7 +20,6 @@ def name_of(hardware: Hardware) -> str:
     Raises:
         UserError: neither a flag nor the environment names one.
     """
-    # The resolver itself does not know "local" from the environment.
     name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
     if not name:
         raise UserError(
@@ -26,33 +30,17 @@ def name_of(hardware: Hardware) -> str:
 
 
 def resolve(hardware: Hardware) -> Any:
-    """The resolver of the TPU that the flags or the environment name.
+    """The resolver of this machine's own TPU.
 
     Raises:
-        UserError: no TPU was named or answers, or it is of another machine.
+        UserError: no TPU was named, or it is not this machine's.
     """
     name = name_of(hardware)
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=name,
-            zone=hardware.tpu_zone or None,
-            project=hardware.gcp_project or None,
-        )
-        master = resolver.master()
-    except Exception as error:
-        # Whatever the cloud's client libraries raise: all of it means that
-        # no TPU answers to this name.
-        raise UserError(
-            f"no TPU answers to the name {name!r}: {first_line(error)}"
-        ) from error
-    if master not in ("", "local"):
-        # Batches and initial values are made in this process.
-        raise UserError(
-            f"the TPU {name!r} is on another machine ({master}); run on "
-            "the TPU VM itself with --tpu_name=local (TPU nodes, which "
-            "were reached over the network, were retired in 2025)"
-        )
-    return resolver
+    # Batches and initial values are made in this process.
+    if name != LOCAL and not tpu_node.is_own(name):
+        raise tpu_node.refusal(name, hardware.tpu_zone, hardware.gcp_project)
+    # By any other name the resolver would look for one over the network.
+    return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
@@ -67,8 +55,14 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         found = tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        why = first_line(error)
+        if NO_KERNELS in str(error):
+            why = (
+                "this TensorFlow is not built for TPUs; docs/cloud_tpu.md says "
+                "which one is"
+            )
         raise UserError(
-            f"the TPU {name_of(hardware)!r} cannot be used: {first_line(error)}"
+            f"the TPU {name_of(hardware)!r} cannot be used: {why}"
         ) from error
     if found.extended.num_hosts > 1:
         raise UserError(

@@ -110,10 +110,15 @@ def define_flags() -> None:
     )
     integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
     boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
-    string("tpu_name", None, "The TPU: local, on a TPU VM.")
-    string("tpu_zone", None, "For published commands; only local TPUs serve.")
-    string("gcp_project", None, "For published commands, as --tpu_zone.")
-    string("master", None, "For published commands, as --tpu_zone.")
+    string(
+        "tpu_name",
+        None,
+        "The TPU: local on a TPU VM, or the name of that VM's own TPU. Of any "
+        "other an error tells the state.",
+    )
+    string("tpu_zone", None, "Google Cloud zone of that other TPU.")
+    string("gcp_project", None, "Google Cloud project of that other TPU.")
+    string("master", None, "For published commands; another --tpu_name.")
     integer(
         "num_tpu_cores",
         8,

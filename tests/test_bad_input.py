@@ -46,7 +46,7 @@ BAD_FLAGS = {
     "TPU without name": ({"use_tpu": True}, "--tpu_name"),
     "TPU": (
         {"use_tpu": True, "tpu_name": "local"},
-        "no TPU|0 cores|cannot be used",
+        "0 cores|cannot be used",
     ),
     "no column": ({"label_column": "nope"}, "no column is named 'nope'"),
     "nothing to do": ({"do_train": False}, "nothing to do"),

@@ -1,0 +1,74 @@
+"""Whole runs whose data, model and results lie in no local folder.
+
+TensorFlow's file system in memory stands for a bucket: both are reached
+through TensorFlow alone.
+"""
+
+import pytest
+import tensorflow as tf
+from test_sources import google_bert, to_memory  # noqa: F401
+
+from progress import TrainingProgress
+
+STEPS = 5
+
+
+class Preempted(BaseException):
+    """The machine was taken away."""
+
+
+def read(path):
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.gate
+def test_a_run_in_a_bucket_goes_on_to_the_same_bits(
+    classify,
+    tiny_flags,
+    tiny_data,
+    google_bert,  # noqa: F811
+    monkeypatch,
+):
+    flags = {
+        **tiny_flags,
+        "init_checkpoint": google_bert,
+        "train_batch_size": 16,
+        "num_train_epochs": 2,
+        "save_checkpoints_steps": 2,
+        "do_eval": True,
+        "do_predict": True,
+    }
+    classify(**flags)
+    remote = {
+        **flags,
+        "data_dir": to_memory(tiny_data, "bucket-data"),
+        "init_checkpoint": to_memory(google_bert, "bucket-bert"),
+        "output_dir": "ram://bucket-out",
+    }
+    update = TrainingProgress.update
+
+    def update_until_preempted(self, step, *arguments, **named):
+        if step == 4:
+            raise Preempted
+        return update(self, step, *arguments, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(Preempted):
+        patch.setattr(TrainingProgress, "update", update_until_preempted)
+        classify(**remote)
+    artifact = "ram://bucket-out/adapter/adapter.safetensors"
+    assert not tf.io.gfile.exists(artifact)
+    assert tf.io.gfile.exists("ram://bucket-out/model.ckpt-2.index")
+    seen = []
+
+    def update_and_note(self, step, *arguments, **named):
+        seen.append(step)
+        return update(self, step, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingProgress, "update", update_and_note)
+        classify(**remote)
+    assert seen == list(range(3, STEPS + 1))
+    for name in ("adapter/adapter.safetensors", "test_results.tsv"):
+        local = (tiny_flags["output_dir"] / name).read_bytes()
+        assert read(f"ram://bucket-out/{name}") == local
