@@ -122,7 +122,8 @@ class _Passes:
         for op in graph.control_outputs:
             if op.name not in forward:
                 raise ValueError(f"{op.type} {op.name} would be left out")
-        definition = graph.as_graph_def()
+        # With what is known of shapes beyond what operations tell.
+        definition = graph.as_graph_def(add_shapes=True)
         self.forward = _run(definition, forward, arguments, [output, *kept])
         self.backward = _run(
             definition,
