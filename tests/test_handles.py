@@ -127,8 +127,14 @@ def test_what_is_not_cached_is_fetched_by_the_library(
 @pytest.mark.parametrize(
     "handle, advice",
     [
-        (TF_HUB, "tensorflow-hub, which .* imported here.*tfhub.dev.*compressed"),
-        (KAGGLE, f"kagglehub, which .* imported here.*kaggle.com/models/{KAGGLE} "),
+        (
+            TF_HUB,
+            "tensorflow-hub, which .* imported here.*tfhub.dev.*compressed",
+        ),
+        (
+            KAGGLE,
+            f"kagglehub, which .* imported here.*kaggle.com/models/{KAGGLE} ",
+        ),
     ],
 )
 def test_without_a_library_one_line_says_what_to_do(handle, advice):

@@ -15,6 +15,7 @@ from test_setup import experiment  # noqa: F401 (a fixture)
 import modeling
 from errors import UserError
 from runs import setup
+from serving.frozen_bert import FrozenBert
 from weights import pretrained, sources
 from weights.base import identify
 
@@ -148,6 +149,28 @@ def test_the_module_says_the_case_where_words_do_not(
     config = pretrained.read_config(opened)
     tokenizer = pretrained.read_tokenizer(opened, config)
     assert tokenizer.do_lower_case is False
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_module_that_contradicts_its_vocabulary_can_be_used(
+    words, tmp_path, tiny_weights, lower
+):
+    vocabulary = words(CASED if lower else TINY_WORDS)
+    folder = write_tf2(
+        tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
+    )
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    right = str(not lower).lower()
+    with pytest.raises(
+        UserError,
+        match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
+    ):
+        pretrained.read_tokenizer(opened, config)
+    pretrained.read_tokenizer(opened, config, do_lower_case=not lower)
+    # Each adapter says its own.
+    bert = FrozenBert.open(str(folder))
+    assert bert.tokenizer(not lower).do_lower_case is not lower
 
 
 @pytest.fixture
