@@ -126,7 +126,7 @@ def write_hugging_face(
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     files.write_bytes(path, content)
     files.write_json(
-        os.path.join(folder, "tokenizer_config.json"),
+        os.path.join(folder, sources.TOKENIZER_FILE),
         {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
     )
     files.write_json(
@@ -156,6 +156,11 @@ def main() -> None:
     parser.add_argument(
         "--vocab_file", default="", help="default: the BERT's own"
     )
+    parser.add_argument(
+        "--do_lower_case",
+        choices=("true", "false"),
+        help="default: what the BERT or its vocabulary says",
+    )
     arguments = parser.parse_args()
     folder = arguments.output_dir
     google.check_name(folder, "--output_dir")
@@ -167,7 +172,13 @@ def main() -> None:
         )
     config = pretrained.read_config(opened, arguments.bert_config_file)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
-    tokenizer = pretrained.read_tokenizer(opened, config, vocabulary)
+    named = arguments.do_lower_case
+    lower = pretrained.read_tokenizer(
+        opened,
+        config,
+        vocabulary,
+        None if named is None else named == "true",
+    ).do_lower_case
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
     values = read_values(opened.weights, variables)
@@ -181,7 +192,6 @@ def main() -> None:
         os.path.join(folder, pretrained.VOCABULARY_FILE),
         files.read_bytes(vocabulary, "the vocabulary"),
     )
-    lower = tokenizer.do_lower_case
     if arguments.to == GOOGLE:
         path = write_google(folder, config, values)
     else:
