@@ -208,6 +208,15 @@ def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
         tf1(edit)
 
 
+def test_an_asset_that_is_something_else_is_damage(tf1):
+    def edit(graph):
+        (packed,) = graph.collection_def["saved_model_assets"].any_list.value
+        packed.value = b"\xff\xff"
+
+    with pytest.raises(UserError, match="saved_model.pb is damaged: "):
+        tf1(edit)
+
+
 def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
@@ -331,6 +340,10 @@ def module_bytes(tmp_path_factory, tiny_weights):
     found = {}
     for kind, write_module in (("1", write_tf1), ("2", write_tf2)):
         made = write_module(folder / kind, vocabulary, tiny_weights, HEADS)
-        names = ("saved_model.pb", "variables/variables.index")
+        names = (
+            "saved_model.pb",
+            "variables/variables.index",
+            "variables/variables.data-00000-of-00001",
+        )
         found[kind] = made, {n: (made / n).read_bytes() for n in names}
     return found

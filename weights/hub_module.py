@@ -59,7 +59,7 @@ def open_module(path: str) -> Pretrained:
             weights = dataclasses.replace(open_tensorflow(prefix), source=path)
             config = _tf1_config(graph, weights)
             vocabulary, lower = _tf1_vocabulary(graph), _tf1_lower_case(graph)
-    except (IndexError, TypeError, ValueError) as error:
+    except (DecodeError, IndexError, TypeError, ValueError) as error:
         # What a whole one's numbers and names lead to is there.
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     if os.path.basename(vocabulary) != vocabulary:
