@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import TINY_WORDS
 from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ import modeling
 from errors import UserError
 from runs import setup
 from serving.frozen_bert import FrozenBert
-from weights import pretrained, sources
+from weights import hub_module, pretrained, sources
 from weights.base import identify
 
 HEADS = 2
@@ -194,6 +195,20 @@ def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
         pretrained.read_config(opened)
     pretrained.read_config(opened, str(tiny_bert / "config.json"))
+
+
+@pytest.mark.parametrize("scale", [0.4, 3**-0.5])
+def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
+    """6.25 numbers a head, and three of the hidden size 16."""
+
+    def edit(graph):
+        for node in graph.graph_def.node:
+            if node.name == hub_module.TF1_SCALE:
+                tensor = tf.make_tensor_proto(scale, tf.float32)
+                node.attr["value"].tensor.CopyFrom(tensor)
+
+    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+        pretrained.read_config(tf1(edit))
 
 
 def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):

@@ -1,6 +1,7 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
 import hashlib
+import json
 import shutil
 
 import numpy as np
@@ -103,6 +104,12 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     config = pretrained.read_config(opened)
     assert config == tiny_config
     assert pretrained.read_tokenizer(opened, config).do_lower_case
+    beside = google_bert / "bert_config.json"
+    beside.write_text(
+        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
+    )
+    with pytest.raises(UserError, match="json says 4 .* has 2; pass the model"):
+        pretrained.read_config(opened)
 
 
 def no_graph(graph):

@@ -39,16 +39,15 @@ def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
     if not path and opened.config is not None:
         return opened.config
-    config = BertConfig.from_json_file(
-        path or _beside(opened, CONFIG_FILES, "--bert_config_file")
-    )
-    own = opened and opened.config
+    path = path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    config = BertConfig.from_json_file(path)
+    heads = opened and (opened.config or opened).num_attention_heads
     # The other sizes are compared with the variables.
-    if own and own.num_attention_heads != config.num_attention_heads:
+    if heads and heads != config.num_attention_heads:
+        what = "leave out" if opened.config else "pass the model's own as"
         raise UserError(
             f"{path} says {config.num_attention_heads} attention heads, but "
-            f"{opened.path} has {own.num_attention_heads}; leave out "
-            "--bert_config_file"
+            f"{opened.path} has {heads}; {what} --bert_config_file"
         )
     if opened is not None and config.hidden_act == "gelu":
         config = dataclasses.replace(config, hidden_act=opened.weights.gelu)

@@ -152,7 +152,9 @@ def open_pretrained(path: str) -> Pretrained:
     weights = open_tensorflow(path)
     if object_graph.GRAPH in weights.shapes:
         # As tensorflow/models publish theirs.
-        weights = object_graph.open_objects(path, path).weights
+        weights, config, _ = object_graph.open_objects(path, path)
+        heads = config.num_attention_heads
+        return Pretrained(path, folder, weights, num_attention_heads=heads)
     return Pretrained(path, folder, weights)
 
 
