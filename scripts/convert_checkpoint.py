@@ -36,6 +36,25 @@ GOOGLE, HUGGING_FACE = "google", "hugging_face"
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
 
 
+def check_free(folder: str) -> None:
+    """Checks that a folder has no file of a BERT in either form.
+
+    Raises:
+        UserError: it has.
+    """
+    for name in (
+        *pretrained.CONFIG_FILES,
+        pretrained.VOCABULARY_FILE,
+        sources.SAFETENSORS_FILE,
+        sources.TOKENIZER_FILE,
+        f"{sources.GOOGLE_CHECKPOINT}.index",
+    ):
+        if files.exists(os.path.join(folder, name)):
+            raise UserError(
+                f"{folder} holds a BERT's {name}; choose another folder"
+            )
+
+
 def read_values(
     weights: Weights, variables: Mapping[str, Shape]
 ) -> Dict[str, np.ndarray]:
@@ -164,6 +183,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.output_dir
     google.check_name(folder, "--output_dir")
+    check_free(folder)
     opened = sources.open_init_checkpoint(arguments.init_checkpoint)
     if opened.trained is not None:
         raise UserError(
@@ -182,11 +202,6 @@ def main() -> None:
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
     values = read_values(opened.weights, variables)
-    if any(
-        files.exists(os.path.join(folder, name))
-        for name in pretrained.CONFIG_FILES
-    ):
-        raise UserError(f"{folder} holds a BERT; choose another folder")
     files.prepare_folder(folder)
     files.write_bytes(
         os.path.join(folder, pretrained.VOCABULARY_FILE),

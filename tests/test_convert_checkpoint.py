@@ -190,8 +190,14 @@ def test_refusals(
     tiny_bert,
     tiny_weights,
 ):
-    with pytest.raises(UserError, match="holds a BERT; choose another folder"):
-        convert(tiny_bert, "google", tiny_bert)
+    for name in ("vocab.txt", "config.json", "bert_model.ckpt.index"):
+        there = tmp_path / name.replace(".", "_")
+        there.mkdir()
+        (there / name).write_text("mine")
+        # Before anything is read.
+        with pytest.raises(UserError, match=f"BERT's {name}; choose another"):
+            convert("/nowhere", "google", there)
+        assert (there / name).read_text() == "mine"
     adapted = golden_dir / "adapter_bert_tiny"
     vocabulary = tmp_path / "vocab.txt"
     size = json.loads((adapted / "bert_config.json").read_text())["vocab_size"]
