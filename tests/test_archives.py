@@ -72,6 +72,13 @@ def test_googles_archives_are_opened(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_what_macos_adds_to_an_archive_is_no_matter(google, tmp_path):
+    path = pack(tmp_path / "bert.zip", google, pathlib.PurePath("bert"))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/bert/._vocab.txt", b"")
+    assert archives.unpack(str(path)).endswith("/bert")
+
+
 @pytest.mark.parametrize("inner", ["", "3"])
 def test_a_downloaded_module_is_opened(
     tmp_path, tiny_bert, tiny_weights, tiny_config, inner

@@ -88,7 +88,8 @@ def unpack(path: str) -> str:
     if not os.path.isdir(folder):
         logging.info("unpacking %s to %s", path, folder)
         _unpack_to(path, folder)
-    inner = os.listdir(folder)
+    # What macOS adds to an archive.
+    inner = [name for name in os.listdir(folder) if name != "__MACOSX"]
     if len(inner) == 1 and os.path.isdir(os.path.join(folder, inner[0])):
         return os.path.join(folder, inner[0])
     return folder
