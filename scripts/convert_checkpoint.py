@@ -36,6 +36,25 @@ GOOGLE, HUGGING_FACE = "google", "hugging_face"
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
 
 
+def check_free(folder: str) -> None:
+    """Checks that a folder has no file of a BERT in either form.
+
+    Raises:
+        UserError: it has.
+    """
+    for name in (
+        *pretrained.CONFIG_FILES,
+        pretrained.VOCABULARY_FILE,
+        sources.SAFETENSORS_FILE,
+        sources.TOKENIZER_FILE,
+        f"{sources.GOOGLE_CHECKPOINT}.index",
+    ):
+        if files.exists(os.path.join(folder, name)):
+            raise UserError(
+                f"{folder} holds a BERT's {name}; choose another folder"
+            )
+
+
 def read_values(
     weights: Weights, variables: Mapping[str, Shape]
 ) -> Dict[str, np.ndarray]:
@@ -126,7 +145,7 @@ def write_hugging_face(
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     files.write_bytes(path, content)
     files.write_json(
-        os.path.join(folder, "tokenizer_config.json"),
+        os.path.join(folder, sources.TOKENIZER_FILE),
         {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
     )
     files.write_json(
@@ -156,9 +175,15 @@ def main() -> None:
     parser.add_argument(
         "--vocab_file", default="", help="default: the BERT's own"
     )
+    parser.add_argument(
+        "--do_lower_case",
+        choices=("true", "false"),
+        help="default: what the BERT or its vocabulary says",
+    )
     arguments = parser.parse_args()
     folder = arguments.output_dir
     google.check_name(folder, "--output_dir")
+    check_free(folder)
     opened = sources.open_init_checkpoint(arguments.init_checkpoint)
     if opened.trained is not None:
         raise UserError(
@@ -167,21 +192,21 @@ def main() -> None:
         )
     config = pretrained.read_config(opened, arguments.bert_config_file)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
-    tokenizer = pretrained.read_tokenizer(opened, config, vocabulary)
+    named = arguments.do_lower_case
+    lower = pretrained.read_tokenizer(
+        opened,
+        config,
+        vocabulary,
+        None if named is None else named == "true",
+    ).do_lower_case
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
     values = read_values(opened.weights, variables)
-    if any(
-        files.exists(os.path.join(folder, name))
-        for name in pretrained.CONFIG_FILES
-    ):
-        raise UserError(f"{folder} holds a BERT; choose another folder")
     files.prepare_folder(folder)
     files.write_bytes(
         os.path.join(folder, pretrained.VOCABULARY_FILE),
         files.read_bytes(vocabulary, "the vocabulary"),
     )
-    lower = tokenizer.do_lower_case
     if arguments.to == GOOGLE:
         path = write_google(folder, config, values)
     else:

@@ -6,8 +6,8 @@
 #   scripts/download_bert.sh NAME FOLDER
 #
 # FOLDER/NAME is what --init_checkpoint takes then. Safe to run twice: what is
-# there is left alone, and a download that was cut off goes on. BERT_URL names
-# another place that has the same archives.
+# there is left alone, and a download that was cut off goes on. So are two runs
+# at once. BERT_URL names another place that has the same archives.
 #
 # Every archive has the checksums of its files, which are compared. For the
 # seven BERTs of 2018 that of the weights is here besides, as NVIDIA's
@@ -66,6 +66,20 @@ if ! command -v curl > /dev/null; then
 fi
 address=$url/$date/$name.zip archive=$folder.download
 mkdir -p "$(dirname "$folder")"
+# Of two runs at once the second finds the folder. The lock is this shell's, and
+# stays behind if there is no folder then: who waits for it holds the same file.
+exec 9> "$folder.lock"
+"$python" -c '
+import fcntl
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("another run is fetching it; waiting", flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)'
+if [ -d "$folder" ]; then
+  echo "$folder is there now"
+  exit
+fi
 # One that is there was fetched, but could not be unpacked, as on a full disk.
 if [ ! -f "$archive" ]; then
   echo "fetching $address"
@@ -78,5 +92,5 @@ if [ ! -f "$archive" ]; then
   mv "$archive.part" "$archive"
 fi
 "$python" "$internal/unpack_bert.py" "$archive" "$folder" "$sha256"
-rm "$archive"
+rm "$archive" "$folder.lock"
 echo "--init_checkpoint=$folder"

@@ -32,7 +32,7 @@ import modeling
 from errors import UserError
 from methods import parsing
 from methods.base import PARTS
-from scripts.convert_checkpoint import write_google
+from scripts.convert_checkpoint import check_free, write_google
 from weights import (
     adapter_artifact,
     google,
@@ -232,11 +232,10 @@ def main() -> None:
         adapter_artifact.write(folder, description, values)
         print(f"the averaged adapter is {folder}")
         return
+    check_free(folder)
     found = merge(opened.weights, adapters, weights)
     vocabulary = pretrained.find_vocabulary(opened)
     words = files.read_bytes(vocabulary, "the vocabulary")
-    if files.exists(os.path.join(folder, "bert_config.json")):
-        raise UserError(f"{folder} holds a BERT; choose another folder")
     files.prepare_folder(folder)
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)
     prefix = write_google(folder, found["config"], found["values"])

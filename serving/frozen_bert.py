@@ -93,7 +93,9 @@ class FrozenBert:
         """
         self.config = config
         self.weights: Weights = opened.weights
-        self._opened, self._vocab_file = opened, vocab_file
+        # Adapters say the letters' case, whatever the model itself says.
+        self._opened = dataclasses.replace(opened, do_lower_case=None)
+        self._vocab_file = vocab_file
         variables = modeling.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
         hardware = Hardware()

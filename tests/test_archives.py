@@ -72,6 +72,13 @@ def test_googles_archives_are_opened(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_what_macos_adds_to_an_archive_is_no_matter(google, tmp_path):
+    path = pack(tmp_path / "bert.zip", google, pathlib.PurePath("bert"))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/bert/._vocab.txt", b"")
+    assert archives.unpack(str(path)).endswith("/bert")
+
+
 @pytest.mark.parametrize("inner", ["", "3"])
 def test_a_downloaded_module_is_opened(
     tmp_path, tiny_bert, tiny_weights, tiny_config, inner
@@ -186,6 +193,81 @@ def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     with pytest.raises(UserError, match="holds more than 0 GB"):
         archives.unpack(path)
     assert os.listdir(tmp_path) == [f"bert{end}"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_too_many_files_are_refused(google, tmp_path, monkeypatch, end):
+    monkeypatch.setattr(archives, "MAX_FILES", 3)
+    path = pack(tmp_path / f"bert{end}", google)
+    with pytest.raises(UserError, match="holds more than 3 files, which is no"):
+        archives.unpack(str(path))
+
+
+def tar_of(*headers, tail=b""):
+    """A compressed tar archive of headers, each with its content."""
+    blocks = b"".join(
+        info.tobuf() + content + bytes(-len(content) % 512)
+        for info, content in headers
+    )
+    return gzip.compress(blocks + bytes(1024) + tail)
+
+
+def tar_header(name, kind=tarfile.REGTYPE, content=b""):
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, len(content)
+    return info, content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        tar_of(tar_header("x", tarfile.GNUTYPE_LONGNAME, b"a" * 2**21)),
+        tar_of(
+            tar_header(
+                "x", tarfile.XHDTYPE, b"%d comment=" % 2**21 + b"a" * 2**21
+            )
+        ),
+        tar_of(*[tar_header(f"{i}", tarfile.DIRTYPE) for i in range(2**12)]),
+        tar_of(tar_header("vocab.txt", content=b"x"), tail=bytes(2**21)),
+    ],
+    ids=["long name", "pax", "folders", "tail"],
+)
+def test_what_stands_beside_the_files_is_limited(
+    tmp_path, content, monkeypatch
+):
+    """Compressed, gigabytes of it are kilobytes."""
+    path, read = tmp_path / "bert.tar.gz", []
+    path.write_bytes(content)
+    whole = archives._Limited.read
+
+    def count(self, size):
+        part = whole(self, size)
+        read.append(len(part))
+        return part
+
+    monkeypatch.setattr(archives._Limited, "read", count)
+    with pytest.raises(UserError, match="more than 1048576 bytes beside its"):
+        archives.unpack(str(path))
+    assert sum(read) < 2**20 + 2**15
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_long_names_are_no_damage(tmp_path):
+    name = "/".join(["a" * 90] * 3)
+    path = write_one(tmp_path / "bert.tar.gz", name)
+    assert (pathlib.Path(archives.unpack(path)) / name[91:]).read_text() == "x"
+
+
+def test_damage_of_lzma_is_one_line(tmp_path):
+    path = tmp_path / "bert.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("vocab.txt", bytes(range(256)) * 9)
+    content = bytearray(path.read_bytes())
+    start = content.index(b"vocab.txt") + len("vocab.txt")
+    content[start + 4 : start + 9] = b"\xff" * 5
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        archives.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)

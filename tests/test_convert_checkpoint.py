@@ -132,6 +132,27 @@ def test_the_case_is_written_for_hugging_face(
     assert described["do_lower_case"] is False
 
 
+def test_a_case_that_no_word_tells_is_kept(
+    convert, tmp_path, words, tiny_weights
+):
+    """As of a script without capital letters."""
+    signs = [*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))]
+    words.write_text("\n".join(signs) + "\n", encoding="utf-8")
+    source = write_tf2(
+        tmp_path / "source", words, tiny_weights, HEADS, lower=False
+    )
+    theirs, google, again = (tmp_path / n for n in ("hf", "google", "again"))
+    assert "--do_lower_case=false" in convert(source, "hugging_face", theirs)
+    assert "--do_lower_case=false" in convert(theirs, "google", google)
+    # Google's form has no place for it.
+    assert "--do_lower_case=true" in convert(google, "hugging_face", again)
+    named = "--do_lower_case=false"
+    assert named in convert(google, "hugging_face", tmp_path / "named", named)
+    for folder in (theirs, tmp_path / "named"):
+        opened = sources.open_init_checkpoint(str(folder))
+        assert opened.do_lower_case is False
+
+
 def test_every_name_has_its_counterpart(masked_lm):  # noqa: F811
     for name in [*masked_lm, *hugging_face.HEADS]:
         theirs, transposed = hugging_face.hugging_face_name(name)
@@ -169,8 +190,14 @@ def test_refusals(
     tiny_bert,
     tiny_weights,
 ):
-    with pytest.raises(UserError, match="holds a BERT; choose another folder"):
-        convert(tiny_bert, "google", tiny_bert)
+    for name in ("vocab.txt", "config.json", "bert_model.ckpt.index"):
+        there = tmp_path / name.replace(".", "_")
+        there.mkdir()
+        (there / name).write_text("mine")
+        # Before anything is read.
+        with pytest.raises(UserError, match=f"BERT's {name}; choose another"):
+            convert("/nowhere", "google", there)
+        assert (there / name).read_text() == "mine"
     adapted = golden_dir / "adapter_bert_tiny"
     vocabulary = tmp_path / "vocab.txt"
     size = json.loads((adapted / "bert_config.json").read_text())["vocab_size"]

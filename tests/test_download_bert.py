@@ -1,5 +1,6 @@
 """scripts/download_bert.sh, with a local server in Google's place."""
 
+import functools
 import hashlib
 import http.server
 import os
@@ -36,6 +37,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         content = path.read_bytes()
+        server.may_send.wait(timeout=20)
         start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted else 0
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(len(content) - start))
@@ -57,6 +59,8 @@ def server(tmp_path):
     """A server of the archives in a folder, which writes down its requests."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
         made.folder, made.asked, made.cut = tmp_path / "served", [], None
+        made.may_send = threading.Event()
+        made.may_send.set()
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         yield made
@@ -82,8 +86,10 @@ def publish(server, google_bert):  # noqa: F811 (the fixture)
 
 @pytest.fixture
 def download(server, tmp_path):
-    def run(*arguments, script=SCRIPT):
-        return subprocess.run(
+    whole = functools.partial(subprocess.run, capture_output=True)
+
+    def run(*arguments, script=SCRIPT, start=whole):
+        return start(
             ["bash", script, *arguments],
             env={
                 **os.environ,
@@ -91,7 +97,6 @@ def download(server, tmp_path):
                 "PYTHON": sys.executable,
             },
             cwd=tmp_path,
-            capture_output=True,
             text=True,
         )
 
@@ -132,6 +137,41 @@ def test_a_download_that_was_cut_off_goes_on(
     assert os.listdir(tmp_path / "berts") == [SMALL]
 
 
+def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
+    publish()
+    server.may_send.clear()
+    start = functools.partial(subprocess.Popen, stdout=subprocess.PIPE)
+    try:
+        first = download(SMALL, "berts", start=start)
+        assert first.stdout.readline().startswith("fetching ")
+        second = download(SMALL, "berts", start=start)
+        waiting = "another run is fetching it; waiting\n"
+        assert second.stdout.readline() == waiting
+    finally:
+        server.may_send.set()
+    assert first.communicate()[0] == f"--init_checkpoint=berts/{SMALL}\n"
+    assert second.communicate()[0] == f"berts/{SMALL} is there now\n"
+    assert first.returncode == second.returncode == 0
+    assert os.listdir(tmp_path / "berts") == [SMALL]
+    assert len(server.asked) == 1
+
+
+def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):  # noqa: F811
+    """As of two machines, of which neither sees the other's lock."""
+    path, folder = tmp_path / "bert.zip", tmp_path / "bert"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in google_bert.iterdir():
+            archive.write(file, file.name)
+    (tmp_path / "bert.part").mkdir()
+    (tmp_path / "bert.part" / "of_another").touch()
+    script = SCRIPT.parent / "internal" / "unpack_bert.py"
+    subprocess.run([sys.executable, script, path, folder, "-"], check=True)
+    assert set(os.listdir(folder)) == set(os.listdir(google_bert))
+    assert (tmp_path / "bert.part" / "of_another").exists()
+    assert folder.stat().st_mode == google_bert.stat().st_mode
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.parametrize("what", ["page", "vocab.txt", "bert_model.ckpt.index"])
 def test_what_is_no_bert_is_refused_and_fetched_again(
     download, publish, tmp_path, what
@@ -144,7 +184,7 @@ def test_what_is_no_bert_is_refused_and_fetched_again(
     (line,) = failed.stderr.splitlines()
     assert line.startswith("error: what was fetched is no whole archive of")
     assert "not a zip" in line if what == "page" else f"no {what}" in line
-    assert os.listdir(tmp_path / "berts") == []
+    assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]
     publish()
     assert download(SMALL, "berts").returncode == 0
 
@@ -157,7 +197,24 @@ def test_a_damaged_file_is_found(download, publish, tmp_path):
     failed = download(SMALL, "berts")
     assert failed.returncode == 1
     assert "Bad CRC-32 for file 'vocab.txt'" in failed.stderr
-    assert os.listdir(tmp_path / "berts") == []
+    assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]
+
+
+@pytest.mark.parametrize("byte, value", [(6, 1), (8, 99)])
+def test_what_zipfile_cannot_read_is_one_line(
+    download, publish, tmp_path, byte, value
+):
+    """A password, and a way to compress that it lacks."""
+    path = publish()
+    content = bytearray(path.read_bytes())
+    for magic, more in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+        for found in re.finditer(re.escape(magic), bytes(content)):
+            content[found.start() + byte + more] = value
+    path.write_bytes(content)
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("error: what was fetched is no whole archive of")
 
 
 def test_known_weights_are_compared(
@@ -220,10 +277,10 @@ def test_an_archive_for_which_there_is_no_room_stays(
     folder = tmp_path / "berts"
     folder.mkdir()
     # In the way of what is unpacked.
-    (folder / f"{SMALL}.part").write_text("")
+    (folder / SMALL).write_text("")
     failed = download(SMALL, "berts")
     assert failed.returncode == 1
     assert f"error: cannot write berts/{SMALL}: " in failed.stderr
-    (folder / f"{SMALL}.part").unlink()
+    (folder / SMALL).unlink()
     assert download(SMALL, "berts").returncode == 0
     assert len(server.asked) == 1

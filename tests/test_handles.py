@@ -127,8 +127,14 @@ def test_what_is_not_cached_is_fetched_by_the_library(
 @pytest.mark.parametrize(
     "handle, advice",
     [
-        (TF_HUB, "tensorflow-hub is not installed.*tfhub.dev.*compressed"),
-        (KAGGLE, f"kagglehub is not installed.*kaggle.com/models/{KAGGLE} "),
+        (
+            TF_HUB,
+            "tensorflow-hub, which .* imported here.*tfhub.dev.*compressed",
+        ),
+        (
+            KAGGLE,
+            f"kagglehub, which .* imported here.*kaggle.com/models/{KAGGLE} ",
+        ),
     ],
 )
 def test_without_a_library_one_line_says_what_to_do(handle, advice):
@@ -158,6 +164,20 @@ def test_a_path_that_is_there_is_no_handle(module, tmp_path, monkeypatch):
     folder.parent.mkdir(parents=True)
     module.rename(folder)
     assert handles.resolve(KAGGLE) == KAGGLE
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "models/bert/tensorflow1/bert_model.ckpt",
+        "x/y/transformers/model.ckpt-100",
+    ],
+)
+def test_a_checkpoint_that_is_there_is_no_handle(tmp_path, monkeypatch, prefix):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / prefix).parent.mkdir(parents=True)
+    (tmp_path / f"{prefix}.index").touch()
+    assert handles.resolve(prefix) == prefix
 
 
 @pytest.mark.parametrize(

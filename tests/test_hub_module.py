@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import TINY_WORDS
 from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,8 @@ from test_setup import experiment  # noqa: F401 (a fixture)
 import modeling
 from errors import UserError
 from runs import setup
-from weights import pretrained, sources
+from serving.frozen_bert import FrozenBert
+from weights import hub_module, pretrained, sources
 from weights.base import identify
 
 HEADS = 2
@@ -150,6 +152,28 @@ def test_the_module_says_the_case_where_words_do_not(
     assert tokenizer.do_lower_case is False
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_module_that_contradicts_its_vocabulary_can_be_used(
+    words, tmp_path, tiny_weights, lower
+):
+    vocabulary = words(CASED if lower else TINY_WORDS)
+    folder = write_tf2(
+        tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
+    )
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    right = str(not lower).lower()
+    with pytest.raises(
+        UserError,
+        match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
+    ):
+        pretrained.read_tokenizer(opened, config)
+    pretrained.read_tokenizer(opened, config, do_lower_case=not lower)
+    # Each adapter says its own.
+    bert = FrozenBert.open(str(folder))
+    assert bert.tokenizer(not lower).do_lower_case is not lower
+
+
 @pytest.fixture
 def tf1(tmp_path, words, tiny_weights):
     """A module of TensorFlow 1; changes the description of its graphs."""
@@ -173,6 +197,20 @@ def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     pretrained.read_config(opened, str(tiny_bert / "config.json"))
 
 
+@pytest.mark.parametrize("scale", [0.4, 3**-0.5])
+def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
+    """6.25 numbers a head, and three of the hidden size 16."""
+
+    def edit(graph):
+        for node in graph.graph_def.node:
+            if node.name == hub_module.TF1_SCALE:
+                tensor = tf.make_tensor_proto(scale, tf.float32)
+                node.attr["value"].tensor.CopyFrom(tensor)
+
+    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+        pretrained.read_config(tf1(edit))
+
+
 def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
     def edit(graph):
         (packed,) = graph.collection_def["saved_model_assets"].any_list.value
@@ -182,6 +220,15 @@ def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
         packed.Pack(asset)
 
     with pytest.raises(UserError, match=r"vocabulary is \.\./\.\./vocab.txt"):
+        tf1(edit)
+
+
+def test_an_asset_that_is_something_else_is_damage(tf1):
+    def edit(graph):
+        (packed,) = graph.collection_def["saved_model_assets"].any_list.value
+        packed.value = b"\xff\xff"
+
+    with pytest.raises(UserError, match="saved_model.pb is damaged: "):
         tf1(edit)
 
 
@@ -308,6 +355,10 @@ def module_bytes(tmp_path_factory, tiny_weights):
     found = {}
     for kind, write_module in (("1", write_tf1), ("2", write_tf2)):
         made = write_module(folder / kind, vocabulary, tiny_weights, HEADS)
-        names = ("saved_model.pb", "variables/variables.index")
+        names = (
+            "saved_model.pb",
+            "variables/variables.index",
+            "variables/variables.data-00000-of-00001",
+        )
         found[kind] = made, {n: (made / n).read_bytes() for n in names}
     return found

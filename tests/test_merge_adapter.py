@@ -101,6 +101,10 @@ def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
     (line,) = own_lines(done.stderr)
     assert "houlsby adds computation to BERT" in line
     assert not (tmp_path / "merged").exists()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "vocab.txt").touch()
+    done = merge(tiny_flags, tmp_path / "there", adapter, check=False)
+    assert "holds a BERT's vocab.txt" in own_lines(done.stderr)[0]
     config = adapter / "adapter_config.json"
     values = json.loads(config.read_text())
     values["base"]["fingerprint"] = "0" * 64

@@ -1,6 +1,7 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
 import hashlib
+import json
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ from conftest import hugging_face_name
 from hub_modules import tf2_variables, write_tf1, write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import modeling
 import task_model
@@ -18,7 +20,13 @@ from adapter_modeling import Houlsby
 from errors import UserError
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
-from weights import google, hugging_face, pretrained, sources
+from weights import (
+    google,
+    hugging_face,
+    object_graph,
+    pretrained,
+    sources,
+)
 from weights.base import choose_initial_values, identify
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
@@ -96,6 +104,43 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     config = pretrained.read_config(opened)
     assert config == tiny_config
     assert pretrained.read_tokenizer(opened, config).do_lower_case
+    beside = google_bert / "bert_config.json"
+    beside.write_text(
+        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
+    )
+    with pytest.raises(UserError, match="json says 4 .* has 2; pass the model"):
+        pretrained.read_config(opened)
+
+
+def no_graph(graph):
+    return b"\xff\xff"
+
+
+def unknown_key(graph):
+    graph.nodes[-1].attributes[0].checkpoint_key = "elsewhere"
+
+
+def unknown_child(graph):
+    graph.nodes[0].children.add(local_name="do_lower_case", node_id=9999)
+
+
+@pytest.mark.parametrize("damage", [no_graph, unknown_key, unknown_child])
+def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
+    module, prefix = tf.Module(), str(tmp_path / "tf2_model.ckpt")
+    module.its_own = tf2_variables(tiny_weights, 2, 3)
+    tf.train.Checkpoint(model=module).write(prefix)
+    reader = tf.train.load_checkpoint(prefix)
+    values = {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+    }
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        values[object_graph.GRAPH]
+    )
+    damaged = damage(graph) or graph.SerializeToString()
+    save_tensorflow(prefix, {**values, object_graph.GRAPH: damaged})
+    with pytest.raises(UserError, match="tf2_model.ckpt is damaged or incompl"):
+        sources.open_init_checkpoint(prefix)
 
 
 def test_a_checkpoint_of_other_objects_is_refused(tmp_path):

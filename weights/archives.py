@@ -8,6 +8,7 @@ of the archive, so that another archive of the same name is another folder.
 import contextlib
 import gzip
 import hashlib
+import lzma
 import os
 import pathlib
 import stat
@@ -27,6 +28,10 @@ CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")
 # More than all of Google's BERTs in one.
 MAX_BYTES = 32 * 2**30
+MAX_FILES = 1000
+# Of what a tar archive has before, between and after its files: `tarfile` reads
+# it into memory.
+MAX_HEADERS = 2**20
 # The end of a zip lists the checksums of its files, that of a gzip file is the
 # checksum of its content.
 END = 2**16
@@ -34,6 +39,7 @@ DAMAGES = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
+    lzma.LZMAError,
     EOFError,
     OSError,
     # Of passwords, and of ways to compress that Python lacks.
@@ -82,7 +88,8 @@ def unpack(path: str) -> str:
     if not os.path.isdir(folder):
         logging.info("unpacking %s to %s", path, folder)
         _unpack_to(path, folder)
-    inner = os.listdir(folder)
+    # What macOS adds to an archive.
+    inner = [name for name in os.listdir(folder) if name != "__MACOSX"]
     if len(inner) == 1 and os.path.isdir(os.path.join(folder, inner[0])):
         return os.path.join(folder, inner[0])
     return folder
@@ -122,7 +129,13 @@ def _write_members(path: str, folder: str) -> None:
     is_zip = path.lower().endswith(".zip")
     with _readable(path):
         with tf.io.gfile.GFile(path, "rb") as file:
-            for name, member in _zip(file) if is_zip else _tar(file):
+            members = _zip(file) if is_zip else _tar(file)
+            for number, (name, member) in enumerate(members, 1):
+                if number > MAX_FILES:
+                    raise UserError(
+                        f"{path} holds more than {MAX_FILES} files, which is "
+                        "no BERT"
+                    )
                 target = os.path.join(folder, _safe(name, path))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as out:
@@ -161,16 +174,45 @@ def _zip(file: IO[bytes]) -> Members:
                 yield info.filename, member
 
 
+class _Limited:
+    """A file of which only so many bytes can be read.
+
+    Attributes:
+        left: how many.
+    """
+
+    def __init__(self, file: IO[bytes], left: int):
+        """Reads from a file."""
+        self._file, self.left = file, left
+
+    def read(self, size: int) -> bytes:
+        """As a file's.
+
+        Raises:
+            tarfile.TarError: that was too much.
+        """
+        content = self._file.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise tarfile.TarError(
+                f"it has more than {MAX_HEADERS} bytes beside its files"
+            )
+        return content
+
+
 def _tar(file: IO[bytes]) -> Members:
     """The files of a compressed tar archive, whose sum is checked after."""
-    with gzip.open(file) as content:
+    with gzip.open(file) as unpacked:
+        content = _Limited(unpacked, MAX_HEADERS)
         with tarfile.open(fileobj=content, mode="r|") as archive:
             for info in archive:
                 if info.isdir():
                     continue
                 if not info.isfile():
                     raise tarfile.TarError(f"{info.name} is no plain file")
+                content.left = info.size + MAX_HEADERS
                 yield info.name, archive.extractfile(info)
+                content.left = MAX_HEADERS
         # The sum comes last.
         while content.read(files.BLOCK):
             pass

@@ -58,6 +58,7 @@ class Pretrained:
         vocab_file: path of its vocabulary; "" for the file beside it.
         do_lower_case: whether it wants texts in lower case; None if nothing
             says.
+        num_attention_heads: what its weights' shapes tell, or None.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Pretrained:
     config: Optional[BertConfig] = None
     vocab_file: str = ""
     do_lower_case: Optional[bool] = None
+    num_attention_heads: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Iterator
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from errors import UserError, first_line
 from weights.base import Weights
@@ -20,7 +21,14 @@ def guard(prefix: str) -> Iterator[None]:
     try:
         yield
     # TensorFlow's reader raises Python's errors for some damages.
-    except (tf.errors.OpError, LookupError, ValueError, RuntimeError) as error:
+    except (
+        tf.errors.OpError,
+        DecodeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UserError(
             f"the checkpoint {prefix} is damaged or incomplete: "
             f"{first_line(error)}"

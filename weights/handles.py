@@ -32,7 +32,7 @@ KAGGLE_HANDLE = re.compile(
 def resolve(path: str) -> str:
     """The local folder of what a handle names; any other path as it is.
 
-    A path that is there is no handle.
+    A path that is there, as a file or as a checkpoint's prefix, is no handle.
 
     Raises:
         UserError: the model is in no cache and cannot be fetched, or the
@@ -41,7 +41,10 @@ def resolve(path: str) -> str:
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):
         return _tf_hub(path)
-    if kaggle and ("://" in path or not files.exists(path)):
+    is_there = "://" not in path and (
+        files.exists(path) or files.exists(path + ".index")
+    )
+    if kaggle and not is_there:
         return _kaggle(kaggle.group(1), kaggle.group(2))
     if path.startswith(("http://", "https://")):
         raise UserError(
@@ -112,7 +115,7 @@ def _fetch(
         UserError: there is no library, or it fails.
     """
     if fetch is None:
-        reason = f"{package} is not installed, which would fetch it"
+        reason = f"{package}, which would fetch it, cannot be imported here"
     else:
         try:
             return fetch(handle)

@@ -13,6 +13,7 @@ from typing import Dict, Optional
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 import files
@@ -59,7 +60,7 @@ def open_module(path: str) -> Pretrained:
             weights = dataclasses.replace(open_tensorflow(prefix), source=path)
             config = _tf1_config(graph, weights)
             vocabulary, lower = _tf1_vocabulary(graph), _tf1_lower_case(graph)
-    except (IndexError, TypeError, ValueError) as error:
+    except (DecodeError, IndexError, TypeError, ValueError) as error:
         # What a whole one's numbers and names lead to is there.
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     if os.path.basename(vocabulary) != vocabulary:
@@ -110,13 +111,17 @@ def _tf1_config(
     scale = 0.0 if value is None else float(tf.make_ndarray(value))
     if not 0 < scale <= 1:
         return None
-    heads = sizes.hidden_size // round(scale**-2)
+    head_size = round(scale**-2)
+    is_whole = abs(scale**-2 - head_size) < 1e-3 * head_size
+    if not is_whole or sizes.hidden_size % head_size:
+        return None
+    heads = sizes.hidden_size // head_size
     return dataclasses.replace(sizes, num_attention_heads=heads)
 
 
 def _constants(
     graph: meta_graph_pb2.MetaGraphDef,
-) -> Dict[str, tf.compat.v1.NodeDef]:
+) -> Dict[str, tensor_pb2.TensorProto]:
     """The value of every constant of a graph, by name."""
     return {
         node.name: node.attr["value"].tensor

@@ -116,8 +116,10 @@ def open_objects(prefix: str, source: str) -> Objects:
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
             reader.get_tensor(GRAPH)
         )
-    keys = _google_names(graph, source)
-    raw = {name: tuple(found[key]) for name, key in keys.items()}
+        keys = _google_names(graph, source)
+        raw = {name: tuple(found[key]) for name, key in keys.items()}
+        lower = _child(graph, "do_lower_case")
+        do_lower_case = bool(reader.get_tensor(lower)) if lower else None
     heads = raw.get(QUERY, ())
     if len(heads) != 3:
         raise UserError(
@@ -127,9 +129,6 @@ def open_objects(prefix: str, source: str) -> Objects:
         )
     shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
     config = config_of(shapes, heads[1], source)
-    lower = _child(graph, "do_lower_case")
-    with guard(prefix):
-        do_lower_case = bool(reader.get_tensor(lower)) if lower else None
 
     def read(name: str) -> np.ndarray:
         with guard(prefix):

@@ -39,16 +39,15 @@ def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
     if not path and opened.config is not None:
         return opened.config
-    config = BertConfig.from_json_file(
-        path or _beside(opened, CONFIG_FILES, "--bert_config_file")
-    )
-    own = opened and opened.config
+    path = path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    config = BertConfig.from_json_file(path)
+    heads = opened and (opened.config or opened).num_attention_heads
     # The other sizes are compared with the variables.
-    if own and own.num_attention_heads != config.num_attention_heads:
+    if heads and heads != config.num_attention_heads:
+        what = "leave out" if opened.config else "pass the model's own as"
         raise UserError(
             f"{path} says {config.num_attention_heads} attention heads, but "
-            f"{opened.path} has {own.num_attention_heads}; leave out "
-            "--bert_config_file"
+            f"{opened.path} has {heads}; {what} --bert_config_file"
         )
     if opened is not None and config.hidden_act == "gelu":
         config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
@@ -77,12 +76,14 @@ def read_tokenizer(
             case.
     """
     path = path or find_vocabulary(opened)
-    if do_lower_case is None:
+    said = ""
+    if do_lower_case is None and opened.do_lower_case is not None:
         do_lower_case = opened.do_lower_case
+        said = f"{opened.path} has do_lower_case={do_lower_case}, but "
     tokenizer = FullTokenizer(path, do_lower_case is not False)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False)
-    _check_vocabulary(tokenizer, config)
+    _check_vocabulary(tokenizer, config, said)
     return tokenizer
 
 
@@ -97,8 +98,13 @@ def find_vocabulary(opened: InitCheckpoint) -> str:
     )
 
 
-def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:
-    """Compares the vocabulary with the model and with `--do_lower_case`."""
+def _check_vocabulary(
+    tokenizer: FullTokenizer, config: BertConfig, said: str
+) -> None:
+    """Compares the vocabulary with the model and with the letters' case.
+
+    `said` is the start of a message, if the model itself told the case.
+    """
     padding = config.vocab_size - tokenizer.vocab_size
     if not 0 <= padding <= MAX_VOCABULARY_PADDING:
         raise UserError(
@@ -113,13 +119,13 @@ def _check_vocabulary(tokenizer: FullTokenizer, config: BertConfig) -> None:
         )
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
-            "the vocabulary has words with capital letters, which texts in "
-            "lower case never use; pass --do_lower_case=false"
+            f"{said}the vocabulary has words with capital letters, which texts "
+            "in lower case never use; pass --do_lower_case=false"
         )
     if not tokenizer.do_lower_case and tokenizer.is_uncased:
         raise UserError(
-            "the vocabulary has no words with capital letters, so each such "
-            "word of a text would be unknown; leave out --do_lower_case=false"
+            f"{said}the vocabulary has no words with capital letters, so each "
+            "such word of a text would be unknown; pass --do_lower_case=true"
         )
 
 

@@ -21,6 +21,8 @@ from weights.hugging_face import open_safetensors, pickle_advice
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
+# Beside the first.
+TOKENIZER_FILE = "tokenizer_config.json"
 # Other forms of Hugging Face's weights, which need their own libraries.
 FOREIGN = (
     "pytorch_model.bin",
@@ -138,7 +140,8 @@ def open_pretrained(path: str) -> Pretrained:
         return hub_module.open_module(path)
     if path.endswith(".safetensors"):
         weights = open_safetensors(path, translate=True)
-        return Pretrained(path, folder, weights)
+        lower = _hugging_face_case(folder)
+        return Pretrained(path, folder, weights, do_lower_case=lower)
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(
@@ -149,8 +152,20 @@ def open_pretrained(path: str) -> Pretrained:
     weights = open_tensorflow(path)
     if object_graph.GRAPH in weights.shapes:
         # As tensorflow/models publish theirs.
-        weights = object_graph.open_objects(path, path).weights
+        weights, config, _ = object_graph.open_objects(path, path)
+        heads = config.num_attention_heads
+        return Pretrained(path, folder, weights, num_attention_heads=heads)
     return Pretrained(path, folder, weights)
+
+
+def _hugging_face_case(folder: str) -> Optional[bool]:
+    """What a folder's `tokenizer_config.json` says of lower case, or None."""
+    path = os.path.join(folder, TOKENIZER_FILE)
+    if not files.exists(path):
+        return None
+    what = "the description of a tokenizer"
+    described = files.read_object(path, what, {"do_lower_case?": bool})
+    return described.get("do_lower_case")
 
 
 def _refuse(path: str) -> None:

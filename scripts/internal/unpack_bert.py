@@ -8,15 +8,26 @@ fetched again; an archive for whose files there is no room stays.
 """
 
 import hashlib
+import lzma
 import os
-import shutil
 import sys
+import tempfile
 import zipfile
 import zlib
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 FILES = ("vocab.txt", "bert_config.json", "bert_model.ckpt.index", DATA)
 BLOCK = 2**20
+# What zipfile raises of damages, passwords, and ways to compress that it lacks.
+DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+)
 
 
 class NoBertError(Exception):
@@ -53,7 +64,7 @@ def unpack(path: str, folder: str, sha256: str) -> None:
                             out.write(block)
                             if name == DATA:
                                 digest.update(block)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except DAMAGES as error:
         raise NoBertError(str(error) or type(error).__name__) from error
     if sha256 not in ("-", digest.hexdigest()):
         raise NoBertError(f"{DATA} has the SHA-256 {digest.hexdigest()}")
@@ -62,12 +73,14 @@ def unpack(path: str, folder: str, sha256: str) -> None:
 def main() -> None:
     """Unpacks what the command line names."""
     path, folder, sha256 = sys.argv[1:]
-    part = f"{folder}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    parent, name = os.path.split(os.path.abspath(folder))
     try:
-        os.makedirs(part)
-        unpack(path, part, sha256)
-        os.rename(part, folder)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as own:
+            # Not that one, which nobody else may read.
+            part = os.path.join(own, name)
+            os.mkdir(part)
+            unpack(path, part, sha256)
+            os.rename(part, folder)
     except NoBertError as error:
         os.remove(path)
         raise SystemExit(
@@ -76,8 +89,6 @@ def main() -> None:
         ) from error
     except OSError as error:
         raise SystemExit(f"error: cannot write {folder}: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 if __name__ == "__main__":
