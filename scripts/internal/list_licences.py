@@ -44,8 +44,8 @@ def locked() -> Set[str]:
     return {
         normalized(name)
         for path in LOCKS.glob("*.txt")
-        # Beam has an environment of its own.
-        if path.stem != "beam"
+        # In environments of their own.
+        if path.stem not in ("beam", "tpu-client")
         for name in re.findall(r"^([\w.-]+)==", path.read_text(), re.MULTILINE)
     }
 
