@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -282,8 +283,12 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     classify(**evaluate)
     assert read(tmp_path / "new" / "eval_results.json") == expected
     assert (tmp_path / "new" / "tasks" / "mnli" / "eval_results.json").exists()
+    alone = {
+        "task_name": "custom",
+        "data_dir": pathlib.Path(evaluate["data_dir"]) / "Reviews",
+    }
     with pytest.raises(UserError, match="is of several tasks, mnli,reviews,s"):
-        classify(**{**evaluate, "task_name": "custom", "adapter_size": 4})
+        classify(**{**evaluate, **alone, "adapter_size": 4})
     # Started again, the run writes what it has lost.
     classify(**glue_flags)
     assert set(bytes_by_task(out)) == set(PARTS)
