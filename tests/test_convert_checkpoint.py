@@ -237,7 +237,7 @@ def test_as_a_user_runs_it(tiny_bert, tmp_path):
         "scripts.convert_checkpoint",
         "--init_checkpoint=/nowhere",
         "--to=google",
-        f"--output_dir={tmp_path / 'out'}",
+        f"--output_dir={tmp_path / 'other'}",
         program="-m",
         check=False,
     )
