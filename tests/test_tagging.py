@@ -56,7 +56,9 @@ def test_tags_are_those_of_the_training_file(tiny_ner):
     again, rows = tagging_task().read(str(tiny_ner), ["dev"])
     assert again == task and list(rows) == ["dev"]
     assert tagging_task().read(str(tiny_ner), ())[0] == task
-    assert "pass --data_dir" in refusal(tagging_task().read, "", ())
+    assert "pass --train_file or --data_dir" in refusal(
+        tagging_task().read, "", ()
+    )
 
 
 def test_every_scheme_is_read_as_bio(tmp_path, caplog):
