@@ -234,6 +234,7 @@ def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_every_method_tags(tag, ner_flags, tmp_path):
     """Trained, then predicted by the artifact alone."""
     del ner_flags["adapter_size"]
