@@ -215,7 +215,7 @@ class TextTask(Task[Rows]):
 
     def check_files(self, data_dir, splits):
         """Looks for the files, that of training where a part is held out."""
-        if self.held_out:
+        if self.held_out and {"train", "dev"} & set(splits):
             self._check_held_out(data_dir)
         for split in splits:
             held_out = self.held_out and split == "dev"

@@ -257,6 +257,11 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
     for split in ("train", "dev"):
         message = refusal(read, task, tmp_path, split)
         assert "leave out --dev_share" in message
+        message = refusal(task.check_files, str(tmp_path), [split])
+        assert "leave out --dev_share" in message
+    # It does not matter to a prediction.
+    write_split(tmp_path, CUSTOM, "test", [("x", "", "a")])
+    task.check_files(str(tmp_path), ["test"])
 
 
 # Results
