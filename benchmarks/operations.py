@@ -33,9 +33,9 @@ BEGIN, END = "<!-- operations: begin -->\n", "<!-- operations: end -->\n"
 DTYPES = ("float32", "bfloat16")
 # How many operations the table names.
 SHOWN = 12
-PRODUCTS = ("MatMul", "BatchMatMulV2", "_FusedMatMul")
+PRODUCTS = ("MatMul", "BatchMatMulV2", "FusedMatMul")
 # As `name = _MklMatMul(input, input)` of a node's trace.
-LABEL = re.compile(r" = (?:_Mkl)?(\w+)\(")
+LABEL = re.compile(r" = (?:_Mkl(?:Native)?)?_?(\w+)\(")
 
 
 def one_step(job: Job, batch: Dict[str, Any]) -> Tuple[tf.Graph, Any]:
@@ -98,12 +98,10 @@ def seconds_of_operations(metadata: Any) -> Dict[str, float]:
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
             label = LABEL.search(node.timeline_label)
-            if label and hasattr(tf.raw_ops, label[1].lstrip("_")):
-                name = label[1]
-                if not name.endswith("PartitionedCall"):
-                    seconds[name] += (
-                        node.op_end_rel_nanos - node.op_start_rel_nanos
-                    ) / 1e9
+            if label and not label[1].endswith("PartitionedCall"):
+                seconds[label[1]] += (
+                    node.op_end_rel_nanos - node.op_start_rel_nanos
+                ) / 1e9
     return dict(seconds)
 
 
@@ -186,7 +184,10 @@ def main() -> None:
                 "model": folder,
                 "dtype": dtype,
             }
-            job = worker.make_job(options, scratch)
+            # Of layers that share a function the trace has not all.
+            job = dataclasses.replace(
+                worker.make_job(options, scratch), share_layers=False
+            )
             graph, step = one_step(job, batch)
             found = list(traces(graph, step, dtype, arguments.steps))
             results["types"][dtype] = summarize(found)
