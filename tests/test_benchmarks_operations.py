@@ -3,13 +3,28 @@
 import json
 
 import numpy as np
+import pytest
 from engine_jobs import make_job
 
 from benchmarks import compare, operations
 from methods.parsing import parse
 
 
-def test_a_step_is_traced_within_its_functions(tiny_config, tmp_path):
+@pytest.mark.parametrize(
+    "label, name",
+    [
+        ("a/MatMul = MatMul(x, y)", "MatMul"),
+        ("a = _MklMatMul(x, y)", "MatMul"),
+        ("a = _MklNativeFusedMatMul(x, y, z)", "FusedMatMul"),
+        ("a = _FusedMatMul(x, y, z)", "FusedMatMul"),
+        ("_SOURCE = NoOp()", "NoOp"),
+    ],
+)
+def test_an_operation_is_one_whoever_computes_it(label, name):
+    assert operations.LABEL.search(label)[1] == name
+
+
+def test_a_step_is_traced(tiny_config, tmp_path):
     job = make_job(tiny_config, tmp_path, parse("houlsby(size=4)"))
     shape = (4, 7)
     batch = {

@@ -53,9 +53,9 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     Args:
         path: a TensorFlow checkpoint's prefix (Google's of either
             TensorFlow, adapter-bert's or a training checkpoint of this
-            project), a `.safetensors` file, a
-            module of TF-Hub or Kaggle, a folder with one of these, an archive
-            of such a folder, or a module's handle.
+            project), a `.safetensors` file, a module of TF-Hub or Kaggle, a
+            folder with one of these, an archive of such a folder, or a
+            module's handle.
 
     Raises:
         UserError: nothing of the kind is there, or it is damaged, or the base
