@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import start_tensorflow  # noqa: F401
 
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 import command_line
 import files
@@ -78,6 +79,7 @@ def traces(
     rewriting = options.graph_options.rewrite_options
     # As the engines compute.
     rewriting.disable_meta_optimizer = dtype == "float32"
+    rewriting.arithmetic_optimization = RewriterConfig.OFF
     traced = tf.compat.v1.RunOptions(
         trace_level=tf.compat.v1.RunOptions.FULL_TRACE
     )

@@ -60,14 +60,17 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     """Lets TensorFlow's graph optimizer (Grappler) work where that pays.
 
     In float32 on a CPU a graph waits as long for it as for all else, and is no
-    faster (docs/performance.md); in bfloat16 it saves some casts. The choice
-    holds for the whole process from then on.
+    faster (docs/performance.md); in bfloat16 it saves some casts. Its
+    rewriting of sums is never allowed: it orders their terms anew in every
+    graph that it sees, so the same training would give other bits each time.
+    The choice holds for the whole process from then on.
     """
     accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
     tf.config.optimizer.set_experimental_options(
         {
             "disable_meta_optimizer": not accelerated
-            and compute_dtype == "float32"
+            and compute_dtype == "float32",
+            "arithmetic_optimization": False,
         }
     )
 

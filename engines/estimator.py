@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 import input_pipeline
 import optimization
@@ -277,9 +278,10 @@ def _session_config(**arguments: Any) -> v1.ConfigProto:
         **arguments,
     )
     options = tf.config.optimizer.get_experimental_options()
-    config.graph_options.rewrite_options.disable_meta_optimizer = options.get(
-        "disable_meta_optimizer", False
-    )
+    rewriting = config.graph_options.rewrite_options
+    rewriting.disable_meta_optimizer = options["disable_meta_optimizer"]
+    if not options["arithmetic_optimization"]:
+        rewriting.arithmetic_optimization = RewriterConfig.OFF
     return config
 
 

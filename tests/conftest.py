@@ -45,7 +45,7 @@ def tests_leave_nothing_behind():
     """
     yield
     tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": False}
+        {"disable_meta_optimizer": False, "arithmetic_optimization": True}
     )
     known = ops.gradient_registry._registry
     traced = [name for name in known if name.startswith("CustomGradient-")]

@@ -212,6 +212,20 @@ def test_lanes_of_parts_train_what_one_trains(
     check_equal(trained_values(divided), trained_values(whole), 1e-5)
 
 
+def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
+    """TensorFlow may not order the terms of a sum anew, as it would."""
+    rows = make_rows(CLASSIFICATION)
+    jobs = [
+        make_job(steady_config, folders(n), compute_dtype="bfloat16")
+        for n in ("first", "second", "third", "fourth")
+    ]
+    for job in jobs:
+        train(make_engine(), job, rows, steps=2)
+    first, *others = map(trained_values, jobs)
+    for other in others:
+        check_equal(other, first)
+
+
 @pytest.mark.parametrize("text", ["houlsby(size=4)", "top_layers(k=1)"])
 def test_frozen_kernels_in_bfloat16_change_no_bit(
     steady_config, folders, make_engine, text
