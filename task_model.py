@@ -337,14 +337,21 @@ def narrow_variables(
         method: one that changes variables where they are read has none.
         table: every variable.
     """
-    hooks = method.build(config, lambda name, *_: name, True)
-    if acts_at(hooks, "parameter"):
+    if changes_parameters(config, method):
         return frozenset()
     return frozenset(
         p.name
         for p in table.parameters
         if not (p.trained or p.is_added) and KERNEL.fullmatch(p.name)
     )
+
+
+def changes_parameters(
+    config: modeling.BertConfig, method: TuningMethod
+) -> bool:
+    """Whether a method changes BERT's variables where they are read."""
+    hooks = method.build(config, lambda name, *_: name, True)
+    return acts_at(hooks, "parameter")
 
 
 def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:

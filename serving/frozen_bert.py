@@ -69,7 +69,7 @@ class FrozenBert:
         config: its sizes.
         weights: what it was read from.
         base: which BERT it is.
-        variables: its own, by name.
+        variables: its own, by name. Kernels are kept in the type of products.
     """
 
     def __init__(
@@ -105,10 +105,11 @@ class FrozenBert:
         self._prediction = Prediction(lanes, compute_dtype=compute_dtype)
         devices.choose_graph_optimizer(hardware, compute_dtype)
         self.variables = {
-            name: tf.Variable(opened.weights.read(name), trainable=False)
+            name: self._read(name, self._kept_as(name))
             for name in variables
             if name in opened.weights.shapes
         }
+        self._whole_kernels: Dict[str, tf.Variable] = {}
         self._tokenizers: Dict[Optional[bool], FullTokenizer] = {}
         self._kinds: Dict[Hashable, TaskKind] = {}
         self._lock = threading.Lock()
@@ -188,10 +189,35 @@ class FrozenBert:
         """What a model gives for a batch of which each core takes a part."""
         return training_step.predict(self._prediction, model, batch)
 
+    def _kept_as(self, name: str) -> tf.DType:
+        is_kernel = task_model.KERNEL.fullmatch(name) and "/kernel" in name
+        return self.compute_dtype if is_kernel else tf.float32
+
+    def _read(self, name: str, dtype: tf.DType) -> tf.Variable:
+        value = tf.cast(self.weights.read(name), dtype)
+        return tf.Variable(value, trainable=False)
+
+    def _variables_for(self, method: TuningMethod) -> Values:
+        """BERT's variables as a method reads them.
+
+        What adds to kernels needs them unrounded. They are read once, when
+        the first such method comes.
+        """
+        if not task_model.changes_parameters(self.config, method):
+            return self.variables
+        if not self._whole_kernels:
+            self._whole_kernels = {
+                name: self._read(name, tf.float32)
+                for name, variable in self.variables.items()
+                if variable.dtype != tf.float32
+            }
+        return {**self.variables, **self._whole_kernels}
+
     def _make_function(
         self, method: TuningMethod, task: Task, table: ParameterTable
     ) -> Any:
         """What computes a kind of tasks; it is traced at its first call."""
+        variables = self._variables_for(method)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
             "input_ids": numbers,
@@ -212,7 +238,7 @@ class FrozenBert:
             def create(name, shape, initializer):
                 del shape, initializer
                 own = values.get(name)
-                return self.variables[name] if own is None else own
+                return variables[name] if own is None else own
 
             model = TaskModel(self.config, method, task.build_head, create)
             return self.predict(model, batch)

@@ -81,6 +81,22 @@ def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     assert all(a["probability"] == max(a["scores"].values()) for a in answers)
 
 
+@pytest.mark.parametrize("text", ["houlsby(size=3)", "bitfit", "lt_sft"])
+def test_narrow_kernels_change_no_bit(make, tiny_bert, monkeypatch, text):
+    """`lt_sft` adds to kernels, and so has them whole."""
+    folder, _ = make("a", text)
+    answers, types = [], []
+    for _ in range(2):
+        bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
+        predictor = Predictor(bert)
+        predictor.add(folder, "a")
+        answers.append(predictor("a", ROWS))
+        types.append({v.dtype for v in bert.variables.values()})
+        monkeypatch.setattr(FrozenBert, "_kept_as", lambda *_: tf.float32)
+    assert answers[0] == answers[1]
+    assert types == [{tf.bfloat16, tf.float32}, {tf.float32}]
+
+
 def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
     first, _ = make("first", seed=1)
     second, _ = make("second", seed=2)
