@@ -27,6 +27,13 @@ def absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
+def is_same(path: str, other: str) -> bool:
+    """Whether two paths of files that are there lead to the same one."""
+    if "://" in path + other:
+        return path == other
+    return os.path.samefile(path, other)
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder is there.
 

@@ -5,13 +5,16 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
         --num_train_epochs=5 --output_dir=out/ner
 """
 
+from typing import Any, Dict, Mapping, Optional
+
 import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 
 from runs import flags as run_flags
 from tasks import flags as data_flags
-from tasks.tagging import tagging_task
+from tasks.restored import tagging_columns
+from tasks.tagging import NAME, tagging_task
 from tasks.tagging_files import FORMATS
 
 FLAGS = flags.FLAGS
@@ -51,12 +54,28 @@ def define_flags() -> None:
     integer("eval_batch_size", 8, "Windows evaluated at once.")
 
 
+def _columns(
+    trained: Optional[Mapping[str, Any]],
+) -> Dict[str, Optional[str]]:
+    """Where words and tags are: as flags say, or else as an adapter does."""
+    known: Dict[str, str] = {}
+    if trained and trained["task"]["name"] == NAME:
+        known = tagging_columns(
+            trained.get("task_settings", {}), f"the adapter {FLAGS.adapter}"
+        )
+    return {
+        name: FLAGS[name].value or known.get(name)
+        for name in ("token_column", "tag_column")
+    }
+
+
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
+    columns = _columns(run_flags.adapter_description())
     task = tagging_task(
-        FLAGS.token_column,
-        FLAGS.tag_column,
+        columns["token_column"],
+        columns["tag_column"],
         FLAGS.map_tags or "",
         FLAGS.eval_split,
         data_flags.named_files(FORMATS),

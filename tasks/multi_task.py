@@ -191,17 +191,26 @@ class MultiTask(Task[RowsByTask]):
             self, tasks={n: change(n, task) for n, task in self.tasks.items()}
         )
 
+    def check_files(self, data_dir, splits):
+        """Looks for the files of each task."""
+        for name, task in self.tasks.items():
+            folder = self._data_folder(data_dir, name)
+            task.check_files(folder, list(_wanted(name, task, splits)))
+
+    def _data_folder(self, data_dir: str, name: str) -> str:
+        """The folder of a task's data; "" without a folder of all."""
+        return data_dir and find_folder(data_dir, name)
+
     def read(self, data_dir, splits):
         """Reads each task's own splits in its own folder."""
         tasks, rows = {}, {}
         for name, task in self.tasks.items():
-            own = {TRAIN: TRAIN}
-            own.update((split, f"{name}/{split}") for split in _names(task))
-            wanted = [split for split in own if own[split] in splits]
-            folder = data_dir and find_folder(data_dir, name)
-            tasks[name], found = task.read(folder, wanted)
-            for split in wanted:
-                rows.setdefault(own[split], {})[name] = found[split]
+            wanted = _wanted(name, task, splits)
+            tasks[name], found = task.read(
+                self._data_folder(data_dir, name), list(wanted)
+            )
+            for split, joined in wanted.items():
+                rows.setdefault(joined, {})[name] = found[split]
         return (
             self._with(lambda name, task: tasks[name]),
             {split: RowsByTask(rows[split]) for split in splits},
@@ -376,6 +385,19 @@ class MultiTask(Task[RowsByTask]):
 def _names(task: Task) -> List[str]:
     """The splits of a task beside the training one."""
     return [split for _, split in (*task.dev_splits, *task.test_splits)]
+
+
+def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
+    """A task's own names of its splits among `splits`, with their names there.
+
+    Args:
+        name: the task's.
+        task: the task.
+        splits: of all tasks.
+    """
+    own = {TRAIN: TRAIN}
+    own.update((split, f"{name}/{split}") for split in _names(task))
+    return {split: joined for split, joined in own.items() if joined in splits}
 
 
 def _folder(name: str) -> str:

@@ -63,7 +63,7 @@ def restore_task(
     if name == "squad":
         task: Task = _restore_squad(settings, source)
     elif name == TAGGING:
-        task = tagging_task()
+        task = tagging_task(**tagging_columns(settings, source))
     elif name == MASKED_LM:
         task = masked_lm_task()
     elif name == "custom":
@@ -94,6 +94,23 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
             )
         found[name] = value
     return Squad("squad", train_file="", predict_file="", **found)
+
+
+def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
+    """The columns of files that a tagger was trained on, where named.
+
+    Args:
+        settings: `task_settings` of `adapter_config.json`; may be empty.
+        source: the file, for messages.
+
+    Returns:
+        Arguments of `tagging_task`.
+
+    Raises:
+        UserError: a setting is malformed.
+    """
+    names = "token_column", "tag_column"
+    return {n: settings[n] for n in names if _has(settings, n, str, source)}
 
 
 def custom_arguments(

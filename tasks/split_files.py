@@ -67,9 +67,7 @@ class SplitFiles:
                     f"{flag} is {path}, expected the ending "
                     f"{' or '.join(endings)}"
                 )
-        if self.train and files.absolute(self.train) == files.absolute(
-            self.dev
-        ):
+        if self.train and self.dev and files.is_same(self.train, self.dev):
             raise UserError(
                 f"--train_file and --eval_file are both {self.train}, which "
                 "would score training rows; name another file, or pass "

@@ -161,6 +161,12 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(self, tags=tags)
 
     @property
+    def settings(self):
+        """The columns that were named."""
+        named = dataclasses.asdict(self.words_and_tags).items()
+        return {f"{name}_column": value for name, value in named if value}
+
+    @property
     def reading(self):
         """All alike."""
         return "words"

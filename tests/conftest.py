@@ -37,6 +37,19 @@ ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What is tested for either engine is, for strategy, with one TensorFlow.
+
+    The older one has the estimator, and whole programs run with both engines.
+    """
+    for item in items:
+        of = getattr(item, "callspec", None)
+        values = of.params.values() if of else ()
+        if "strategy" in values and "estimator" not in values:
+            item.add_marker("newer_stack")
+
+
 @pytest.fixture(autouse=True)
 def tests_leave_nothing_behind():
     """Not an engine's choices, and no graphs.

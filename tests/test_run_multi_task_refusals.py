@@ -33,6 +33,16 @@ def test_flags_that_cannot_be(classify, glue_flags, change, words):
     assert not glue_flags["output_dir"].exists()
 
 
+def test_a_missing_file_is_told_before_bert_is_read(
+    classify, glue_flags, tiny_glue
+):
+    path = tiny_glue / "Reviews" / "dev.tsv"
+    path.unlink()
+    glue_flags["init_checkpoint"] = "nowhere"
+    with pytest.raises(UserError, match=f"there is no {path}"):
+        classify(**glue_flags)
+
+
 def test_columns_are_those_of_ones_own_tables(classify, glue_flags):
     glue_flags["task_name"] = "mnli,sts-b"
     with pytest.raises(

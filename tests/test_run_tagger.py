@@ -186,6 +186,11 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     found = [json.loads(line) for line in lines_of(path)]
     assert [value["id"] for value in found] == [0, 1, 2, 3]
     assert all(len(v["ner"]) == len(v["text"]) for v in found)
+    # The adapter knows the keys.
+    again = tmp_path / "again"
+    flags.update(do_train=False, output_dir=again)
+    tag(**flags, do_predict=True, adapter=path.parent / "adapter")
+    assert lines_of(again / path.name) == lines_of(path)
 
 
 def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):

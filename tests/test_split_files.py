@@ -79,10 +79,12 @@ def test_files_that_cannot_be_read_are_refused_unread(tmp_path):
 
 def test_training_rows_are_not_scored(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "link.csv").symlink_to("a.csv")
     monkeypatch.chdir(tmp_path)
-    named = SplitFiles("a.csv", str(tmp_path / "a.csv"))
-    message = refusal(named.check, ENDINGS)
-    assert "would score training rows" in message and "--dev_share" in message
+    for dev in (str(tmp_path / "a.csv"), "link.csv"):
+        message = refusal(SplitFiles("a.csv", dev).check, ENDINGS)
+        assert "would score training rows" in message
+        assert "--dev_share" in message
 
 
 def test_endings_are_in_lower_case():
