@@ -1,0 +1,87 @@
+"""Commands of the pages: each program is there, and takes each flag."""
+
+import re
+
+import pytest
+from conftest import ROOT
+from test_documents import PAGES
+
+PYTHON = r"(?:python3? |bin/python )(?:-m )?"
+COMMAND = re.compile(
+    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py)"
+    r"(?P<rest>[^|;#)]*)"
+)
+SWEEP = re.compile(r"scripts/(?:sweep|ablate)\w*\.(?:sh|sbatch) .*? -- (.*)")
+# Of absl, for every program.
+ALWAYS = {"flagfile", "help", "helpfull"}
+# Programs that have flags of another one too.
+ALSO = {
+    "scripts.baseline": "run_classifier.py",
+    "benchmarks.start": "benchmarks.compare",
+}
+# It hands on what it does not know.
+WITHOUT_END = "scripts.predict_beam"
+
+
+def commands(text):
+    """Lines of code, those that end with a backslash joined."""
+    code = "\n".join(re.findall(r"^(?: {4,}|\$ )(.*)$", text, re.MULTILINE))
+    # Arguments of a method hold what would end a command.
+    code = re.sub(r"'[^'\n]*'", "''", code)
+    return re.sub(r"\\\n\s*", " ", code).splitlines()
+
+
+def flags_in(text):
+    return set(re.findall(r"(?:^|\s)--(\w+)", text))
+
+
+def listed_flags():
+    """The flags of each program of docs/flags.md."""
+    found = {}
+    page = (ROOT / "docs" / "flags.md").read_text()
+    for section in page.split("\n## ")[1:]:
+        heading, body = section.split("\n", 1)
+        for program in re.findall(r"`(\w+\.py)`", heading):
+            flags = re.findall(r"\| `--(\w+)` \|", body)
+            found.setdefault(program, set()).update(flags)
+    return found
+
+
+LISTED = listed_flags()
+
+
+def flags_of(program):
+    if program in LISTED:
+        return LISTED[program] | ALWAYS
+    path = program if program.endswith(".py") else f"{program}.py"
+    module = path[:-3].replace(".", "/")
+    source = (ROOT / f"{module}.py").read_text()
+    found = re.findall(r'"--(\w+)"', source)
+    found += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+    also = flags_of(ALSO[program]) if program in ALSO else ()
+    return {*found, *also, *ALWAYS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_take_every_flag_that_a_page_gives_them(page):
+    for line in commands(page.read_text()):
+        for found in COMMAND.finditer(line):
+            program = found["program"]
+            if program == WITHOUT_END:
+                continue
+            unknown = flags_in(found["rest"]) - flags_of(program)
+            assert not unknown, (program, unknown)
+        for more in SWEEP.findall(line):
+            tuned = LISTED["run_classifier.py"] | LISTED["run_squad.py"]
+            assert not flags_in(more) - tuned - ALWAYS, more
+
+
+def test_an_unknown_flag_would_be_found():
+    line = (
+        "    .venv/bin/python run_squad.py --train_file=a --no_such=1 # --b\n"
+    )
+    [command] = commands(line)
+    [found] = COMMAND.finditer(command)
+    assert flags_in(found["rest"]) - flags_of("run_squad.py") == {"no_such"}
+    assert "output_dir" in flags_of("scripts.baseline")
+    assert "weights" in flags_of("scripts.merge_adapter")
