@@ -62,10 +62,11 @@ quickstart: setup
 test: setup
 	$(IN_VENV) -m pytest -n $(JOBS) --dist loadfile
 
-# About 45 minutes. The machine should do nothing else meanwhile.
+# About an hour. The machine should do nothing else meanwhile.
 benchmark: setup $(PEER)/installed
 	$(IN_VENV) -m benchmarks.compare --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m benchmarks.start --peer_python=$(PEER)/bin/python
+	$(IN_VENV) -m benchmarks.summary
 
 # The locked versions are for Python 3.11.
 $(PEER)/installed: benchmarks/peers/requirements.txt

@@ -37,6 +37,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- compare: begin -->\n", "<!-- compare: end -->\n"
 
+# What the rows are where GLUE is at hand.
+GLUE_ROWS = "MRPC and CoLA"
 BATCH_SIZE = 32
 ADAPTER_SIZE = 64
 MAX_LENGTH = 128
@@ -367,7 +369,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = {
         **environment(),
         "rounds": arguments.rounds,
-        "rows": "MRPC and CoLA" if glue_dir else "the project's own texts",
+        "rows": GLUE_ROWS if glue_dir else "the project's own texts",
         "comparisons": {},
         "measurements": {},
     }
