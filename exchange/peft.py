@@ -67,6 +67,10 @@ MUST_BE_OFF = (
 # Ways to begin that leave BERT's matrices as they are; from others, as `pissa`,
 # peft takes what the update began with.
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+# In patterns: a sign that repeats, with the end of a group before it. Such a
+# group can double the time with each letter of the text.
+REPEATED = re.compile(r"(\)?)[*+{]")
+MOST_REPEATED = 5
 
 
 def is_one(folder: str) -> bool:
@@ -201,8 +205,15 @@ def _is_match(pattern: str, text: str, path: str) -> bool:
     """Whether a pattern of a description is that of a whole text.
 
     Raises:
-        UserError: it is no pattern.
+        UserError: it is no pattern, or one that might take for ever.
     """
+    repeated = REPEATED.findall(pattern)
+    if ")" in repeated or len(repeated) > MOST_REPEATED:
+        raise UserError(
+            f"{path}: the pattern {pattern[:80]!r} repeats a group, or more "
+            f"than {MOST_REPEATED} times something; name the modules instead, "
+            "in a list"
+        )
     try:
         return re.fullmatch(pattern, text) is not None
     except re.error as error:

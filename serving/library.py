@@ -107,7 +107,11 @@ class AdapterLibrary:
         self.path = path
 
     def names(self) -> List[str]:
-        """The adapters' names in order, damaged ones included."""
+        """The adapters' names in order, damaged ones included.
+
+        A link to a folder elsewhere is none.
+        """
+        real = os.path.realpath(self.path)
         try:
             found = os.listdir(self.path)
         except OSError as error:
@@ -118,7 +122,8 @@ class AdapterLibrary:
             name
             for name in found
             if not name.startswith(".")
-            and os.path.isdir(os.path.join(self.path, name))
+            and os.path.isdir(folder := os.path.join(self.path, name))
+            and os.path.dirname(os.path.realpath(folder)) == real
         )
 
     def folder(self, name: str) -> str:

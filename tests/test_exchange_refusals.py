@@ -171,6 +171,11 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
         ("peft/lora_7", HUB, {"task_type": "TOKEN_CLS"}, "'TOKEN_CLS'"),
         ("peft/lora_7", HUB, {"lora_bias": True}, "lora_bias is True"),
         ("peft/lora_7", HUB, {"r": "many"}, "no r of type int"),
+        # Each of them would take for ever, or nearly.
+        *(
+            ("peft/lora_7", HUB, {"target_modules": text}, "repeats a group")
+            for text in ("(.*)*x", "(.+)+x", "((.*)?){9}x", ".*.*.*.*.*.*x")
+        ),
         (
             "peft/lora_7",
             HUB,

@@ -206,6 +206,14 @@ def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
     shelf.add(str(tmp_path / "b"), "second")
 
 
+def test_links_out_of_a_library_are_passed_over(shelf, make, tmp_path):
+    shelf.add(str(make()), "mine")
+    (tmp_path / "shelf" / "theirs").symlink_to(tmp_path / "adapter")
+    assert shelf.names() == ["mine"]
+    with pytest.raises(UserError, match="has no adapter 'theirs'"):
+        shelf.folder("theirs")
+
+
 def edit_config(folder, **values):
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
