@@ -1,0 +1,258 @@
+"""The commands of the guides, run as they stand but on tiny models and data.
+
+Pages are run in the order of `PAGES`, in one folder: later ones use what
+earlier ones have trained. A command that is not run has its reason here.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, SENTENCES, write_bert, write_table
+from task_files import write_split
+
+from tasks import get_task
+
+pytestmark = [pytest.mark.slow]
+
+PAGES = (
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in (
+            "own_data",
+            "glue",
+            "squad",
+            "tagging",
+            "masked_lm",
+            "multi_task",
+            "tuning_methods",
+            "checkpoints",
+            "adapter_library",
+            "prediction",
+            "export",
+            "exchange",
+            "compositions",
+            "report",
+            "sweeps",
+            "methods",
+            "reproduction",
+        )
+    ),
+)
+# What is run otherwise, or cannot be run: part of a command -> why, or where.
+NOT_RUN = {
+    r"^git clone": "needs the repository's address",
+    r"^make quickstart": "tests/test_scripts.py",
+    r"^make \.venv-peer": "installs; CONTRIBUTING.md",
+    r"benchmarks\.": "needs an environment with the peers",
+    r"scripts/download_bert\.sh \w": "downloads; tests/test_download_bert.py",
+    r"scripts/download_(glue|squad)": "downloads; tests/test_downloads.py",
+    r"serve\.py": "keeps running; tests/test_serve.py",
+    r"^curl": "asks a server; tests/test_serve.py",
+    r"^docker": "needs Docker",
+    r"^sbatch": "needs Slurm; tests/test_slurm.py",
+    r"\.\.\.": "leaves something out",
+    r"sweep_glue\.sh out/(sweep|small|my_sweep)( --jobs| --$| -- )": (
+        "many runs; tests/test_sweeps_real.py"
+    ),
+    r"sweep_tagging\.sh": "many runs; tests/test_sweeps.py",
+    r"glue_submission\.sh": "needs all tasks; tests/test_glue_submission.py",
+    r"ablate\.sh": "tests/test_ablate_adapter.py",
+    r"--exchange_part": "needs two languages; tests/test_language_adapters.py",
+    r"import shelf FOLDER": "another program's; tests/test_adapter_library.py",
+    r"out/(methods|wnut17|german|mta)\b": "an experiment of hours or minutes",
+    r"out/sweep\b": "needs a sweep; tests/test_summarize.py",
+    r"out/(paper|no_bert|third)": "an experiment of hours",
+}
+# As long as the commands learn what the pages say, they take minutes.
+EDITS = (
+    (r"\$\(\.venv/bin/python -m scripts\.minilm\)", "$TINY"),
+    (r"--num_train_epochs=[\d.]+", "--num_train_epochs=1"),
+    (r"model\.ckpt-573", "model.ckpt-1"),
+    (r"--library=DIR", "--library=shelf"),
+)
+# What earlier pages have left that a page makes anew.
+CLEARED = {
+    "docs/own_data.md": ("out/tickets", "out/new"),
+    "docs/adapter_library.md": ("shelf",),
+}
+BEGINNINGS = re.compile(
+    r"(?:\$ |export |[A-Z_]+=|\(export|echo |for |done|git |make |curl |docker "
+    r"|sbatch |\.venv|python3? |scripts/)"
+)
+FLAGS = (
+    "--do_train=true --do_eval=true --num_train_epochs=1 "
+    "--init_checkpoint=$TINY --learning_rate=1e-3"
+)
+PREPARATION = f"""
+convert() {{ .venv/bin/python -m scripts.convert_checkpoint "$@"; }}
+convert --init_checkpoint=$TINY --to=google \\
+  --output_dir=berts/uncased_L-12_H-768_A-12
+train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}
+for task in SST-2 CoLA; do
+  name=$(echo $task | tr A-Z a-z)
+  train --task_name=$task --data_dir=glue/$task --output_dir=out/$name
+done
+train --task_name=RTE --data_dir=glue/RTE --output_dir=out/rte_2
+train --task_name=MRPC --data_dir=glue/MRPC --tuning_method=lora \\
+  --output_dir=out/mrpc_lora
+for seed in 1 2; do
+  train --task_name=MRPC --data_dir=glue/MRPC --seed=$seed \\
+    --output_dir=out/$seed
+done
+"""
+
+
+def code_of(page):
+    """The commands of a page: lines joined, what is shown of outputs left."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"(?:^ {4}.*\n(?:\n(?= {4}))*)+", text, re.MULTILINE)
+    for block in blocks:
+        lines = re.sub(r"^ {4}", "", block, flags=re.MULTILINE)
+        lines = re.sub(r"\\\n\s*", " ", lines).splitlines()
+        while lines:
+            line = lines.pop(0)
+            if not BEGINNINGS.match(line):
+                continue
+            end = re.search(r"<<'(\w+)'$", line)
+            while end and not line.endswith(f"\n{end[1]}"):
+                line += "\n" + lines.pop(0)
+            while line.startswith("for ") and not line.endswith("done"):
+                line += "\n" + lines.pop(0)
+            while line.startswith("(") and not line.endswith(")"):
+                line += "\n" + lines.pop(0)
+            yield line[2:] if line.startswith("$ ") else line
+
+
+def why_not(command):
+    """Why a command is not run; None if it is."""
+    for part, reason in NOT_RUN.items():
+        if re.search(part, command):
+            return reason
+    return None
+
+
+def write_files(folder):
+    """Data under the names that the pages have."""
+    for name in ("MRPC", "RTE", "CoLA", "SST-2"):
+        task = get_task(name)
+        (folder / "glue" / name).mkdir(parents=True)
+        rows = [
+            (text, "a dog sat", task.labels[i % 2])
+            for i, (text, _) in enumerate(SENTENCES)
+        ]
+        for kind, count in (("train", 4), ("dev", 1), ("test", 1)):
+            write_split(folder / "glue" / name, task, kind, rows * count)
+    rows = [f"{i},{text},{label}" for i, (text, label) in enumerate(SENTENCES)]
+    tickets = "\n".join(["ticket,message,queue", *rows * 3]) + "\n"
+    (folder / "tickets.csv").write_text(tickets.replace(" , ", " "))
+    (folder / "labelled.csv").write_text(
+        "message,queue\na cat sat,complaint\na dog ran,cancel_order\n"
+    )
+    (folder / "new.csv").write_text("ticket,message\n1,a cat sat\n")
+    write_table(folder / "rows.tsv", [("a cat", "a dog")], ("text", "text_b"))
+    words = "the\tO\ncat\tB-cat\nsat\tO\n\na\tO\ndog\tB-dog\nran\tO\n\n"
+    for name in ("my_ner", "wnut17"):
+        (folder / name).mkdir()
+        for split, count in (("train", 8), ("dev", 2), ("test", 2)):
+            (folder / name / f"{split}.conll").write_text(words * count)
+    (folder / "new.conll").write_text("a\ncat\nsat\n\n")
+    for name, count in (("texts", 40), ("held_out", 8)):
+        lines = [text for text, _ in SENTENCES] * count
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
+    """Runs a command in a checkout with data and models beside it."""
+    folder = tmp_path_factory.mktemp("guides")
+    for path in ROOT.iterdir():
+        if path.suffix != ".csv" and path.name not in (".git", ".venv", "out"):
+            (folder / path.name).symlink_to(path)
+    (folder / ".venv").symlink_to(sys.prefix)
+    write_files(folder)
+    (folder / "squad").mkdir()
+    for split in ("train", "dev"):
+        (folder / "squad" / f"{split}-v1.1.json").symlink_to(
+            tiny_squad / "v1.json"
+        )
+    bert = folder / "tiny_bert"
+    bert.mkdir()
+    config = json.loads((tiny_bert / "config.json").read_text())
+    config["max_position_embeddings"] = 512
+    values = dict(tiny_weights)
+    name = "bert/embeddings/position_embeddings"
+    values[name] = values[name].repeat(16, axis=0)
+    words = (tiny_bert / "vocab.txt").read_text().split()
+    tiny = type(tiny_config)(**config)
+    write_bert(bert, words, tiny, values)
+    environment = {
+        **os.environ,
+        "TINY": str(bert),
+        "GLUE_DIR": "glue",
+        "BERT": str(bert),
+        "NAMES": str(folder / "names"),
+    }
+
+    def run(command):
+        """Variables that it sets are there for the next one."""
+        script = (
+            f'[ ! -f "$NAMES" ] || . "$NAMES"\n{command}\n'
+            'declare -p BERT GLUE_DIR MINILM 2> /dev/null > "$NAMES" || true\n'
+        )
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+    run(PREPARATION)
+    return run
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_guide_work(run, page):
+    for name in CLEARED.get(page, ()):
+        run(f"rm -r {name}")
+    for command in code_of(page):
+        if why_not(command):
+            continue
+        for pattern, replacement in EDITS:
+            command = re.sub(pattern, replacement, command)
+        run(command)
+
+
+def test_every_page_with_commands_is_run_or_named():
+    """Pages with commands that are not in the list, and why."""
+    others = {
+        "CONTRIBUTING.md": "`.ci/run`",
+        "docs/install.md": "`.ci/run`",
+        "docs/adding_a_method.md": "tests/test_adding_a_method.py",
+        "docs/beam.md": "tests/test_beam.py",
+        "docs/cloud_tpu.md": "needs Google Cloud",
+        "docs/docker.md": "needs Docker",
+        "docs/performance.md": "the benchmarks' tests",
+        "docs/serving.md": "tests/test_serve.py",
+    }
+    pages = {
+        str(path.relative_to(ROOT))
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    }
+    assert set(PAGES) <= pages
+    with_commands = {page for page in pages if list(code_of(page))}
+    assert with_commands - set(PAGES) <= set(others)
+    assert set(others) <= pages
+
+
+def test_no_reason_is_left_over():
+    commands = [command for page in PAGES for command in code_of(page)]
+    for part in NOT_RUN:
+        assert any(re.search(part, command) for command in commands), part
