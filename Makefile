@@ -1,5 +1,5 @@
 # make setup       a virtual environment with everything, in .venv
-# make quickstart  setup, then three small tasks on one frozen BERT
+# make quickstart  setup, then two small tasks on one frozen BERT
 # make test        setup, then the tests, but for some long ones (CONTRIBUTING.md),
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -46,17 +48,17 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
 
 @pytest.mark.gate
 @pytest.mark.pretrained
-def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
+def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     done = quickstart(tmp_path / "out", "--num_train_epochs=0.2")
     assert done.returncode == 0, done.stderr
-    table, *answers = done.stdout.split("\n\n")[-6:]
-    header, *rows = table.strip().splitlines()[-4:]
+    table, answer, more = done.stdout.split("\n\n")[-3:]
+    header, *rows = table.strip().splitlines()[-3:]
     assert header.split()[0] == "task"
     for row, task, score, trained in zip(
         rows,
-        ("customer_intents", "same_meaning", "short_articles"),
-        (("accuracy", ".3f"), ("accuracy", ".3f"), ("f1", ".1f")),
-        ("609,034", "605,954", "605,954"),
+        ("customer_intents", "same_meaning"),
+        (("accuracy", ".3f"), ("accuracy", ".3f")),
+        ("609,034", "605,954"),
     ):
         folder = tmp_path / "out" / task
         results = json.loads((folder / "eval_results.json").read_text())
@@ -64,19 +66,26 @@ def test_quickstart_ends_with_a_row_for_each_task(tmp_path, pretrained_dir):
         cells = row.split()
         assert cells[:4] == [task, score[0], value, trained]
         assert cells[-4:] == ["2.4", "MB", "90.9", "MB"]
-    assert len(answers) == 5
-    for text in answers:
-        question, answered, right = text.strip().splitlines()
-        assert question.endswith("?")
-        assert answered.strip().startswith("answered: ")
-        assert right.strip().startswith("right: ")
+    sentence, answered = answer.splitlines()
+    assert sentence.startswith("Where is my parcel?")
+    assert re.fullmatch(r"  answered: [a-z_]+ \(0\.\d{3}\)", answered)
+    *_, command = more.strip().splitlines()
+    again = subprocess.run(
+        shlex.split(command),
+        cwd=ROOT,
+        input=sentence + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(again.stdout)["label"] in answered
 
 
 @pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
-    """The quickstart's own flags, with fewer epochs."""
+    """The flags that ship with them, with fewer epochs."""
     done = subprocess.run(
         [
             sys.executable,
@@ -93,3 +102,24 @@ def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
     )
     results = json.loads((tmp_path / "eval_results.json").read_text())
     assert results["eval_f1"] > 30, done.stderr
+    shown = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scripts.internal.show_answers",
+            "data/short_articles/dev.json",
+            tmp_path / "predictions.json",
+            "5",
+        ],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    answers = shown.stdout.strip().split("\n\n")
+    assert len(answers) == 5
+    for text in answers:
+        question, answered, right = text.strip().splitlines()
+        assert question.endswith("?")
+        assert answered.strip().startswith("answered: ")
+        assert right.strip().startswith("right: ")
