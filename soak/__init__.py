@@ -1,0 +1,1 @@
+"""Kills and damages runs, and feeds readers, for as long as one likes."""
