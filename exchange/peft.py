@@ -6,6 +6,7 @@ peft keeps no labels: by default they are named as transformers names them.
 import functools
 import os
 import re
+import warnings
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -215,7 +216,10 @@ def _is_match(pattern: str, text: str, path: str) -> bool:
             "in a list"
         )
     try:
-        return re.fullmatch(pattern, text) is not None
+        with warnings.catch_warnings():
+            # Of what may mean something else in later Pythons.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.fullmatch(pattern, text) is not None
     except re.error as error:
         raise UserError(
             f"{path}: {pattern!r} is no regular expression: {error}"

@@ -21,7 +21,6 @@ from serving import rest
 from tasks.custom import custom_task
 from tasks.restored import restore_task
 from tasks.squad_data import read_questions
-from tasks.table_files import read_rows
 from tasks.tagging_files import Columns, read_map, read_sentences
 from tokenization import FullTokenizer, read_vocabulary
 from weights import adapter_artifact, archives, dev_scores, run_record
@@ -60,10 +59,12 @@ def _one(
 
 
 def _table(name: str, content: str, task: Any) -> Reader:
-    def read(path: str) -> None:
-        task.check_rows(read_rows(path, task.labelled))
-
-    return _one(name, content.encode(), read)
+    """The training file of a task."""
+    return Reader(
+        {name: content.encode()},
+        name,
+        lambda folder: task.read(str(folder), ["train"]),
+    )
 
 
 def _tensors(values: Mapping[str, np.ndarray]) -> bytes:

@@ -186,6 +186,17 @@ def test_links_are_refused(tmp_path, end):
         archives.unpack(path)
 
 
+def test_a_file_without_a_name_is_refused(tmp_path):
+    path = pathlib.Path(write_one(tmp_path / "bert.zip", "vocab.txt"))
+    content = path.read_bytes()
+    # In the list at the end, where a name's length and the name are.
+    begin = content.index(b"PK\x01\x02")
+    entry = content[begin:].replace(b"\x09\0", b"\0\0", 1)
+    path.write_bytes(content[:begin] + entry.replace(b"vocab.txt", b"", 1))
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        archives.unpack(str(path))
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(archives, "MAX_BYTES", 10**6)

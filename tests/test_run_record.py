@@ -202,6 +202,14 @@ def test_a_record_without_a_run_is_refused(tmp_path, content):
         run_record.check(str(tmp_path), RECORD, BASE, True)
 
 
+def test_what_is_null_is_not_there(folder):
+    path = folder / run_record.RUN_FILE
+    content = {**json.loads(path.read_text()), "task_settings": None}
+    path.write_text(json.dumps(content))
+    found = run_record.read_description(str(path), "the run's description")
+    assert "task_settings" not in found
+
+
 def test_a_run_of_before_there_was_a_choice_did_as_by_default(folder):
     place = "training.adam_bias_correction"
     run_record.check(str(folder), changed(place, False), BASE, True)

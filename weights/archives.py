@@ -166,6 +166,8 @@ def _zip(file: IO[bytes]) -> Members:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             mode = info.external_attr >> 16
+            if not info.filename:
+                raise zipfile.BadZipFile("it has a file without a name")
             if info.is_dir():
                 continue
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):

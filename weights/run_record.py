@@ -77,10 +77,13 @@ def versions() -> Dict[str, str]:
 def read_description(path: str, what: str) -> Dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
+    A key that is null is left out.
+
     Raises:
         UserError: the file cannot be read, or is not as `DESCRIPTION` says.
     """
-    return files.read_object(path, what, DESCRIPTION)
+    found = files.read_object(path, what, DESCRIPTION)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
