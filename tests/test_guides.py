@@ -63,7 +63,6 @@ NOT_RUN = {
     r"glue_submission\.sh": "needs all tasks; tests/test_glue_submission.py",
     r"ablate\.sh": "tests/test_ablate_adapter.py",
     r"--exchange_part": "needs two languages; tests/test_language_adapters.py",
-    r"import shelf FOLDER": "another program's; tests/test_adapter_library.py",
     r"out/(methods|wnut17|german|mta)\b": "an experiment of hours or minutes",
     r"out/sweep\b": "needs a sweep; tests/test_summarize.py",
     r"out/(paper|no_bert|third)": "an experiment of hours",
@@ -75,10 +74,25 @@ EDITS = (
     (r"model\.ckpt-573", "model.ckpt-1"),
     (r"--library=DIR", "--library=shelf"),
 )
-# What earlier pages have left that a page makes anew.
-CLEARED = {
-    "docs/own_data.md": ("out/tickets", "out/new"),
-    "docs/adapter_library.md": ("shelf",),
+# What comes before a page's commands: files that it makes anew go, and those
+# that it says it takes are made.
+BEFORE = {
+    "docs/own_data.md": "rm -r out/tickets out/new",
+    "docs/adapter_library.md": "rm -r shelf",
+    "docs/export.md": "rm -r exported",
+    "docs/exchange.md": """
+rm -r shelf
+BERT=tests/golden/exchange/bert
+ln -s tests/golden/exchange/adapterhub/pfeiffer_100 FOLDER
+""",
+    "docs/compositions.md": """
+BERT=$TINY
+rm -r out/mrpc out/cola
+for task in MRPC CoLA; do
+  train --task_name=$task --data_dir=glue/$task --tuning_method=pfeiffer \\
+    --output_dir=out/$(echo $task | tr A-Z a-z)
+done
+""",
 }
 BEGINNINGS = re.compile(
     r"(?:\$ |export |[A-Z_]+=|\(export|echo |for |done|git |make |curl |docker "
@@ -88,11 +102,10 @@ FLAGS = (
     "--do_train=true --do_eval=true --num_train_epochs=1 "
     "--init_checkpoint=$TINY --learning_rate=1e-3"
 )
-PREPARATION = f"""
-convert() {{ .venv/bin/python -m scripts.convert_checkpoint "$@"; }}
-convert --init_checkpoint=$TINY --to=google \\
-  --output_dir=berts/uncased_L-12_H-768_A-12
-train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}
+TRAIN = f'train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}'
+PREPARATION = """
+.venv/bin/python -m scripts.convert_checkpoint --init_checkpoint=$TINY \\
+  --to=google --output_dir=berts/uncased_L-12_H-768_A-12
 for task in SST-2 CoLA; do
   name=$(echo $task | tr A-Z a-z)
   train --task_name=$task --data_dir=glue/$task --output_dir=out/$name
@@ -201,7 +214,7 @@ def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
     def run(command):
         """Variables that it sets are there for the next one."""
         script = (
-            f'[ ! -f "$NAMES" ] || . "$NAMES"\n{command}\n'
+            f'[ ! -f "$NAMES" ] || . "$NAMES"\n{TRAIN}\n{command}\n'
             'declare -p BERT GLUE_DIR MINILM 2> /dev/null > "$NAMES" || true\n'
         )
         done = subprocess.run(
@@ -220,8 +233,7 @@ def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_guide_work(run, page):
-    for name in CLEARED.get(page, ()):
-        run(f"rm -r {name}")
+    run(BEFORE.get(page, ":"))
     for command in code_of(page):
         if why_not(command):
             continue
