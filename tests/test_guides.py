@@ -16,8 +16,6 @@ from task_files import write_split
 
 from tasks import get_task
 
-pytestmark = [pytest.mark.slow]
-
 PAGES = (
     "README.md",
     *(
@@ -53,7 +51,6 @@ NOT_RUN = {
     r"scripts/download_(glue|squad)": "downloads; tests/test_downloads.py",
     r"serve\.py": "keeps running; tests/test_serve.py",
     r"^curl": "asks a server; tests/test_serve.py",
-    r"^docker": "needs Docker",
     r"^sbatch": "needs Slurm; tests/test_slurm.py",
     r"\.\.\.": "leaves something out",
     r"sweep_glue\.sh out/(sweep|small|my_sweep)( --jobs| --$| -- )": (
@@ -65,7 +62,7 @@ NOT_RUN = {
     r"--exchange_part": "needs two languages; tests/test_language_adapters.py",
     r"out/(methods|wnut17|german|mta)\b": "an experiment of hours or minutes",
     r"out/sweep\b": "needs a sweep; tests/test_summarize.py",
-    r"out/(paper|no_bert|third)": "an experiment of hours",
+    r"out/(paper|no_bert|third|plain)\b": "an experiment of hours",
 }
 # As long as the commands learn what the pages say, they take minutes.
 EDITS = (
@@ -231,6 +228,7 @@ def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_guide_work(run, page):
     run(BEFORE.get(page, ":"))
