@@ -20,7 +20,7 @@ from methods.base import TuningMethod
 from modeling import BertConfig
 from task_model import BuildHead, ParameterTable, TaskModel
 from tasks.base import Task
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 from weights import pretrained
 from weights.base import Base, Weights, check_shape, identify
 from weights.sources import InitCheckpoint, open_init_checkpoint
@@ -110,7 +110,7 @@ class FrozenBert:
             if name in opened.weights.shapes
         }
         self._whole_kernels: Dict[str, tf.Variable] = {}
-        self._tokenizers: Dict[Optional[bool], FullTokenizer] = {}
+        self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
         self._kinds: Dict[Hashable, TaskKind] = {}
         self._lock = threading.Lock()
 
@@ -141,7 +141,7 @@ class FrozenBert:
         bert.tokenizer()
         return bert
 
-    def tokenizer(self, do_lower_case: Optional[bool] = None) -> FullTokenizer:
+    def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
         """Its tokenizer; None for the letters' case that the words tell.
 
         Raises:
