@@ -7,7 +7,7 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import hashlib
 import json
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
@@ -112,7 +112,7 @@ class SubwordTokenizer(TextTokenizer):
 
 def _read_ids(
     described: Any, path: str
-) -> Tuple[Dict[str, int], "frozenset[str]"]:
+) -> Tuple[Dict[str, int], FrozenSet[str]]:
     """The id of every token, and which of the tokens are special.
 
     Raises:
@@ -144,7 +144,7 @@ def _read_ids(
 
 
 def _make(
-    described: Dict[str, Any], special: "frozenset[str]", path: str
+    described: Dict[str, Any], special: FrozenSet[str], path: str
 ) -> Tokenizer:
     """The library's tokenizer, which finds no special token in a text.
 
