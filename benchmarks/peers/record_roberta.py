@@ -97,7 +97,7 @@ def train_byte_level():
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(
-        sep=("</s>", 2), cls=("<s>", 0), add_prefix_space=False
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )
     return tokenizer
 
