@@ -147,6 +147,8 @@ class FrozenBert:
         Raises:
             UserError: the vocabulary cannot be read, or does not fit.
         """
+        if self.config.is_roberta:
+            do_lower_case = None  # It has one tokenizer, whatever is asked.
         with self._lock:
             if do_lower_case not in self._tokenizers:
                 self._tokenizers[do_lower_case] = pretrained.read_tokenizer(
