@@ -184,7 +184,7 @@ def test_texts_are_learned_and_answered(flags, folder, tiny_data, tmp_path):
     run_process(*arguments(flags))
     out = tmp_path / "out"
     scores = json.loads((out / "eval_results.json").read_text())
-    assert scores["accuracy"] >= 0.75
+    assert scores["eval_accuracy"] >= 0.75
     assert (out / "adapter" / "adapter.safetensors").stat().st_size < 30_000
     again = {
         "task_name": "custom",
@@ -198,7 +198,7 @@ def test_texts_are_learned_and_answered(flags, folder, tiny_data, tmp_path):
     }
     run_process(*arguments(again))
     found = json.loads((tmp_path / "again" / "eval_results.json").read_text())
-    assert found["loss"] == pytest.approx(scores["loss"], abs=1e-6)
+    assert found["eval_loss"] == pytest.approx(scores["eval_loss"], abs=1e-6)
     lines = (tmp_path / "again" / "test_predictions.tsv").read_text()
     predictor = Predictor.load(str(folder), {"one": str(out / "adapter")})
     texts = (tiny_data / "test.tsv").read_text().splitlines()[1:]
@@ -221,7 +221,7 @@ def test_words_are_tagged(folder, tiny_ner, tmp_path, tag):
         cpu_lanes=1,
     )
     scores = json.loads((tmp_path / "out" / "eval_results.json").read_text())
-    assert scores["f1"] > 0.5
+    assert scores["eval_f1"] > 0.5
 
 
 @pytest.fixture

@@ -165,7 +165,8 @@ def record_tokens(make_tokenizer, path):
             }
         )
     for one, other in PAIRS:
-        ids = tokenizer(one, other)["input_ids"]
+        # As a batch: alone, an empty second text would be taken for none.
+        (ids,) = tokenizer([one], [other])["input_ids"]
         recorded["pairs"].append({"texts": [one, other], "ids": ids})
     spaced = make_tokenizer(tokenizer_file=str(path), add_prefix_space=True)
     for words in WORDS:
