@@ -181,10 +181,12 @@ def arguments(flags):
 
 
 def test_texts_are_learned_and_answered(flags, folder, tiny_data, tmp_path):
-    run_process(*arguments(flags))
+    # Grouped by length, a batch would be one text again and again.
+    flags.update(train_batch_size=40, length_pool_batches=1)
+    run_process(*arguments({**flags, "num_train_epochs": 60}))
     out = tmp_path / "out"
     scores = json.loads((out / "eval_results.json").read_text())
-    assert scores["eval_accuracy"] >= 0.75
+    assert scores["eval_accuracy"] == 1.0
     assert (out / "adapter" / "adapter.safetensors").stat().st_size < 30_000
     again = {
         "task_name": "custom",
