@@ -21,6 +21,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 import adapter_library
 import export_model
 import modeling
+import run_mlm
 import task_model
 from errors import UserError
 from hooks import Context, Hooks
@@ -224,6 +225,51 @@ def test_words_are_tagged(folder, tiny_ner, tmp_path, tag):
     )
     scores = json.loads((tmp_path / "out" / "eval_results.json").read_text())
     assert scores["eval_f1"] > 0.5
+
+
+def test_questions_are_learned(folder, tiny_squad, tmp_path, answer):
+    answer(
+        train_file=tiny_squad / "v1.json",
+        predict_file=tiny_squad / "v1.json",
+        init_checkpoint=folder,
+        output_dir=tmp_path / "out",
+        do_train=True,
+        do_eval=True,
+        max_seq_length=40,
+        max_query_length=12,
+        doc_stride=8,
+        train_batch_size=8,
+        learning_rate=1e-2,
+        num_train_epochs=20,
+        tuning_method="full",
+        cpu_lanes=1,
+    )
+    scores = json.loads((tmp_path / "out" / "eval_results.json").read_text())
+    assert scores["eval_f1"] > 50
+
+
+def test_masked_tokens_are_learned_with_the_pretrained_head(
+    folder, tiny_texts, tmp_path, caplog
+):
+    with entry_point(run_mlm) as model_text:
+        model_text(
+            train_file=tiny_texts / "train.txt",
+            eval_file=tiny_texts / "eval.txt",
+            init_checkpoint=folder,
+            output_dir=tmp_path / "out",
+            do_train=True,
+            do_eval=True,
+            max_seq_length=40,
+            train_batch_size=8,
+            num_train_epochs=2,
+            whole_word_masking=True,
+            adapter_size=4,
+            cpu_lanes=1,
+        )
+    for name in ("transform/dense/kernel", "output_bias"):
+        assert f"cls/predictions/{name}: taken from" in caplog.text
+    scores = json.loads((tmp_path / "out" / "eval_results.json").read_text())
+    assert scores["eval_perplexity"] > 1
 
 
 @pytest.fixture
