@@ -125,7 +125,12 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     return ACTIVATIONS[name]
 
 
-def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+def layer_norm(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float = LAYER_NORM_EPSILON,
+) -> tf.Tensor:
     """Layer normalization over the last axis, computed in float32.
 
     Args:
@@ -133,6 +138,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         gamma: float32 [D]; or [B, D], of each row its own, where the first
             axis of `x` is that of the rows.
         beta: like `gamma`.
+        epsilon: added to the variance.
 
     Returns:
         `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
@@ -142,7 +148,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
     if len(gamma.shape) == 2:
         rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
-        _, normal = _standardize(tf.cast(x, tf.float32))
+        _, normal = _standardize(tf.cast(x, tf.float32), epsilon)
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
         return tf.cast(outputs, x.dtype)
 
@@ -153,7 +159,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         gamma = tf.identity(gamma)
         size = x.shape[-1]
         wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
-        inverse, normal = _standardize(wide)
+        inverse, normal = _standardize(wide, epsilon)
         outputs = tf.cast(normal * gamma + beta, x.dtype)
 
         def gradient(upstream):
@@ -176,11 +182,11 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     return outputs
 
 
-def _standardize(x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def _standardize(x: tf.Tensor, epsilon: float) -> Tuple[tf.Tensor, tf.Tensor]:
     """1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
     centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-    inverse = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+    inverse = tf.math.rsqrt(variance + epsilon)
     return inverse, centered * inverse
 
 

@@ -1,9 +1,9 @@
 """The BERT encoder as plain `tf.Module`s.
 
-In here: `BertConfig`, and the layers of BERT under the variable names of
-Google's checkpoints. Not in here: the places where a tuning method may act
-(`hooks.py`), what a method adds (`methods/`), heads (`tasks/`),
-reading weights (`weights/`).
+In here: the layers of BERT under the variable names of Google's checkpoints,
+which RoBERTa's have too. Not in here: the sizes (`bert_config.py`), the places
+where a tuning method may act (`hooks.py`), what a method adds (`methods/`),
+heads (`tasks/`), reading weights (`weights/`).
 
 Dimension letters of every docstring and comment:
 
@@ -25,9 +25,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-import files
 import functional
-from errors import UserError
+from bert_config import BertConfig
 from hooks import Context, Hooks, dropout, join_sublayer, keep_mask
 
 Shape = Tuple[int, ...]
@@ -38,115 +37,6 @@ CreateVariable = Callable[[str, Shape, Initializer], Any]
 # Source: google-research/bert, `modeling.py`, `create_attention_mask...`: the
 # score added to positions that must not be attended to.
 MASKED_SCORE = -10000.0
-
-
-@dataclasses.dataclass(frozen=True)
-class BertConfig:
-    """The sizes of a BERT model, under the key names of Google's JSON files.
-
-    Raises:
-        UserError: a size that is not a positive integer, a hidden size that
-            the number of heads does not divide, a dropout outside [0, 0.99],
-            or an unknown activation.
-    """
-
-    vocab_size: int
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            limit = 1000 if field.name == "num_hidden_layers" else 10**7
-            if field.type is int and not (
-                type(value) is int and 0 < value <= limit
-            ):
-                raise UserError(
-                    f"BERT config: {field.name} is {value!r}, expected a "
-                    f"whole number from 1 to {limit}"
-                )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value <= 0.99:
-                raise UserError(
-                    f"BERT config: {name} is {value!r}, expected a number "
-                    "from 0 to 0.99"
-                )
-        if (
-            type(self.initializer_range) not in (int, float)
-            or not self.initializer_range > 0
-        ):
-            raise UserError(
-                f"BERT config: initializer_range is {self.initializer_range!r}"
-                ", expected a positive number"
-            )
-        if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"BERT config: hidden_size {self.hidden_size} is not a "
-                f"multiple of num_attention_heads {self.num_attention_heads}"
-            )
-        functional.activation(self.hidden_act)
-
-    @property
-    def head_size(self) -> int:
-        """Size of one attention head, H."""
-        return self.hidden_size // self.num_attention_heads
-
-    @classmethod
-    def from_json_file(cls, path: str) -> "BertConfig":
-        """Reads Google's `bert_config.json` or Hugging Face's `config.json`.
-
-        Keys that do not describe the encoder are ignored, since both
-        publishers add some (`pooler_*`, `architectures`, ...), but not those
-        that would change what it computes.
-
-        Raises:
-            UserError: the file is missing, is no JSON object, lacks a size,
-                or describes a model that is not BERT.
-        """
-        values = files.read_json(path, "the BERT config")
-        if not isinstance(values, dict):
-            raise UserError(f"{path} holds no JSON object of BERT sizes")
-        names = [field.name for field in dataclasses.fields(cls)]
-        missing = [
-            name
-            for name in names[: names.index("hidden_act")]
-            if name not in values
-        ]
-        if missing:
-            raise UserError(
-                f"{path} lacks {', '.join(missing)}: it is not a BERT config"
-            )
-        expected = {
-            "model_type": "bert",
-            "position_embedding_type": "absolute",
-            "layer_norm_eps": functional.LAYER_NORM_EPSILON,
-        }
-        for key, value in expected.items():
-            if values.get(key, value) != value:
-                raise UserError(
-                    f"{path}: {key} is {values[key]!r}, but only {value!r} "
-                    "can be computed here"
-                )
-        sizes = {name: values[name] for name in names if name in values}
-        if "model_type" in values and values.get("hidden_act") == "gelu":
-            sizes["hidden_act"] = "gelu_erf"
-        return cls(**sizes)
-
-
-def same_activation(one: Any, other: Any) -> bool:
-    """Whether two values of `hidden_act` mean one function."""
-    known = functional.ACTIVATIONS
-    are_known = all(isinstance(x, str) and x in known for x in (one, other))
-    return are_known and known[one] is known[other]
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -226,10 +116,18 @@ class Dense(tf.Module):
 class LayerNorm(tf.Module):
     """Layer normalization over the last axis (Ba et al. 2016)."""
 
-    def __init__(self, scope, size, create, hooks):
+    def __init__(
+        self,
+        scope,
+        size,
+        create,
+        hooks,
+        epsilon=functional.LAYER_NORM_EPSILON,
+    ):
         """Creates `<scope>/LayerNorm/beta` and `gamma`, both [size]."""
         self.scope = f"{scope}/LayerNorm"
         self.hooks = hooks
+        self.epsilon = epsilon
         self.beta = create(f"{scope}/LayerNorm/beta", (size,), zeros)
         self.gamma = create(f"{scope}/LayerNorm/gamma", (size,), ones)
 
@@ -239,7 +137,8 @@ class LayerNorm(tf.Module):
             self.hooks.parameter(f"{self.scope}/{name}", variable, context)
             for name, variable in (("beta", self.beta), ("gamma", self.gamma))
         )
-        return tf.cast(functional.layer_norm(x, gamma, beta), context.dtype)
+        normal = functional.layer_norm(x, gamma, beta, self.epsilon)
+        return tf.cast(normal, context.dtype)
 
 
 class Embeddings(tf.Module):
@@ -262,7 +161,11 @@ class Embeddings(tf.Module):
             for name, size in sizes.items()
         )
         self.layer_norm = LayerNorm(
-            "bert/embeddings", config.hidden_size, create, hooks
+            "bert/embeddings",
+            config.hidden_size,
+            create,
+            hooks,
+            config.layer_norm_eps,
         )
 
     def __call__(self, input_ids, segment_ids, context):
@@ -279,7 +182,8 @@ class Embeddings(tf.Module):
         # Few rows: a product with one-hot rows is fast forward and backward.
         one_hot = tf.one_hot(segment_ids, self.config.type_vocab_size)
         hidden += tf.tensordot(one_hot, token_type, 1)
-        hidden += position[: tf.shape(input_ids)[1]]
+        first = self.config.first_position
+        hidden += position[first : first + tf.shape(input_ids)[1]]
         hidden = self.layer_norm(hidden, context)
         return dropout(
             hidden,
@@ -369,14 +273,17 @@ class Layer(tf.Module):
                 f"{scope}/{name}/dense", inputs, outputs, config, create, hooks
             )
 
+        def norm(name):
+            return LayerNorm(
+                f"{scope}/{name}", size, create, hooks, config.layer_norm_eps
+            )
+
         self.attention = SelfAttention(layer, config, create, hooks)
         self.attention_output = dense("attention/output", size, size)
-        self.attention_norm = LayerNorm(
-            f"{scope}/attention/output", size, create, hooks
-        )
+        self.attention_norm = norm("attention/output")
         self.intermediate = dense("intermediate", size, inner)
         self.output = dense("output", inner, size)
-        self.output_norm = LayerNorm(f"{scope}/output", size, create, hooks)
+        self.output_norm = norm("output")
 
     def __call__(self, hidden, attention_bias, context):
         """float32 [B, T, D] -> the same, or of the first token [B, 1, D]."""
@@ -470,7 +377,8 @@ class Bert(tf.Module):
         """Encodes a batch.
 
         Args:
-            input_ids: int32 [B, T], below V; T at most P.
+            input_ids: int32 [B, T], below V; T at most P, less the
+                positions before the first token's.
             segment_ids: int32 [B, T], below S.
             context: with the mask of the same shape.
 
@@ -509,12 +417,15 @@ class Bert(tf.Module):
 
 
 def list_variables(config: BertConfig, pooler: bool = True) -> Dict[str, Shape]:
-    """Name and shape of every variable of BERT, without making any."""
+    """Name and shape of every variable of BERT, without making any.
+
+    A model that was pretrained without a pooler has none, whatever is asked.
+    """
     listed: Dict[str, Shape] = {}
 
     def create(name, shape, initializer):
         del initializer
         listed[name] = tuple(shape)
 
-    Bert(config, create, hooks=None, pooler=pooler)
+    Bert(config, create, hooks=None, pooler=pooler and config.has_pooler)
     return listed

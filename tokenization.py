@@ -1,15 +1,25 @@
-"""BERT's WordPiece tokenization on the `tokenizers` library.
+"""What a tokenizer is; BERT's, WordPiece on the `tokenizers` library.
 
 Not in here: special tokens of a task's inputs and cutting to a length
 (`tasks/`).
 """
 
+import abc
 import functools
 import hashlib
 import json
 import re
 import unicodedata
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -17,6 +27,10 @@ import files
 from errors import UserError
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
+PADDING, MASK = "[PAD]", "[MASK]"
+SPECIAL = {PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK}
+# Google's vocabularies keep such entries free.
+UNUSED = re.compile(r"\[unused\d+\]")
 # google-research/bert, `tokenization.py`: longer words become [UNK].
 MAX_CHARACTERS_PER_WORD = 200
 # Share of the entries that may be of the other case.
@@ -55,6 +69,74 @@ class Tokens(NamedTuple):
 
     ids: List[int]
     offsets: List[Tuple[int, int]]
+
+
+class TextTokenizer(abc.ABC):
+    """What tasks ask of a model's tokenizer.
+
+    Attributes:
+        vocabulary: the id of each token.
+        vocab_size: the greatest id and one.
+        do_lower_case: whether texts are lower-cased.
+        classify_id: of the token that begins a row.
+        separate_id: of the token that ends it.
+        unknown_id: of what stands for words that cannot be tokenized.
+        mask_id: of what stands for masked tokens, or None.
+        between_count: how many of `separate_id` are between two texts.
+        second_segment: the segment of a row's second text.
+        marks_spaces: whether the space before a word is part of its tokens.
+    """
+
+    vocabulary: Dict[str, int]
+    vocab_size: int
+    do_lower_case: bool
+    classify_id: int
+    separate_id: int
+    unknown_id: int
+    mask_id: Optional[int]
+    between_count: int
+    second_segment: int
+    marks_spaces: bool
+
+    @property
+    def between(self) -> List[int]:
+        """The tokens between two texts of a row."""
+        return [self.separate_id] * self.between_count
+
+    @abc.abstractmethod
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+
+    @abc.abstractmethod
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """Tokenizes many texts, on all cores.
+
+        Args:
+            texts: any strings.
+
+        Returns:
+            One `Tokens` for each, without special tokens.
+        """
+
+    @abc.abstractmethod
+    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+        """As `encode`, but the ids alone, which take a fifth less time."""
+
+    @abc.abstractmethod
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """The ids of words each of which has a space before it in a text."""
+
+    @abc.abstractmethod
+    def keeps_length(self, word: str) -> bool:
+        """Whether offsets within a word are those of its characters."""
+
+    @abc.abstractmethod
+    def is_text(self, piece: str) -> bool:
+        """Whether an entry is a piece of text: not special, and not free."""
+
+    @abc.abstractmethod
+    def continues(self, piece: str) -> bool:
+        """Whether an entry continues a word."""
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
@@ -102,7 +184,7 @@ def lower_sigmas(text: str) -> str:
     return re.sub(r"\S+", lower, text)
 
 
-class FullTokenizer:
+class FullTokenizer(TextTokenizer):
     """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
 
     Differs from it in characters that Unicode tables of different ages class
@@ -110,6 +192,10 @@ class FullTokenizer:
     Chinese characters from U+2B820 to U+2B91F, which the library does not set
     apart.
     """
+
+    between_count = 1
+    second_segment = 1
+    marks_spaces = False
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
@@ -133,6 +219,8 @@ class FullTokenizer:
         )
         self.classify_id = self.vocabulary[CLASSIFY]
         self.separate_id = self.vocabulary[SEPARATE]
+        self.unknown_id = self.vocabulary[UNKNOWN]
+        self.mask_id = self.vocabulary.get(MASK)
         characters = set().union(*self.vocabulary)
         self._replacements = _Replacements(
             next((c for c in STAND_INS if c not in characters), STAND_INS[0])
@@ -166,19 +254,24 @@ class FullTokenizer:
         return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
-        """Tokenizes many texts, on all cores.
-
-        Args:
-            texts: any strings.
-
-        Returns:
-            One `Tokens` for each, without special tokens.
-        """
+        """As `TextTokenizer.encode`."""
         return [Tokens(e.ids, e.offsets) for e in self._encode(texts)]
 
     def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
-        """As `encode`, but the ids alone, which take a fifth less time."""
+        """As `TextTokenizer.encode_ids`."""
         return [e.ids for e in self._encode(texts)]
+
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """As `encode_ids`: BERT joins nothing across white space."""
+        return self.encode_ids(words)
+
+    def is_text(self, piece: str) -> bool:
+        """As `TextTokenizer.is_text`."""
+        return piece not in SPECIAL and not UNUSED.fullmatch(piece)
+
+    def continues(self, piece: str) -> bool:
+        """As `TextTokenizer.continues`: `##s` does."""
+        return piece.startswith("##")
 
     def _encode(self, texts: Sequence[str]) -> List[Encoding]:
         return self._tokenizer.encode_batch(

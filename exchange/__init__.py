@@ -12,7 +12,7 @@ import safetensors.numpy
 import files
 from errors import UserError
 from exchange import adapterhub, peft, to_adapterhub
-from exchange.base import Exported, Foreign
+from exchange.base import Exported, Foreign, check_is_bert
 from modeling import BertConfig
 
 READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
@@ -49,8 +49,10 @@ def read(
         labels: in the order of the logits; default: those of its files.
 
     Raises:
-        UserError: no known program has written it, or it cannot be read.
+        UserError: no known program has written it, or it cannot be read; or
+            the model is a RoBERTa.
     """
+    check_is_bert(config, folder)
     program = detect(folder)
     if program is None:
         raise UserError(

@@ -331,6 +331,19 @@ def head_of(artifact: Artifact) -> Head:
     return Head(kind, shape, tuple(layers), tuple(labels))
 
 
+def check_is_bert(config: BertConfig, source: str) -> None:
+    """Refuses a RoBERTa, whose heads and names other programs have otherwise.
+
+    Raises:
+        UserError: it is one.
+    """
+    if config.is_roberta:
+        raise UserError(
+            f"{source} is of a RoBERTa, but other programs' adapters are read "
+            "and written for BERT alone"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Exported:
     """One of this project's adapters, to be written for another program.
@@ -358,14 +371,16 @@ def exported(artifact: Artifact, name: str) -> Exported:
     """One of this project's adapters, read.
 
     Raises:
-        UserError: as `head_of`.
+        UserError: as `head_of`; or it is of a RoBERTa.
     """
     config, source = artifact.config, artifact.weights.source
+    bert_config = run_record.bert_config(config, source)
+    check_is_bert(bert_config, source)
     return Exported(
         # A name there is that of a module, in which a dot separates.
         name=name.replace(".", "_"),
         method=parsing.parse(config["method"]),
-        config=run_record.bert_config(config, source),
+        config=bert_config,
         base_name=config["base"].get("name") or "bert",
         head=head_of(artifact),
         read=artifact.weights.read,

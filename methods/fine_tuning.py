@@ -56,9 +56,10 @@ class TopLayers(TuningMethod):
         """The layers from L - k on, and the pooler."""
         top = range(config.num_hidden_layers - self.k, config.num_hidden_layers)
         layers = "|".join(str(layer) for layer in top)
+        pooler = ((r"bert/pooler/.*", True),) if config.has_pooler else ()
         return (
             (rf"bert/encoder/layer_({layers})/.*", True),
-            (r"bert/pooler/.*", True),
+            *pooler,
             FROZEN_BERT,
         )
 

@@ -51,8 +51,9 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
-        "adapter-bert, a Hugging Face folder or .safetensors file, a module "
-        "of TF-Hub or Kaggle, or a training checkpoint of this program.",
+        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
+        "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, or a training "
+        "checkpoint of this program.",
     )
     boolean(
         "do_lower_case",

@@ -11,7 +11,7 @@ from errors import UserError
 from methods import parsing
 from methods.base import Part, TuningMethod
 from modeling import BertConfig
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 from weights import adapter_artifact, parts, pretrained
 from weights.adapter_artifact import Artifact
 from weights.base import Base, Weights
@@ -204,7 +204,7 @@ def open_weights(
     base: Base,
     weights: Weights,
     config: BertConfig,
-    tokenizer: FullTokenizer,
+    tokenizer: TextTokenizer,
 ) -> Optional[Weights]:
     """The values of the adapters that have folders, or None.
 

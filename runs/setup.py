@@ -24,7 +24,7 @@ from optimization import Schedule
 from runs import parts
 from runs.parts import Found
 from tasks.base import Task
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 from weights import adapter_artifact, pretrained, run_record, training_state
 from weights.adapter_artifact import Artifact
 from weights.base import (
@@ -154,7 +154,7 @@ class Model:
     task: Task
     method: TuningMethod
     config: BertConfig
-    tokenizer: FullTokenizer
+    tokenizer: TextTokenizer
     sources: Sources
     base: Base
     parts: Found
@@ -294,12 +294,10 @@ def open_model(experiment: Experiment) -> Model:
     tokenizer = pretrained.read_tokenizer(
         opened, config, experiment.vocab_file, experiment.do_lower_case
     )
-    if experiment.max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length is {experiment.max_seq_length}, but the model "
-            f"has only {config.max_position_embeddings} positions"
-        )
     task, found = _task_and_method(experiment, sources)
+    pretrained.check_length(
+        experiment.max_seq_length, task.least_length, config, tokenizer
+    )
     method = found.method
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)

@@ -25,9 +25,11 @@ import tensorflow as tf
 
 import command_line
 import files
+import functional
 import modeling
+from bert_config import BertConfig, same_activation
 from errors import UserError
-from modeling import BertConfig, Shape
+from modeling import Shape
 from weights import google, hugging_face, pretrained, sources, training_state
 from weights.base import Weights, identify
 
@@ -84,10 +86,30 @@ def read_values(
     return {name: weights.read(name) for name in names}
 
 
+def check_form(config: BertConfig, form: str) -> None:
+    """Checks that a form can say what a model computes.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.is_roberta:
+        raise UserError(
+            f"the model is a RoBERTa, which cannot be written in {form}'s form "
+            "of a BERT"
+        )
+    epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
+    if form == GOOGLE and epsilon != fixed:
+        raise UserError(
+            f"the model has the layer_norm_eps {epsilon}, but Google's form "
+            f"means {fixed}"
+        )
+
+
 def google_config(config: BertConfig) -> Dict[str, Any]:
     """The content of `bert_config.json`."""
     values = dataclasses.asdict(config)
-    if modeling.same_activation(config.hidden_act, "gelu"):
+    del values["first_position"], values["layer_norm_eps"]
+    if same_activation(config.hidden_act, "gelu"):
         values["hidden_act"] = "gelu"
     return values
 
@@ -95,14 +117,14 @@ def google_config(config: BertConfig) -> Dict[str, Any]:
 def hugging_face_config(config: BertConfig) -> Dict[str, Any]:
     """The content of `config.json`, whose `gelu` is the error function."""
     values = dataclasses.asdict(config)
+    del values["first_position"]
     for ours, theirs in (("gelu", "gelu_new"), ("gelu_erf", "gelu")):
-        if modeling.same_activation(config.hidden_act, ours):
+        if same_activation(config.hidden_act, ours):
             values["hidden_act"] = theirs
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
         **values,
-        "layer_norm_eps": 1e-12,
         "pad_token_id": 0,
     }
 
@@ -191,6 +213,7 @@ def main() -> None:
             "scripts/merge_adapter.py merges its adapter into its BERT"
         )
     config = pretrained.read_config(opened, arguments.bert_config_file)
+    check_form(config, arguments.to)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
     named = arguments.do_lower_case
     lower = pretrained.read_tokenizer(

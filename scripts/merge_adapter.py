@@ -32,7 +32,12 @@ import modeling
 from errors import UserError
 from methods import parsing
 from methods.base import PARTS
-from scripts.convert_checkpoint import check_free, write_google
+from scripts.convert_checkpoint import (
+    GOOGLE,
+    check_form,
+    check_free,
+    write_google,
+)
 from weights import (
     adapter_artifact,
     google,
@@ -234,6 +239,7 @@ def main() -> None:
         return
     check_free(folder)
     found = merge(opened.weights, adapters, weights)
+    check_form(found["config"], GOOGLE)
     vocabulary = pretrained.find_vocabulary(opened)
     words = files.read_bytes(vocabulary, "the vocabulary")
     files.prepare_folder(folder)

@@ -20,7 +20,7 @@ from methods.base import TuningMethod
 from modeling import BertConfig
 from task_model import BuildHead, ParameterTable, TaskModel
 from tasks.base import Task
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 from weights import pretrained
 from weights.base import Base, Weights, check_shape, identify
 from weights.sources import InitCheckpoint, open_init_checkpoint
@@ -110,7 +110,7 @@ class FrozenBert:
             if name in opened.weights.shapes
         }
         self._whole_kernels: Dict[str, tf.Variable] = {}
-        self._tokenizers: Dict[Optional[bool], FullTokenizer] = {}
+        self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
         self._kinds: Dict[Hashable, TaskKind] = {}
         self._lock = threading.Lock()
 
@@ -141,12 +141,14 @@ class FrozenBert:
         bert.tokenizer()
         return bert
 
-    def tokenizer(self, do_lower_case: Optional[bool] = None) -> FullTokenizer:
+    def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
         """Its tokenizer; None for the letters' case that the words tell.
 
         Raises:
             UserError: the vocabulary cannot be read, or does not fit.
         """
+        if self.config.is_roberta:
+            do_lower_case = None  # It has one tokenizer, whatever is asked.
         with self._lock:
             if do_lower_case not in self._tokenizers:
                 self._tokenizers[do_lower_case] = pretrained.read_tokenizer(

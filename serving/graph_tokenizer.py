@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Tuple
 import numpy as np
 import tensorflow as tf
 
-from tokenization import MAX_CHARACTERS_PER_WORD, UNKNOWN, FullTokenizer
+from tokenization import MAX_CHARACTERS_PER_WORD, FullTokenizer
 
 CODES = 0x110000
 SURROGATES = range(0xD800, 0xE000)
@@ -73,7 +73,7 @@ class GraphTokenizer(tf.Module):
     def __init__(self, tokenizer: FullTokenizer):
         """Writes down what a tokenizer does; takes some seconds."""
         self._lower = tokenizer.do_lower_case
-        self.unknown_id = tokenizer.vocabulary[UNKNOWN]
+        self.unknown_id = tokenizer.unknown_id
 
         def keep(value: np.ndarray) -> tf.Variable:
             return tf.Variable(value, trainable=False)

@@ -15,7 +15,7 @@ from serving.frozen_bert import FrozenBert, TaskKind, Values
 from serving.mixed_bert import MixedBert, Place, can_mix
 from tasks.base import Task
 from tasks.restored import restore_task
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 from weights import adapter_artifact, parts, pretrained
 from weights.base import choose_initial_values
 
@@ -73,7 +73,7 @@ class LoadedTask:
     numbers_of_texts: Tuple[int, ...]
     kind: TaskKind
     values: TaskValues
-    tokenizer: FullTokenizer
+    tokenizer: TextTokenizer
     max_seq_length: int
 
     @property
@@ -122,7 +122,7 @@ def load_task(
     }
     trained_with = config.get("training", {}).get("max_seq_length")
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
-    positions = bert.config.max_position_embeddings
+    positions = bert.config.max_tokens
     length = max_seq_length or trained_with or positions
     if length > positions:
         setting = f"{source}: training.max_seq_length"
@@ -132,10 +132,11 @@ def load_task(
             f"{setting} is {length}, but the model has only {positions} "
             "positions"
         )
-    if length < task.least_length:
+    least = task.least_length + tokenizer.between_count - 1
+    if length < least:
         raise UserError(
             f"{source}: inputs are cut to {length} tokens, but the task "
-            f"{task.name} needs room for {task.least_length}; pass a greater "
+            f"{task.name} needs room for {least}; pass a greater "
             "--max_seq_length"
         )
     return LoadedTask(

@@ -20,6 +20,7 @@ from serving.loaded_task import LoadedTask
 from serving.mixed_bert import MixedBert
 from serving.mixed_model import FEATURES
 from serving.text_windows import Rows, Windows
+from tokenization import FullTokenizer
 
 # Batches that may be computed at the same time.
 PARALLEL = 2
@@ -46,7 +47,7 @@ class TextModel(tf.Module):
         Raises:
             UserError: a task changes BERT's matrices, or has a part that
                 changes BERT, or is of a kind that is not known here; or tasks
-                differ in the case of letters.
+                differ in the case of letters; or the model is a RoBERTa.
         """
         loaded = list(tasks.values())
         changed = [name for name, task in tasks.items() if not task.can_mix]
@@ -68,6 +69,11 @@ class TextModel(tf.Module):
         self._batch_size = batch_size
         self._dtype = bert.compute_dtype
         tokenizer = loaded[0].tokenizer
+        if not isinstance(tokenizer, FullTokenizer):
+            raise UserError(
+                "the model is a RoBERTa, but an exported model can tokenize "
+                "WordPieces alone; predict.py answers texts upon a RoBERTa"
+            )
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id
         self._readings = keep(text_windows.readings(loaded))

@@ -21,7 +21,7 @@ import tensorflow as tf
 from hooks import Context
 from input_pipeline import Features, Plan, TrainPlan, count_train_steps
 from modeling import BertConfig, CreateVariable
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 # The rows of a split as its file has them; they have a length.
 RowsType = TypeVar("RowsType")
@@ -273,7 +273,7 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @abc.abstractmethod
     def featurize(
-        self, rows: RowsType, tokenizer: FullTokenizer, max_seq_length: int
+        self, rows: RowsType, tokenizer: TextTokenizer, max_seq_length: int
     ) -> Features:
         """Tokenizes rows, each to at most `max_seq_length` tokens."""
 

@@ -34,6 +34,25 @@ class HeadShape:
     pooler: bool = True
     bias: bool = True
 
+    def upon(self, config: modeling.BertConfig) -> "HeadShape":
+        """The shape on a model: a fresh layer instead of a missing pooler.
+
+        Source: transformers, `RobertaClassificationHead`.
+
+        Raises:
+            UserError: there is no pooler, and no layer can take its place.
+        """
+        if config.has_pooler or not self.pooler:
+            return self
+        if self.layers > 1 and self.activation != "tanh":
+            raise UserError(
+                f"a head of {self.layers} layers with {self.activation} reads "
+                "a pooler, but this RoBERTa has none"
+            )
+        return dataclasses.replace(
+            self, layers=self.layers + 1, activation="tanh", pooler=False
+        )
+
     def describe(self) -> Dict[str, Any]:
         """`head` of a task's description; left out if it is as by default."""
         return (

@@ -18,7 +18,7 @@ from hooks import Hooks
 from input_pipeline import Features
 from tasks.base import Head, Task
 from tasks.masking import MaskedText, Masking, Pieces
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 NAME = "masked_lm"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
@@ -48,7 +48,7 @@ class MaskedLMHead(Head):
             f"{scope}/transform/dense", size, size, config, create, Hooks()
         )
         self.layer_norm = modeling.LayerNorm(
-            f"{scope}/transform", size, create, Hooks()
+            f"{scope}/transform", size, create, Hooks(), config.layer_norm_eps
         )
         self.bias = create(
             f"{scope}/output_bias", (config.vocab_size,), modeling.zeros
@@ -221,7 +221,7 @@ class MaskedLM(Task[Lines]):
             rows[split] = Lines.of(path)
         return self, rows
 
-    def featurize(self, rows, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] text [SEP]`, one or several of each line.
 
         Raises:
@@ -289,7 +289,7 @@ def _no_answers() -> TypeError:
 
 
 def _make_rows(
-    lines: Lines, tokenizer: FullTokenizer, max_seq_length: int, pieces: Pieces
+    lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
 ) -> Iterator[Tuple[List[int], List[int]]]:
     """Tokens and segments of each row, tokenized chunk by chunk.
 

@@ -8,18 +8,14 @@ the very masks that an uninterrupted one would have read.
 import dataclasses
 import hashlib
 import math
-import re
 from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 
 from errors import UserError
 from input_pipeline import Batch, Features
-from tokenization import CLASSIFY, SEPARATE, UNKNOWN, FullTokenizer
+from tokenization import TextTokenizer
 
-PADDING, MASK = "[PAD]", "[MASK]"
-# Google's vocabularies keep such entries free.
-UNUSED = re.compile(r"\[unused\d+\]")
 # What a token that was chosen becomes: `[MASK]`, another token, or itself.
 # Source: Devlin et al. 2019, section 3.1.
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -46,28 +42,24 @@ class Pieces(NamedTuple):
     plain: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: FullTokenizer) -> "Pieces":
+    def of(cls, tokenizer: TextTokenizer) -> "Pieces":
         """Those of a tokenizer's vocabulary.
 
         Raises:
             UserError: it has no `[MASK]`.
         """
-        vocabulary = tokenizer.vocabulary
-        if MASK not in vocabulary:
+        if tokenizer.mask_id is None:
             raise UserError(
-                f"the vocabulary lacks {MASK}, which stands for masked tokens; "
-                "check --vocab_file"
+                "the vocabulary lacks [MASK] (of RoBERTa <mask>), which stands "
+                "for masked tokens; check --vocab_file"
             )
-        special = {PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK}
         is_plain = np.zeros(tokenizer.vocab_size, bool)
         continues = np.zeros(tokenizer.vocab_size, bool)
-        for piece, number in vocabulary.items():
-            is_plain[number] = piece not in special and not UNUSED.fullmatch(
-                piece
-            )
-            continues[number] = piece.startswith("##")
+        for piece, number in tokenizer.vocabulary.items():
+            is_plain[number] = tokenizer.is_text(piece)
+            continues[number] = tokenizer.continues(piece)
         plain = np.flatnonzero(is_plain).astype(np.int32)
-        return cls(vocabulary[MASK], is_plain, continues, plain)
+        return cls(tokenizer.mask_id, is_plain, continues, plain)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tasks.multi_task_rows import (
 )
 from tasks.multiple_choice import MultipleChoice
 from tasks.text_task import TextTask
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 # The mean of the main scores of all tasks.
 MEAN = "mean"
@@ -287,7 +287,7 @@ class MultiTask(Task[RowsByTask]):
         raise _no_answers()
 
     def featurize(
-        self, rows: RowsByTask, tokenizer: FullTokenizer, max_seq_length
+        self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
         """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
         features: Dict[str, Features] = {

@@ -12,7 +12,7 @@ from input_pipeline import Choices, Features
 from tasks.table_files import Rows
 from tasks.text_classification import ClassificationHead
 from tasks.text_task import CHUNK, TextTask, make_row
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 
 class ChoiceHead(ClassificationHead):
@@ -140,7 +140,7 @@ class MultipleChoice(TextTask):
         return Choices(**vars(pairs), choices=len(self._choices))
 
     def _sequences(
-        self, rows: Rows, tokenizer: FullTokenizer, max_seq_length: int
+        self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
     ) -> Iterator[Tuple[List[int], List[int]]]:
         """Tokens and segments of each row's choices, row by row."""
         known = dict(self.questions)

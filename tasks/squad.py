@@ -24,7 +24,7 @@ from tasks.squad_data import (
     read_questions,
 )
 from tasks.squad_windows import Windows, cut_windows
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 # A logit that no real one comes near to.
 NEVER = -1e30
@@ -234,7 +234,7 @@ class Squad(Task[Sequence[Question]]):
             for number, (question, context) in enumerate(texts)
         ]
 
-    def featurize(self, rows, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
         return cut_windows(
             rows,

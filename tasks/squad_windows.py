@@ -1,6 +1,8 @@
 """Cuts contexts into windows that fit the model.
 
-A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap.
+A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A
+RoBERTa has `<s>` for the first of these, two `</s>` for the second, one for the
+third.
 """
 
 import array
@@ -14,7 +16,7 @@ import numpy as np
 from input_pipeline import Features
 from progress import Progress
 from tasks.squad_data import WORDS, Question, find_answer
-from tokenization import UNKNOWN, FullTokenizer, Tokens
+from tokenization import TextTokenizer, Tokens
 
 # Characters that are tokenized at once: enough for all cores, bounded in
 # memory.
@@ -56,7 +58,7 @@ class _Context(NamedTuple):
 
 def cut_windows(
     questions: Sequence[Question],
-    tokenizer: FullTokenizer,
+    tokenizer: TextTokenizer,
     max_seq_length: int,
     doc_stride: int,
     max_query_length: int,
@@ -89,7 +91,8 @@ def cut_windows(
     end = np.array([tokenizer.separate_id], np.int32)
     total = 0
     progress = Progress("tokenize", len(questions), "questions")
-    for number, (question, query, context, answer) in enumerate(
+    between = np.array(tokenizer.between, np.int32)
+    for number, (question, query, context, answers) in enumerate(
         _tokenize(questions, tokenizer)
     ):
         if not contexts or contexts[-1] is not context:
@@ -97,8 +100,8 @@ def cut_windows(
             contexts.append(context)
         context_starts[number] = total
         query_ids = np.array(query.ids[:max_query_length], np.int32)
-        head = np.concatenate([start, query_ids, end])
-        span = _target(question, context, answer) if labelled else None
+        head = np.concatenate([start, query_ids, between])
+        span = _target(question, context, answers) if labelled else None
         room = max_seq_length - len(head) - 1
         for first in _window_starts(len(context.ids), room, doc_stride):
             part = context.ids[first : first + room]
@@ -115,9 +118,9 @@ def cut_windows(
     question_rows, firsts, context_firsts = (
         np.array(places, np.int32).reshape(-1, 3).T.copy()
     )
-    # Zeros up to the first [SEP], then ones.
+    # Zeros up to what is between, then BERT's ones.
     parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
-    zero_one = np.tile(np.array([0, 1], np.uint8), len(lengths))
+    zero_one = np.array([0, tokenizer.second_segment], np.uint8)
     labels = {}
     if labelled:
         pairs = np.array(targets, np.int32).reshape(-1, 2)
@@ -127,7 +130,7 @@ def cut_windows(
         }
     return Windows(
         tokens=np.asarray(tokens),
-        segments=np.repeat(zero_one, parts),
+        segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=labels,
         question=question_rows,
@@ -150,9 +153,11 @@ def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
 
 
 def _tokenize(
-    questions: Sequence[Question], tokenizer: FullTokenizer
-) -> Iterator[Tuple[Question, Tokens, _Context, List[int]]]:
+    questions: Sequence[Question], tokenizer: TextTokenizer
+) -> Iterator[Tuple[Question, Tokens, _Context, Tuple[List[int], ...]]]:
     """Yields each question, its tokens, its context, its answer's tokens.
+
+    Those of the answer as it is and, where that differs, after a space.
 
     A context that follows upon itself is tokenized once.
     """
@@ -164,13 +169,14 @@ def _tokenize(
                 texts.append(question.context)
         tokenized = zip(texts, tokenizer.encode(texts))
         queries = tokenizer.encode([question.text for question in chunk])
-        answers = tokenizer.encode(
-            [q.answers[0].text if q.answers else "" for q in chunk]
-        )
-        for question, query, answer in zip(chunk, queries, answers):
+        found = [q.answers[0].text if q.answers else "" for q in chunk]
+        answers = [tokenizer.encode_ids(found)]
+        if tokenizer.marks_spaces:
+            answers.append(tokenizer.encode_words(found))
+        for question, query, *answer in zip(chunk, queries, *answers):
             while context is None or context.text != question.context:
                 context = _read_context(*next(tokenized), tokenizer)
-            yield question, query, context, answer.ids
+            yield question, query, context, tuple(answer)
 
 
 def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
@@ -189,11 +195,11 @@ def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
 
 
 def _read_context(
-    text: str, tokens: Tokens, tokenizer: FullTokenizer
+    text: str, tokens: Tokens, tokenizer: TextTokenizer
 ) -> _Context:
     ids = np.array(tokens.ids, np.int32)
     offsets = np.array(tokens.offsets, np.int32).reshape(-1, 2)
-    unsure = ids == tokenizer.vocabulary[UNKNOWN]
+    unsure = ids == tokenizer.unknown_id
     if not text.isascii() or CONTROL.search(text):
         for word in WORDS.finditer(text):
             if not tokenizer.keeps_length(word.group()):
@@ -205,7 +211,7 @@ def _read_context(
 
 
 def _target(
-    question: Question, context: _Context, answer: List[int]
+    question: Question, context: _Context, answers: Tuple[List[int], ...]
 ) -> Optional[Tuple[int, int]]:
     """Numbers of the first and last token of the first answer, if any."""
     words = find_answer(question) if question.answers else None
@@ -213,7 +219,8 @@ def _target(
         return None
     first, last = np.searchsorted(context.offsets[:, 0], words)
     ids = context.ids[first:last].tolist()
-    for start in range(len(ids) - len(answer) + 1):
-        if answer and ids[start : start + len(answer)] == answer:
-            return first + start, first + start + len(answer) - 1
+    for start in range(len(ids)):
+        for answer in answers:
+            if answer and ids[start : start + len(answer)] == answer:
+                return first + start, first + start + len(answer) - 1
     return (int(first), int(last) - 1) if last > first else None

@@ -37,7 +37,7 @@ from tasks.tagging_files import (
 )
 from tasks.tagging_scores import entity_scores, type_scores
 from tasks.tagging_windows import SentenceWindows, cut_sentences
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 NAME = "tagging"
 
@@ -295,7 +295,7 @@ class Tagging(Task[Sentences]):
         entities = (f"{n} {count:,}" for n, count in counts.most_common())
         return ", ".join([f"{len(rows.lines):,} words", *entities])[:500]
 
-    def featurize(self, rows, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         """Windows of `[CLS] words [SEP]`, and the labels of their words."""
         labels = None
         if rows.tags is not None:

@@ -14,7 +14,7 @@ from absl import logging
 
 from input_pipeline import NO_LABEL, Features
 from tasks.tagging_files import Sentences
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 # Words that are tokenized at once: enough for all cores, bounded in memory.
 CHUNK = 65536
@@ -66,7 +66,7 @@ class Window(NamedTuple):
 def cut_sentences(
     rows: Sentences,
     labels: Optional[np.ndarray],
-    tokenizer: FullTokenizer,
+    tokenizer: TextTokenizer,
     max_seq_length: int,
 ) -> SentenceWindows:
     """Makes the windows of all sentences.
@@ -128,14 +128,14 @@ def cut_sentences(
 
 
 def _tokenize(
-    words: Sequence[str], tokenizer: FullTokenizer
+    words: Sequence[str], tokenizer: TextTokenizer
 ) -> Dict[str, List[int]]:
-    """The tokens of each word; BERT joins none across white space."""
+    """The tokens of each word, which is alone between spaces."""
     different = list(dict.fromkeys(words))
     found: Dict[str, List[int]] = {}
     for first in range(0, len(different), CHUNK):
         chunk = different[first : first + CHUNK]
-        found.update(zip(chunk, tokenizer.encode_ids(chunk)))
+        found.update(zip(chunk, tokenizer.encode_words(chunk)))
     return found
 
 

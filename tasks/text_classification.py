@@ -43,10 +43,12 @@ class ClassificationHead(Head):
             classes: C.
             config: of the BERT.
             create: makes variables.
-            shape: its layers.
+            shape: its layers. A RoBERTa has no pooler: there the head has a
+                layer more.
             weights: C floats, by which the loss of a class's rows is
                 multiplied, or None.
         """
+        shape = shape.upon(config)
         self.class_weights = weights
         self.needs_pooler = shape.pooler
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)

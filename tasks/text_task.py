@@ -24,7 +24,7 @@ from tasks.base import SplitNames, Task, results_path
 from tasks.head_shape import POOLED, HeadShape
 from tasks.split_files import NONE_NAMED, SplitFiles
 from tasks.table_files import READERS, Layout, Rows, read_rows
-from tokenization import FullTokenizer
+from tokenization import TextTokenizer
 
 # How a row's texts may be called, whatever the task.
 TEXT_COLUMNS = ("text", "text_b")
@@ -304,7 +304,7 @@ class TextTask(Task[Rows]):
         _check_ids(rows)
         return rows
 
-    def featurize(self, rows: Rows, tokenizer: FullTokenizer, max_seq_length):
+    def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
         labels = {}
         if rows.label is not None:
@@ -404,7 +404,7 @@ def _check_ids(rows: Rows) -> None:
 
 
 def _make_rows(
-    rows: Rows, tokenizer: FullTokenizer, max_seq_length: int
+    rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
 ) -> Iterator[Tuple[List[int], List[int]]]:
     """Tokens and segments of each row, tokenized chunk by chunk."""
     for first in range(0, len(rows), CHUNK):
@@ -420,7 +420,7 @@ def _make_rows(
 def make_row(
     a: List[int],
     b: Optional[List[int]],
-    tokenizer: FullTokenizer,
+    tokenizer: TextTokenizer,
     max_seq_length: int,
 ) -> Tuple[List[int], List[int]]:
     """Adds special tokens, cutting the longer text of a pair first.
@@ -435,11 +435,14 @@ def make_row(
     if b is None:
         tokens = start + a[: max_seq_length - 2] + end
         return tokens, [0] * len(tokens)
-    room = max_seq_length - 3
+    between = tokenizer.between
+    room = max_seq_length - 2 - len(between)
     # While both exceed half of the room they are cut in turn, b first.
     len_a, len_b = len(a), len(b)
     if len_a + len_b > room:
         len_a = min(len_a, max(room - len_b, room - room // 2))
         len_b = room - len_a
-    tokens = start + a[:len_a] + end + b[:len_b] + end
-    return tokens, [0] * (len_a + 2) + [1] * (len_b + 1)
+    tokens = start + a[:len_a] + between + b[:len_b] + end
+    return tokens, [0] * (len_a + 1 + len(between)) + [
+        tokenizer.second_segment
+    ] * (len_b + 1)

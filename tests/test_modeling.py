@@ -81,8 +81,17 @@ def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
         ({"attention_probs_dropout_prob": -0.1}, "_dropout_prob is -0.1"),
         ({"attention_probs_dropout_prob": "x"}, "attention_probs"),
         ({"initializer_range": -1}, "initializer_range is -1"),
-        ({"model_type": "roberta"}, "model_type is 'roberta'"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
+        ({"model_type": "distilbert"}, "model_type is 'distilbert'"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps is 0, expected a number above"),
+        ({"layer_norm_eps": "x"}, "layer_norm_eps is 'x'"),
+        (
+            {"model_type": "roberta", "pad_token_id": None},
+            "pad_token_id is None, expected the id",
+        ),
+        (
+            {"model_type": "roberta", "pad_token_id": 31},
+            "first_position is 32, expected a whole number from 0 to 31",
+        ),
         ({"position_embedding_type": "relative"}, "position_embedding_type"),
     ],
 )

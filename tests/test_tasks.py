@@ -152,7 +152,9 @@ def naive_lengths(len_a, len_b, room):
     return len(a), len(b)
 
 
-SPECIAL = types.SimpleNamespace(classify_id=-1, separate_id=-2)
+SPECIAL = types.SimpleNamespace(
+    classify_id=-1, separate_id=-2, between=[-2], second_segment=1
+)
 TOKENS = st.integers(0, 40)
 
 

@@ -13,7 +13,6 @@ from hooks import Context
 from methods.parsing import parse
 from task_model import TaskModel
 from tasks.restored import restore_task
-from tokenization import FullTokenizer
 from weights import adapter_artifact, pretrained
 from weights.base import identify
 from weights.sources import open_init_checkpoint
@@ -82,7 +81,9 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
             "method": str(kept),
             "task": description or CLASSIFICATION,
             "base": base.describe(),
-            "tokenizer": FullTokenizer(str(bert / "vocab.txt")).describe(),
+            "tokenizer": pretrained.read_tokenizer(
+                open_init_checkpoint(str(bert)), config
+            ).describe(),
             "bert_config": dataclasses.asdict(config),
             "training": {"max_seq_length": LENGTH},
             **more,

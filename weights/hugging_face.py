@@ -12,6 +12,8 @@ import safetensors
 from errors import UserError
 from weights.base import Weights
 
+# Of models that have more than the encoder.
+PREFIXES = ("bert.", "roberta.")
 # Hugging Face name -> (Google's name, whether the matrix is transposed)
 HUGGING_FACE_NAMES = (
     (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1", False),
@@ -47,8 +49,11 @@ HUGGING_FACE_NAMES = (
     ),
     (r"pooler\.dense\.weight", "bert/pooler/dense/kernel", True),
     (r"pooler\.dense\.bias", "bert/pooler/dense/bias", False),
-    (r"classifier\.weight", "output_weights", False),
-    (r"classifier\.bias", "output_bias", False),
+    # RoBERTa's head of texts has two layers.
+    (r"classifier\.dense\.weight", "hidden_weights_0", False),
+    (r"classifier\.dense\.bias", "hidden_bias_0", False),
+    (r"classifier\.(?:out_proj\.)?weight", "output_weights", False),
+    (r"classifier\.(?:out_proj\.)?bias", "output_bias", False),
     (
         r"cls\.seq_relationship\.weight",
         "cls/seq_relationship/output_weights",
@@ -83,6 +88,20 @@ HUGGING_FACE_NAMES = (
         "cls/predictions/output_bias",
         False,
     ),
+    # The same head as RoBERTa names it.
+    (r"lm_head\.dense\.weight", "cls/predictions/transform/dense/kernel", True),
+    (r"lm_head\.dense\.bias", "cls/predictions/transform/dense/bias", False),
+    (
+        r"lm_head\.layer_norm\.weight",
+        "cls/predictions/transform/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"lm_head\.layer_norm\.bias",
+        "cls/predictions/transform/LayerNorm/beta",
+        False,
+    ),
+    (r"lm_head\.(?:decoder\.)?bias", "cls/predictions/output_bias", False),
 )
 # Google's name -> Hugging Face's, of what is not named by the same parts
 HEADS = {
@@ -104,8 +123,9 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
         (None, False) for tensors that have no part in the encoder or a head.
     """
     name = hugging_face_name
-    if name.startswith("bert."):
-        name = name[len("bert.") :]
+    for prefix in PREFIXES:
+        if name.startswith(prefix):
+            name = name[len(prefix) :]
     for pattern, replacement, transposed in HUGGING_FACE_NAMES:
         if re.fullmatch(pattern, name):
             result = re.sub(pattern, replacement, name)

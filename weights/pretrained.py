@@ -7,14 +7,16 @@ from typing import Any, Mapping, Optional, Tuple
 from absl import logging
 
 import files
-import modeling
+from bert_config import BertConfig, same_activation
 from errors import UserError
-from modeling import BertConfig
-from tokenization import FullTokenizer
+from subword_tokenization import SubwordTokenizer
+from tokenization import FullTokenizer, TextTokenizer
 from weights.base import Base
 from weights.sources import InitCheckpoint
 
 VOCABULARY_FILE = "vocab.txt"
+# What a RoBERTa has instead.
+TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILES = ("bert_config.json", "config.json")
 # Some models round the size of their vocabulary up, to multiples of 8 to 1024.
 MAX_VOCABULARY_PADDING = 1023
@@ -59,8 +61,11 @@ def read_tokenizer(
     config: BertConfig,
     path: str = "",
     do_lower_case: Optional[bool] = None,
-) -> FullTokenizer:
+) -> TextTokenizer:
     """Reads the vocabulary that is named, or the model's own.
+
+    That of a RoBERTa is a `tokenizer.json`, which says itself what becomes of
+    capital letters.
 
     Args:
         opened: the model.
@@ -75,6 +80,8 @@ def read_tokenizer(
         UserError: it cannot be read, or does not fit the model or the letters'
             case.
     """
+    if config.is_roberta:
+        return _read_subwords(opened, config, path, do_lower_case)
     path = path or find_vocabulary(opened)
     said = ""
     if do_lower_case is None and opened.do_lower_case is not None:
@@ -84,6 +91,35 @@ def read_tokenizer(
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False)
     _check_vocabulary(tokenizer, config, said)
+    return tokenizer
+
+
+def _read_subwords(
+    opened: InitCheckpoint,
+    config: BertConfig,
+    path: str,
+    do_lower_case: Optional[bool],
+) -> SubwordTokenizer:
+    """Reads a RoBERTa's `tokenizer.json`; as `read_tokenizer`."""
+    try:
+        path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
+    except UserError as error:
+        raise UserError(
+            f"{error}; where transformers are, AutoTokenizer.from_pretrained"
+            "(folder).save_pretrained(folder) writes it"
+        ) from error
+    if do_lower_case:
+        raise UserError(
+            f"--do_lower_case=true, but {path} says itself what becomes of "
+            "capital letters; leave the flag out"
+        )
+    tokenizer = SubwordTokenizer(path)
+    _check_size(tokenizer, config)
+    if tokenizer.padding_id + 1 != config.first_position:
+        raise UserError(
+            f"{path} has <pad> as {tokenizer.padding_id}, but the config says "
+            f"pad_token_id {config.first_position - 1}; check --vocab_file"
+        )
     return tokenizer
 
 
@@ -105,18 +141,7 @@ def _check_vocabulary(
 
     `said` is the start of a message, if the model itself told the case.
     """
-    padding = config.vocab_size - tokenizer.vocab_size
-    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
-        raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
-            f"config says {config.vocab_size}; check --vocab_file"
-        )
-    if padding:
-        logging.info(
-            "the model has %d entries more than the vocabulary, which no text "
-            "uses",
-            padding,
-        )
+    _check_size(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
             f"{said}the vocabulary has words with capital letters, which texts "
@@ -129,12 +154,55 @@ def _check_vocabulary(
         )
 
 
+def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
+    """Compares a vocabulary's size with the model's."""
+    padding = config.vocab_size - tokenizer.vocab_size
+    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
+            f"config says {config.vocab_size}; check --vocab_file"
+        )
+    if padding:
+        logging.info(
+            "the model has %d entries more than the vocabulary, which no text "
+            "uses",
+            padding,
+        )
+
+
+def check_length(
+    length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
+) -> None:
+    """Checks that inputs of a length fit a model, and a task into them.
+
+    Args:
+        length: `--max_seq_length`.
+        least: tokens that the task needs room for upon a BERT.
+        config: of the model.
+        tokenizer: of the model, which may put more between two texts.
+
+    Raises:
+        UserError: they do not.
+    """
+    if length > config.max_tokens:
+        raise UserError(
+            f"--max_seq_length is {length}, but the model has only "
+            f"{config.max_tokens} positions"
+        )
+    least += tokenizer.between_count - 1
+    if length < least:
+        raise UserError(
+            f"--max_seq_length is {length}, but the task needs room for "
+            f"{least} tokens"
+        )
+
+
 def check_same_model(
     description: Mapping[str, Any],
     source: str,
     base: Base,
     config: BertConfig,
-    tokenizer: FullTokenizer,
+    tokenizer: TextTokenizer,
 ) -> None:
     """Compares a model with the one that something was trained upon.
 
@@ -160,9 +228,11 @@ def check_same_model(
             f"{source} was trained with another vocabulary or another "
             "--do_lower_case; pass those of its base"
         )
-    for name, value in dataclasses.asdict(config).items():
-        before = description["bert_config"].get(name)
-        if name == "hidden_act" and modeling.same_activation(before, value):
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        # Descriptions were once written without some.
+        before = description["bert_config"].get(name, field.default)
+        if name == "hidden_act" and same_activation(before, value):
             continue
         if before != value and not name.endswith("dropout_prob"):
             raise UserError(

@@ -15,8 +15,8 @@ import tensorflow as tf
 from absl import logging
 
 import files
+from bert_config import BertConfig, same_activation
 from errors import UserError
-from modeling import BertConfig, same_activation
 from weights import training_state
 from weights.base import Base
 
@@ -58,6 +58,8 @@ IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
 # What runs did that were recorded before they could do otherwise.
 LATER: Dict[str, Any] = {
     "parts": {},
+    "bert_config.layer_norm_eps": 1e-12,
+    "bert_config.first_position": 0,
     "training.adam_bias_correction": False,
     "training.keep_best": "",
     "training.early_stopping": 0,

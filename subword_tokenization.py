@@ -1,0 +1,203 @@
+"""Tokenization as a `tokenizer.json` describes it, for RoBERTa and XLM-R.
+
+Byte-level BPE and unigram, on the `tokenizers` library. Not in here: special
+tokens of a task's inputs and cutting to a length (`tasks/`).
+"""
+
+import hashlib
+import json
+import re
+from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
+
+from tokenizers import Tokenizer
+
+import files
+from errors import UserError
+from tokenization import TextTokenizer, Tokens
+
+CLASSIFY, SEPARATE = "<s>", "</s>"
+PADDING, UNKNOWN, MASK = "<pad>", "<unk>", "<mask>"
+# What stands for the space before a word, by the model's type.
+SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
+# What decides how a text is tokenized. Cutting and padding, which some files
+# have as well, are left out.
+DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# Fairseq fills its vocabularies with such entries.
+MADE_UP = re.compile(r"madeupword\d+")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class SubwordTokenizer(TextTokenizer):
+    """Text to the tokens of a `tokenizer.json`, as transformers make them.
+
+    Differs from transformers in special tokens alone: a typed "</s>" is plain
+    text.
+    """
+
+    between_count = 2
+    second_segment = 0
+    marks_spaces = True
+    do_lower_case = False
+
+    def __init__(self, path: str):
+        """Reads a `tokenizer.json`.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            UserError: it is missing or damaged, is of another kind, or lacks a
+                special token.
+        """
+        described = files.read_json(path, "the tokenizer")
+        self.path = path
+        self.vocabulary, special = _read_ids(described, path)
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
+            if token not in self.vocabulary:
+                raise UserError(
+                    f"{path} is no tokenizer of a RoBERTa: it lacks {token}"
+                )
+        self.classify_id = self.vocabulary[CLASSIFY]
+        self.separate_id = self.vocabulary[SEPARATE]
+        self.padding_id = self.vocabulary[PADDING]
+        self.unknown_id = self.vocabulary[UNKNOWN]
+        self.mask_id = self.vocabulary.get(MASK)
+        self._special = special | {CLASSIFY, SEPARATE, PADDING, UNKNOWN, MASK}
+        self._space = SPACES[described["model"]["type"]]
+        text = json.dumps(
+            {key: described.get(key) for key in DECISIVE}, sort_keys=True
+        )
+        self._fingerprint = hashlib.sha256(text.encode()).hexdigest()
+        self._tokenizer = _make(described, self._special, path)
+
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+        return {"vocabulary": self._fingerprint, "do_lower_case": False}
+
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """As `TextTokenizer.encode`; a space before a word is not of it."""
+        cleaned = [_clean(text) for text in texts]
+        encoded = self._tokenizer.encode_batch(
+            cleaned, add_special_tokens=False
+        )
+        return [
+            Tokens(e.ids, [_trim(text, *place) for place in e.offsets])
+            for text, e in zip(cleaned, encoded)
+        ]
+
+    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+        """As `TextTokenizer.encode_ids`."""
+        encoded = self._tokenizer.encode_batch(
+            [_clean(text) for text in texts], add_special_tokens=False
+        )
+        return [e.ids for e in encoded]
+
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """As `TextTokenizer.encode_words`: each after a space."""
+        return self.encode_ids([f" {word}" for word in words])
+
+    def keeps_length(self, word: str) -> bool:
+        """Always: the library keeps track of what it normalizes."""
+        return True
+
+    def is_text(self, piece: str) -> bool:
+        """As `TextTokenizer.is_text`."""
+        return piece not in self._special and not MADE_UP.fullmatch(piece)
+
+    def continues(self, piece: str) -> bool:
+        """As `TextTokenizer.continues`: it does not begin with a space."""
+        return not piece.startswith(self._space)
+
+
+def _read_ids(
+    described: Any, path: str
+) -> Tuple[Dict[str, int], FrozenSet[str]]:
+    """The id of every token, and which of the tokens are special.
+
+    Raises:
+        UserError: it is no description of a tokenizer, or of another kind.
+    """
+    model = described.get("model") if isinstance(described, dict) else None
+    kind = model.get("type") if isinstance(model, dict) else None
+    if kind not in SPACES:
+        raise UserError(
+            f"{path} is a tokenizer of type {kind!r}, expected "
+            f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
+        )
+    try:
+        entries = model["vocab"]
+        if isinstance(entries, list):
+            ids = {piece: number for number, (piece, _) in enumerate(entries)}
+        else:
+            ids = dict(entries)
+        added = described.get("added_tokens") or []
+        ids.update((token["content"], token["id"]) for token in added)
+        special = frozenset(t["content"] for t in added if t["special"])
+        if not all(type(number) is int for number in ids.values()):
+            raise ValueError("an id is no whole number")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is no description of a tokenizer: {error!r}"
+        ) from error
+    return ids, special
+
+
+def _make(
+    described: Dict[str, Any], special: FrozenSet[str], path: str
+) -> Tokenizer:
+    """The library's tokenizer, which finds no special token in a text.
+
+    Raises:
+        UserError: the library cannot make it, or with other ids.
+    """
+    model = described["model"]
+    if isinstance(model["vocab"], list):
+        # Unigram finds any entry in a text. In none is there a space, which
+        # has become another character before.
+        entries = [
+            [f" {piece} " if piece in special else piece, score]
+            for piece, score in model["vocab"]
+        ]
+        model = {**model, "vocab": entries}
+    added = [
+        token
+        for token in described.get("added_tokens") or []
+        if not token["special"]
+    ]
+    plain = {
+        **described,
+        "model": model,
+        "added_tokens": added,
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+    }
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(plain))
+    # The library has no class of its own for what it cannot read.
+    except Exception as error:
+        raise UserError(
+            f"{path} is no tokenizer that can be read here: {error}"
+        ) from error
+    for token in added:
+        if tokenizer.token_to_id(token["content"]) != token["id"]:
+            raise UserError(
+                f"{path}: the added token {token['content']!r} has an id "
+                "behind those of special tokens, which cannot be kept here"
+            )
+    return tokenizer
+
+
+def _clean(text: str) -> str:
+    """A text that the library can take, of the same length."""
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+def _trim(text: str, start: int, end: int) -> Tuple[int, int]:
+    """The place of a token without the spaces around it."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end

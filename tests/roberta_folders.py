@@ -1,0 +1,89 @@
+"""What `roberta` and `xlm-roberta` of the recordings are."""
+
+import dataclasses
+import json
+import shutil
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from modeling import BertConfig
+from tokenization import TextTokenizer
+from weights import pretrained, sources
+from weights.sources import InitCheckpoint
+
+NAMES = ("roberta", "xlm-roberta")
+BOTH = pytest.mark.parametrize("name", NAMES)
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A model, what was opened of it, and what was recorded."""
+
+    opened: InitCheckpoint
+    config: BertConfig
+    tokenizer: TextTokenizer
+    tokens: Dict[str, Any]
+    values: Dict[str, np.ndarray]
+
+
+def read_recorded(golden_dir, name):
+    """Opens the recording of a name."""
+    folder = golden_dir / "roberta" / name
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    with np.load(folder / "expected.npz") as values:
+        return Recorded(
+            opened,
+            config,
+            pretrained.read_tokenizer(opened, config),
+            json.loads((folder / "expected.json").read_text()),
+            dict(values),
+        )
+
+
+def copy_roberta(golden_dir, place):
+    """A copy of the RoBERTa's folder, with the files that are published."""
+    copied = place / "roberta"
+    copied.mkdir()
+    for name in FILES:
+        shutil.copy(golden_dir / "roberta" / "roberta" / name, copied)
+    return copied
+
+
+def open_tokenizer(folder, **arguments):
+    """Reads the tokenizer of a folder."""
+    opened = sources.open_init_checkpoint(str(folder))
+    config = pretrained.read_config(opened)
+    return pretrained.read_tokenizer(opened, config, **arguments)
+
+
+def change(path, function):
+    """Rewrites a JSON file."""
+    content = json.loads(path.read_text())
+    function(content)
+    path.write_text(json.dumps(content))
+
+
+def drop(*keys):
+    *path, last = keys
+
+    def function(content):
+        for key in path:
+            content = content[key]
+        del content[last]
+
+    return function
+
+
+def put(value, *keys):
+    *path, last = keys
+
+    def function(content):
+        for key in path:
+            content = content[key]
+        content[last] = value
+
+    return function

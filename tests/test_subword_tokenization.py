@@ -1,0 +1,177 @@
+"""Tokens of a `tokenizer.json` against those of transformers."""
+
+import numpy as np
+import pytest
+from roberta_folders import (
+    BOTH,
+    change,
+    copy_roberta,
+    drop,
+    open_tokenizer,
+    put,
+    read_recorded,
+)
+
+from errors import UserError
+from tasks.masking import Pieces
+from tasks.squad_answers import _span
+from tasks.squad_data import Answer, Question
+from tasks.squad_windows import cut_windows
+from tasks.text_task import make_row
+
+SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
+
+
+@pytest.fixture(scope="module")
+def recorded(golden_dir):
+    """Opens the recording of a name."""
+    return lambda name: read_recorded(golden_dir, name)
+
+
+@pytest.fixture
+def folder(golden_dir, tmp_path):
+    """A RoBERTa's folder, which may be changed."""
+    return copy_roberta(golden_dir, tmp_path)
+
+
+@BOTH
+def test_golden_ids_of_texts(recorded, name):
+    found = recorded(name)
+    texts = [row["text"] for row in found.tokens["texts"]]
+    encoded = found.tokenizer.encode(texts)
+    ids = found.tokenizer.encode_ids(texts)
+    assert len(texts) == 8
+    for row, tokens, alone in zip(found.tokens["texts"], encoded, ids):
+        made = make_row(tokens.ids, None, found.tokenizer, 99)
+        assert made == (row["ids"], [0] * len(row["ids"])), row["text"]
+        assert alone == tokens.ids
+        cut = [row["text"][s:e].strip() for s, e in row["offsets"][1:-1]]
+        assert [row["text"][s:e] for s, e in tokens.offsets] == cut
+
+
+@BOTH
+def test_golden_ids_of_pairs(recorded, name):
+    found = recorded(name)
+    for row in found.tokens["pairs"]:
+        one, other = found.tokenizer.encode_ids(row["texts"])
+        made = make_row(one, other, found.tokenizer, 99)
+        assert made == (row["ids"], [0] * len(row["ids"])), row["texts"]
+
+
+@BOTH
+def test_golden_ids_of_words(recorded, name):
+    found = recorded(name)
+    for row in found.tokens["words"]:
+        pieces = found.tokenizer.encode_words(row["words"])
+        numbers = [n for n, ids in enumerate(pieces) for _ in ids]
+        assert sum(pieces, []) == row["ids"][1:-1]
+        assert numbers == row["word_ids"][1:-1]
+
+
+@BOTH
+def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(recorded, name):
+    tokenizer = recorded(name).tokenizer
+    start, end = tokenizer.classify_id, tokenizer.separate_id
+    one, other = list(range(10, 20)), list(range(30, 33))
+    tokens, segments = make_row(one, other, tokenizer, 11)
+    assert tokens == [start, *one[:4], end, end, *other, end]
+    assert segments == [0] * 11
+
+
+@BOTH
+@pytest.mark.parametrize("special", SPECIAL)
+def test_a_typed_special_token_is_plain_text(recorded, name, special):
+    found = recorded(name)
+    (ids,) = found.tokenizer.encode_ids([f"the {special} cat{special}"])
+    known = {found.tokenizer.vocabulary[token] for token in SPECIAL}
+    unknown = {found.tokenizer.unknown_id}
+    assert known.isdisjoint(set(ids) - unknown)
+
+
+@BOTH
+def test_any_text_has_tokens(recorded, name):
+    tokenizer = recorded(name).tokenizer
+    text = "a\ud800b \udfff\x00 \u2028c"
+    (tokens,) = tokenizer.encode([text])
+    assert all(0 <= s <= e <= len(text) for s, e in tokens.offsets)
+    assert max(tokens.ids) < tokenizer.vocab_size
+
+
+@BOTH
+def test_what_is_masked(recorded, name):
+    found = recorded(name)
+    pieces = Pieces.of(found.tokenizer)
+    assert pieces.mask_id == found.tokens["mask_id"]
+    vocabulary = found.tokenizer.vocabulary
+    assert not pieces.is_plain[[vocabulary[t] for t in SPECIAL]].any()
+    assert len(pieces.plain) == len(vocabulary) - 5
+    (word,) = found.tokenizer.encode_words(["Zürich"])
+    assert not pieces.continues[word[0]] and pieces.continues[word[1:]].all()
+
+
+@BOTH
+@pytest.mark.parametrize("answer", ["Zürich", "cat", "Anna", "a dog ran"])
+def test_answers_are_found_in_windows(recorded, name, answer):
+    tokenizer = recorded(name).tokenizer
+    context = "Anna sat (in Zürich), the cat ran. Then a dog ran off."
+    where = context.index(answer)
+    question = Question("q", "Who?", context, (Answer(answer, where),))
+    windows = cut_windows([question], tokenizer, 30, 8, 8)
+    assert not windows.segments.any() and len(windows) > 1
+    (query,) = tokenizer.encode_ids(["Who?"])
+    end = tokenizer.separate_id
+    head = [tokenizer.classify_id, *query, end, end]
+    shown = 0
+    for row in range(len(windows)):
+        tokens = windows.tokens[windows.starts[row] : windows.starts[row + 1]]
+        assert tokens[: len(head)].tolist() == head and tokens[-1] == end
+        assert windows.first[row] == len(head)
+        first, last = (
+            windows.labels[f"{side}_positions"][row]
+            for side in ("start", "end")
+        )
+        if last:
+            shift = windows.context_first[row] - len(head)
+            pair = np.array([first + shift, last + shift])
+            start, stop = _span(context, windows, 0, pair)
+            assert context[start:stop] == answer
+            shown += 1
+    assert shown
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (put("WordPiece", "model", "type"), "of type 'WordPiece', expected"),
+        (drop("model"), "of type None, expected 'BPE' or 'Unigram'"),
+        (drop("model", "vocab"), "no description of a tokenizer"),
+        (put({}, "model", "vocab"), "no tokenizer that can be read here"),
+        (drop("model", "merges"), "no tokenizer that can be read here"),
+        (put([3], "added_tokens"), "no description of a tokenizer"),
+        (put("x", "model", "vocab", "<s>"), "can be read here"),
+        (put(9999, "model", "vocab", "x"), "the vocabulary has 10000 entries"),
+    ],
+)
+def test_a_spoiled_tokenizer_is_one_line(folder, function, message):
+    change(folder / "tokenizer.json", function)
+    with pytest.raises(UserError, match=message) as error:
+        open_tokenizer(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_tokenizer_says_what_writes_it(folder):
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="no tokenizer.json lies beside .*save"):
+        open_tokenizer(folder)
+
+
+def test_texts_cannot_be_lower_cased(folder):
+    assert not open_tokenizer(folder, do_lower_case=False).do_lower_case
+    with pytest.raises(UserError, match="--do_lower_case=true, but .* itself"):
+        open_tokenizer(folder, do_lower_case=True)
+
+
+def test_another_padding_token_is_refused(folder):
+    change(folder / "config.json", put(3, "pad_token_id"))
+    with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
+        open_tokenizer(folder)
