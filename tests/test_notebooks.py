@@ -87,7 +87,7 @@ def test_what_it_names_is_there(name):
     code = "\n".join(cells(name, "code"))
     known = {flag for names in TOPICS.values() for flag in names}
     known |= {"flagfile", *OTHERS}
-    assert set(re.findall(r"(?<![\w-])--([\w-]+)", code)) <= known
+    assert set(re.findall(r"(?<![\w-])--(\w[\w-]+)", code)) <= known
     paths = re.findall(r"\b(?:configs|scripts|requirements)/[\w./-]+", code)
     paths += [
         m.replace(".", "/") + ".py"
@@ -106,6 +106,21 @@ def test_the_page_says_what_was_not_run():
     text = "\n".join(cells(COLAB, "markdown"))
     assert "has not been run in Colab" in text
     assert re.search(r"\| GPU \|.*\| no \|\n\| TPU \|.*\| no \|", text)
+
+
+def pins(name):
+    """The (package, version, marker) of a lock."""
+    text = (ROOT / "requirements" / name).read_text()
+    return set(re.findall(r"^([\w.-]+)==(\S+)(.*?) *\\$", text, re.MULTILINE))
+
+
+def test_the_lock_of_the_notebooks_changes_no_other():
+    """They lie in front of TensorFlow's when a notebook runs."""
+    mine, theirs = pins("notebooks.txt"), pins("tf221-cpu.txt")
+    assert {"ipykernel", "nbclient", "nbformat"} <= {name for name, *_ in mine}
+    for name in {name for name, *_ in mine} & {name for name, *_ in theirs}:
+        own = {version for package, version, _ in mine if package == name}
+        assert own <= {v for package, v, _ in theirs if package == name}, name
 
 
 # The cell that sets up a notebook.
@@ -225,6 +240,7 @@ def test_a_runtime_with_a_tpu_gets_its_own_tensorflow(set_up, checkout):
 def test_without_a_checkout_one_is_cloned(
     set_up, checkout, tmp_path, monkeypatch
 ):
+    set_up.really = ("git",)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
         subprocess.run([*git, *command], cwd=checkout, check=True)
@@ -233,7 +249,6 @@ def test_without_a_checkout_one_is_cloned(
     monkeypatch.chdir(alone)
     with pytest.raises(AssertionError, match="REPOSITORY"):
         set_up()
-    set_up.really = ("git",)
     set_up.started.clear()
     for _ in range(2):
         set_up(REPOSITORY=checkout.as_uri())
@@ -339,7 +354,7 @@ def test_a_notebook_keeps_what_it_shows(tmp_path, run):
     [
         ("1 / 0", {}, "a cell failed, ZeroDivisionError"),
         ("A", {"C": 3}, "--set C: the notebook has A"),
-        (None, {}, "is no notebook"),
+        (None, {}, "cannot be read as a notebook"),
     ],
 )
 def test_what_fails_is_told_and_nothing_written(

@@ -19,7 +19,6 @@ import tempfile
 from typing import Any, Dict, List
 
 import command_line
-import files
 from errors import UserError, first_line
 
 # Where `make notebooks` puts Jupyter's parts.
@@ -130,9 +129,11 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
         }
         client = NotebookClient(
             notebook,
-            # This Python, whatever else is called so on this machine.
+            # This Python, whatever else is called so on this machine; its
+            # sockets are files of this user.
             km=AsyncKernelManager(
                 kernel_name="python3",
+                transport="ipc",
                 kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
             ),
             resources={"metadata": {"path": folder}},
@@ -145,7 +146,7 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
             client.execute(env=environment)
         except CellExecutionError as error:
             raise UserError(
-                f"a cell failed, {error.ename}: {first_line(error)}"
+                f"a cell failed, {error.ename}: {error.evalue}"
             ) from error
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -162,15 +163,21 @@ def run(path: str, output: str, settings: Dict[str, Any]) -> None:
     paths = find_client()
     import nbformat
 
-    text = files.read_text(path, "the notebook")
     try:
-        notebook = nbformat.reads(text, as_version=4)
-    except nbformat.reader.NotJSONError as error:
-        raise UserError(f"{path} is no notebook") from error
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read as a notebook: {first_line(error)}"
+        ) from error
     add_settings(notebook, settings)
     folder = pathlib.Path(path).resolve().parent
     execute(notebook, str(folder), paths)
-    files.write_text(output, nbformat.writes(notebook) + "\n")
+    try:
+        nbformat.write(notebook, output)
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written: {first_line(error)}"
+        ) from error
 
 
 def main() -> None:
