@@ -134,6 +134,7 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
             km=AsyncKernelManager(
                 kernel_name="python3",
                 transport="ipc",
+                ip=os.path.join(scratch, "kernel"),
                 kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
             ),
             resources={"metadata": {"path": folder}},
