@@ -110,7 +110,6 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
     Raises:
         UserError: a cell raised something.
     """
-    from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
@@ -129,20 +128,19 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
         }
         client = NotebookClient(
             notebook,
-            # This Python, whatever else is called so on this machine; its
-            # sockets are files of this user.
-            km=AsyncKernelManager(
-                kernel_name="python3",
-                transport="ipc",
-                ip=os.path.join(scratch, "kernel"),
-                kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
-            ),
+            kernel_name="python3",
             resources={"metadata": {"path": folder}},
             timeout=TIMEOUT,
             record_timing=False,
             # What a bar has overwritten is left out.
             coalesce_streams=True,
         )
+        kernel = client.create_kernel_manager()
+        # This Python, whatever else is called so on this machine.
+        kernel.kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
+        # Its sockets are files of this user.
+        kernel.transport = "ipc"
+        kernel.ip = os.path.join(scratch, "kernel")
         try:
             client.execute(env=environment)
         except CellExecutionError as error:
