@@ -330,7 +330,8 @@ def test_a_notebook_keeps_what_it_shows(tmp_path, run):
         tmp_path / "a.ipynb",
         "A = 1\nB = 2",
         "import os, sys\nprint(A + B, os.getcwd())",
-        "!printf '10%%\\r20%%\\r30%%\\nend\\n'",
+        "!printf '10%%\\r20%%\\r30%%\\nend\\n'\n"
+        "!printf 'a\\nb: 1\\033[A\\n\\rb: 2\\033[A\\n\\rb: 3\\nc\\n'",
         "sys.executable",
     )
     before = path.read_text()
@@ -339,7 +340,11 @@ def test_a_notebook_keeps_what_it_shows(tmp_path, run):
     assert done.returncode == 0, done.stderr
     assert path.read_text() == before
     texts = [text for _, text in shown(json.loads(out.read_text()))]
-    assert texts == [f"6 {tmp_path}\n", "30%\nend\n", repr(sys.executable)]
+    assert texts == [
+        f"6 {tmp_path}\n",
+        "30%\nend\na\nb: 3\nc\n",
+        repr(sys.executable),
+    ]
     # In place, and nothing beside.
     assert run(path).returncode == 0
     assert [text for _, text in shown(json.loads(path.read_text()))] == [

@@ -14,6 +14,7 @@ import ast
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import tempfile
 from typing import Any, Dict, List
@@ -23,6 +24,9 @@ from errors import UserError, first_line
 
 # Where `make notebooks` puts Jupyter's parts.
 CLIENT = os.path.join(sys.prefix, "notebooks")
+# Ends of lines of a terminal, and a bar below another one, after which the
+# terminal goes a line up, to draw both anew.
+OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
 # Seconds that a cell may take.
 TIMEOUT = 3600
 
@@ -150,7 +154,7 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":
-                output.text = output.text.replace("\r\n", "\n")
+                output.text = OVERWRITTEN.sub("", output.text)
 
 
 def run(path: str, output: str, settings: Dict[str, Any]) -> None:
