@@ -162,6 +162,14 @@ MAY_IMPORT = {
         "start_tensorflow",
     },
     "serve": {"errors", "runs", "serving", "start_tensorflow"},
+    "soak": {
+        "command_line",
+        "errors",
+        "modeling",
+        "soak",
+        "start_tensorflow",
+        "weights",
+    },
     "run_classifier": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_mlm": {"errors", "start_tensorflow", "runs", "tasks"},
     "run_squad": {"errors", "start_tensorflow", "runs", "tasks"},
@@ -173,6 +181,7 @@ FOLDERS = (
     "methods",
     "runs",
     "serving",
+    "soak",
     "tasks",
     "weights",
 )

@@ -1,0 +1,1 @@
+"""Kills and damages runs for some minutes; run by hand, not by tests."""
