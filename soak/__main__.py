@@ -65,7 +65,10 @@ def run_trial(
 
 
 def _in_forks(
-    jobs: int, work: Callable[[Any], None], items: Iterable[Any], until: float
+    jobs: int,
+    work: Callable[[Any], None],
+    items: Iterable[Any],
+    until: float = float("inf"),
 ) -> None:
     """Does work on items in several processes, each item in one of them.
 
@@ -104,7 +107,7 @@ def soak(
     only: Optional[str],
     first_seed: int,
     count: float,
-    until: float,
+    seconds: float,
 ) -> None:
     """Makes references and trials; `trials-*.jsonl` tell what they come to.
 
@@ -114,7 +117,7 @@ def soak(
         only: what is done to the runs; None for all in turn.
         first_seed: of the trials.
         count: of the trials, at most.
-        until: of the clock, after which none is begun.
+        seconds: after which none is begun.
     """
     here = runs.here()
     if count == 1:
@@ -124,9 +127,9 @@ def soak(
     material.make(work / "data")
     starts.preload(runs.PROGRAMS)
     # Nothing of TensorFlow may run in this process, whose forks would hang.
-    _in_forks(1, runs.make_adapters, [work / "data"], until)
-    _in_forks(jobs, lambda run: references.make(work, run), here, until)
-    began = time.monotonic()
+    _in_forks(1, runs.make_adapters, [work / "data"])
+    _in_forks(jobs, lambda run: references.make(work, run), here)
+    until = time.monotonic() + seconds
 
     def make_trial(number: int) -> None:
         seed = first_seed + number
@@ -155,7 +158,6 @@ def soak(
             _say(f"{number + 1} seeds, {max(minutes, 0):.0f} minutes left")
 
     _in_forks(jobs, make_trial, range(int(count)), until)
-    _say(f"trials took {time.monotonic() - began:.0f} s")
 
 
 def _say(text: str) -> None:
@@ -220,22 +222,16 @@ def main() -> None:
         SystemExit: a trial has lost something.
     """
     arguments = _parse()
-    began = time.monotonic()
     folder = pathlib.Path(arguments.output_dir).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     work = pathlib.Path(tempfile.mkdtemp(prefix="work-", dir=folder))
     is_one = arguments.seed is not None
     first_seed = arguments.seed if is_one else int(time.time())
     count = 1 if is_one else 1e9
-    until = began + 60 * arguments.minutes
-    soak(work, arguments.jobs, arguments.only, first_seed, count, until)
+    seconds = 60 * arguments.minutes
+    soak(work, arguments.jobs, arguments.only, first_seed, count, seconds)
     found = report.read(work)
-    if not found:
-        raise UserError(
-            f"--minutes={arguments.minutes:g} were over before the first "
-            "trial; allow more"
-        )
-    about = _about((time.monotonic() - began) / 60, found)
+    about = _about(arguments.minutes, found)
     table = report.rows(found)
     text = json.dumps({**about, "trials": found}, indent=1)
     (folder / "soak.json").write_text(text + "\n")

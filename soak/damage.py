@@ -25,6 +25,7 @@ class Plan(NamedTuple):
 
     Attributes:
         half: whether the run had been killed on its way.
+        any: whether it may be a file that only tells of a process.
         file: which one, as a share of all.
         how: of `HOW`.
         place: within the file, as a share of its size.
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
     """
 
     half: bool
+    any: bool
     file: float
     how: str
     place: float
@@ -43,6 +45,7 @@ def draw(seed: int) -> Plan:
     chance = chance_of(DAMAGE, seed)
     return Plan(
         chance.random() < 0.25,
+        chance.random() < 0.05,
         chance.random(),
         chance.choice(HOW),
         chance.random(),
@@ -85,8 +88,10 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
     state = state_of(plan, bench.reference)
     bench.begin(state)
     before = digests(bench.place)
-    files = sorted(before)
+    files = sorted(n for n in before if plan.any or not PASSING.fullmatch(n))
     name = files[int(plan.file * len(files))]
+    if name in bench.run.optional and plan.how == "deleted":
+        plan = plan._replace(how="emptied")
     note = f"{state or 'source'}: {name} {do(bench.place / name, plan)}"
     end = bench.start()
     if end.code == 0 and bench.run.check:

@@ -41,6 +41,8 @@ class Run:
         trains: whether it goes on where it was killed, and a finished one
             may be run again.
         check: arguments of the program that look at what it has written.
+        optional: files of the trial's folder that it may do without, with
+            another result; they are not deleted.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Run:
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trains: bool = True
     check: Tuple[str, ...] = ()
+    optional: Tuple[str, ...] = ()
 
     def command(self, data: pathlib.Path, place: pathlib.Path) -> List[str]:
         """The command line of a run in a folder."""
@@ -189,7 +192,6 @@ def _trainings(engine: str) -> List[Run]:
         ),
         classify("regression", **_table(material.SCORES), regression=True),
         classify("lt_sft", **table, tuning_method="lt_sft(0.1)"),
-        classify("diff_pruning", **table, tuning_method="diff_pruning(0.1)"),
         classify(
             "fusion",
             **table,
@@ -244,6 +246,8 @@ def _others() -> List[Run]:
             {OUT: SHELF, SOURCE: TRAINED},
             trains=False,
             check=("verify", "{place}/" + OUT),
+            # Without them it is an adapter without scores.
+            optional=(f"{SOURCE}/run.json", f"{SOURCE}/eval_results.json"),
         ),
         Run(
             "export",

@@ -163,7 +163,7 @@ def test_damage_changes_a_file(tmp_path, how):
     content = random.Random(0).randbytes(100)
     path = tmp_path / "file"
     path.write_bytes(content)
-    plan = damage.Plan(False, 0.0, how, 0.5, 3)
+    plan = damage.Plan(False, False, 0.0, how, 0.5, 3)
     assert damage.do(path, plan)
     assert not path.exists() or path.read_bytes() != content
 
