@@ -263,6 +263,21 @@ def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
         assert read(killed / name) == read(whole / name)
 
 
+def test_a_score_that_has_changed_is_noticed(
+    classify, tiny_flags, scripted, tmp_path
+):
+    """A greater one would keep its step, whatever came later."""
+    flags = {**tiny_flags, "do_eval": True, "keep_best": "accuracy"}
+    scripted(0.5, 0.25)
+    classify(**flags)
+    path = tmp_path / "out" / "dev_scores.json"
+    text = path.read_text()
+    assert text.count('"accuracy": 0.5,') == 1
+    path.write_text(text.replace('"accuracy": 0.5,', '"accuracy": 0.7,'))
+    with pytest.raises(UserError, match="dev_scores.json is damaged, or was"):
+        classify(**flags)
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [

@@ -114,7 +114,7 @@ def write(
                 f"cannot write {prefix}: {first_line(error)}"
             ) from error
     # The weights come first: what is said to be the best is there.
-    files.write_json(
+    files.write_sealed(
         os.path.join(output_dir, SCORES_FILE),
         {
             "keep_best": scores.keep_best,
