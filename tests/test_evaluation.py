@@ -174,7 +174,9 @@ def test_a_training_that_gets_no_better_is_ended(
 
 
 @pytest.mark.older_stack
-@pytest.mark.parametrize("place", ["before", "tensors", "scores", "after"])
+@pytest.mark.parametrize(
+    "place", ["before", "tensors", "scores", "old", "after"]
+)
 def test_a_run_that_was_ended_goes_on(
     classify, tiny_flags, scripted, tmp_path, monkeypatch, place
 ):
@@ -214,6 +216,11 @@ def test_a_run_that_was_ended_goes_on(
                 place == "after",
             )
             patch.setattr(dev_scores, "write", wrapped)
+        elif place == "old":
+            # Of the two files of the first best step.
+            remove = training_state.tf.io.gfile.remove
+            wrapped = kill_at(place, remove, lambda path: "best" in path)
+            patch.setattr(training_state.tf.io.gfile, "remove", wrapped)
         elif place == "tensors":
             wrapped = kill_at(place, save, lambda path, _: "best" in path)
             patch.setattr(training_state, "save_tensors", wrapped)
