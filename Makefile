@@ -3,6 +3,8 @@
 # make test        setup, then the tests, but for some long ones (CONTRIBUTING.md),
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
+# make soak        setup, then trials for MINUTES (60): runs are killed, find no room,
+#                  and find their files damaged (docs/reliability.md)
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
@@ -31,6 +33,7 @@ ALONE := requirements/pretrained.txt requirements/$(STACK)-serving-api.txt \
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
+MINUTES ?= 60
 # Not a checkout that was made one.
 IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 # AdapterHub's adapters, for the benchmarks.
@@ -38,7 +41,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark beam tpu-client notebooks lint lock clean
+.PHONY: setup quickstart test benchmark soak beam tpu-client notebooks lint lock clean
 
 setup: $(INSTALLED)
 
@@ -74,6 +77,9 @@ $(PEER)/installed: benchmarks/peers/requirements.txt
 	python3.11 -m venv --clear $(PEER)
 	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
+
+soak: setup
+	$(IN_VENV) -m soak --minutes=$(MINUTES) --jobs=$(JOBS)
 
 beam: $(BEAM)/installed
 

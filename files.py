@@ -7,6 +7,7 @@ reader never sees half a file and a killed program loses nothing old.
 import codecs
 import contextlib
 import fnmatch
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,8 @@ from errors import UserError
 
 # Bytes that are read at once.
 BLOCK = 2**20
+# Of a JSON object that was written with it: the SHA-256 of all else in it.
+SEAL = "content_sha256"
 
 
 def absolute(path: str) -> str:
@@ -190,6 +193,8 @@ def read_object(
 ) -> Dict[str, Any]:
     """The object that a JSON file holds, its parts checked to be of a type.
 
+    If it was written with a seal, that is checked too, and left out.
+
     Args:
         path: of the file.
         what: what the file is, for the error's text.
@@ -198,7 +203,8 @@ def read_object(
             hold `*`: all keys of this form. A whole number is a float, too.
 
     Raises:
-        UserError: as `read_json`, or a part is missing or of another type.
+        UserError: as `read_json`, or a part is missing or of another type, or
+            the seal is of another content.
     """
     value = read_json(path, what)
 
@@ -226,6 +232,13 @@ def read_object(
                 check(part[name], name, kind)
         elif part.get(last.rstrip("?")) is not None or not last.endswith("?"):
             check(part.get(last.rstrip("?")), key.replace("?", ""), kind)
+    seal = value.pop(SEAL, None)
+    if seal not in (None, _seal(value)):
+        raise UserError(
+            f"{path} is damaged, or was changed by hand: its {SEAL} is of "
+            "other content; copy the file again, or delete that line to take "
+            "it as it is"
+        )
     return value
 
 
@@ -269,6 +282,23 @@ def write_json(path: str, value: Any) -> None:
         ValueError: as `json_text`.
     """
     write_text(path, json_text(value))
+
+
+def write_sealed(path: str, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object with a seal, by which `read_object` knows it.
+
+    Raises:
+        UserError: as `write_bytes`.
+        ValueError: as `json_text`.
+    """
+    rest = {key: part for key, part in value.items() if key != SEAL}
+    write_json(path, {**rest, SEAL: _seal(rest)})
+
+
+def _seal(value: Mapping[str, Any]) -> str:
+    """The SHA-256 of an object, however its file is laid out."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def json_text(value: Any) -> str:

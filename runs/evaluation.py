@@ -185,10 +185,15 @@ class Watch:
         )
 
     def catch_up(self, engine: Any, job: Job, step: int) -> None:
-        """Before a training: scores a step that was saved, but not scored."""
+        """Before a training: does what a killed process had left to do.
+
+        A step that was saved is scored; what is not the best is deleted.
+        """
         if self._steps and not self._scores.by_step:
             # So that its loss is noticed, whatever else is there by then.
             dev_scores.write(self._folder, self._scores, {})
+        # Of a process that was killed before it had deleted them.
+        dev_scores.forget_others(self._folder, self._scores)
         if step in self._steps and step not in self._scores.by_step:
             with engine.predictor(job) as predictor:
                 self._look(step, predictor)

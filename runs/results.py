@@ -147,7 +147,7 @@ def write_results(
     files.write_text(
         os.path.join(output_dir, "eval_results.txt"), "\n".join(lines) + "\n"
     )
-    files.write_json(
+    files.write_sealed(
         os.path.join(output_dir, "eval_results.json"),
         {**results, "dev_data": data},
     )

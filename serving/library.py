@@ -208,7 +208,7 @@ class AdapterLibrary:
                 content = files.read_bytes(os.path.join(folder, file), "a file")
                 files.write_bytes(os.path.join(unfinished, file), content)
             now = datetime.datetime.now(datetime.timezone.utc)
-            files.write_json(
+            files.write_sealed(
                 os.path.join(unfinished, ENTRY_FILE),
                 {
                     "added": now.isoformat(timespec="seconds"),

@@ -9,6 +9,7 @@ import pytest
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+import files
 from errors import UserError
 from scripts.internal.adapter_norms import measure, norm_section
 from scripts.internal.html_page import page
@@ -112,6 +113,7 @@ def test_sizes_that_are_none_are_one_line(artifact):
     path = folder / "adapter" / adapter_artifact.CONFIG_FILE
     config = json.loads(path.read_text())
     config["bert_config"]["ears"] = 2
+    del config[files.SEAL]
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match="bert_config is none"):
         norm_section(folder, 2, "norms")

@@ -8,7 +8,7 @@ from test_documents import PAGES
 
 PYTHON = r"(?:python3? |bin/python )(?:-m )?"
 COMMAND = re.compile(
-    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py)"
+    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py|soak\b)"
     r"(?P<rest>[^|;#)]*)"
 )
 SWEEP = re.compile(r"scripts/(?:sweep|ablate)\w*\.(?:sh|sbatch) .*? -- (.*)")
@@ -55,6 +55,8 @@ def flags_of(program):
         return LISTED[program] | ALWAYS
     path = program if program.endswith(".py") else f"{program}.py"
     module = path[:-3].replace(".", "/")
+    if (ROOT / module).is_dir():
+        module += "/__main__"
     source = (ROOT / f"{module}.py").read_text()
     found = re.findall(r'"--(\w+)"', source)
     found += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)

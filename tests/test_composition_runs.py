@@ -17,6 +17,7 @@ from tiny_artifacts import (
     LIBRARY as PARTS,
 )
 
+import files
 from errors import UserError
 from methods.parsing import parse
 from serving.library import AdapterLibrary, check
@@ -429,6 +430,7 @@ def test_an_adapter_of_another_bert_is_refused(
     path = shelf / "a" / "adapter_config.json"
     config = json.loads(path.read_text())
     config["base"]["fingerprint"] = "0" * 64
+    del config[files.SEAL]
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match="trained upon another BERT"):
         classify(

@@ -174,7 +174,9 @@ def test_a_training_that_gets_no_better_is_ended(
 
 
 @pytest.mark.older_stack
-@pytest.mark.parametrize("place", ["before", "tensors", "scores", "after"])
+@pytest.mark.parametrize(
+    "place", ["before", "tensors", "scores", "old", "after"]
+)
 def test_a_run_that_was_ended_goes_on(
     classify, tiny_flags, scripted, tmp_path, monkeypatch, place
 ):
@@ -214,6 +216,11 @@ def test_a_run_that_was_ended_goes_on(
                 place == "after",
             )
             patch.setattr(dev_scores, "write", wrapped)
+        elif place == "old":
+            # Of the two files of the first best step.
+            remove = training_state.tf.io.gfile.remove
+            wrapped = kill_at(place, remove, lambda path: "best" in path)
+            patch.setattr(training_state.tf.io.gfile, "remove", wrapped)
         elif place == "tensors":
             wrapped = kill_at(place, save, lambda path, _: "best" in path)
             patch.setattr(training_state, "save_tensors", wrapped)
@@ -261,6 +268,21 @@ def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
     assert artifact_bytes(killed) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
         assert read(killed / name) == read(whole / name)
+
+
+def test_a_score_that_has_changed_is_noticed(
+    classify, tiny_flags, scripted, tmp_path
+):
+    """A greater one would keep its step, whatever came later."""
+    flags = {**tiny_flags, "do_eval": True, "keep_best": "accuracy"}
+    scripted(0.5, 0.25)
+    classify(**flags)
+    path = tmp_path / "out" / "dev_scores.json"
+    text = path.read_text()
+    assert text.count('"accuracy": 0.5,') == 1
+    path.write_text(text.replace('"accuracy": 0.5,', '"accuracy": 0.7,'))
+    with pytest.raises(UserError, match="dev_scores.json is damaged, or was"):
+        classify(**flags)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,31 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
     assert message.startswith(f"cannot write {path}: ")
 
 
+KINDS = {"name": str, "numbers?": list}
+
+
+def test_a_seal_tells_whether_an_object_was_changed(tmp_path):
+    path = tmp_path / "file"
+    value = {"name": "\u00e9", "numbers": [1, 0.1, None]}
+    files.write_sealed(str(path), value)
+    assert files.read_object(str(path), "mine", KINDS) == value
+    text = path.read_text()
+    # Laid out otherwise it is the same.
+    path.write_text(json.dumps(json.loads(text)))
+    assert files.read_object(str(path), "mine", KINDS) == value
+    path.write_text(text.replace("0.1", "0.3"))
+    message = message_of(files.read_object, str(path), "mine", KINDS)
+    assert message.startswith(f"{path} is damaged, or was changed by hand")
+    files.write_sealed(str(path), {**json.loads(text), "name": "b"})
+    assert files.read_object(str(path), "mine", KINDS)["name"] == "b"
+
+
+def test_an_object_without_a_seal_is_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_text('{"name": "a"}')
+    assert files.read_object(str(path), "mine", KINDS) == {"name": "a"}
+
+
 def test_a_prepared_folder_exists_and_is_empty(tmp_path):
     path = tmp_path / "a" / "b"
     files.prepare_folder(str(path))

@@ -250,6 +250,7 @@ def test_every_page_with_commands_is_run_or_named():
         "docs/cloud_tpu.md": "needs Google Cloud",
         "docs/docker.md": "needs Docker",
         "docs/performance.md": "the benchmarks' tests",
+        "docs/reliability.md": "tests/test_soak.py",
         "docs/serving.md": "tests/test_serve.py",
     }
     pages = {

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -218,6 +219,7 @@ def edit_config(folder, **values):
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
     config.update(values)
+    config.pop(files.SEAL, None)
     path.write_text(json.dumps(config))
 
 
@@ -230,7 +232,18 @@ def edit_weights(folder, function):
     adapter_artifact.write(str(folder), config, tensors)
 
 
+def flip(path, old, new):
+    """Changes a word of a file, as a disk may do it."""
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
 DAMAGES = {
+    "another label": (
+        lambda f: flip(f / "adapter_config.json", '"good"', '"gokd"'),
+        "adapter_config.json is damaged, or was changed by hand",
+    ),
     "no weights": (
         lambda f: (f / "adapter.safetensors").unlink(),
         "does not exist",
@@ -288,6 +301,14 @@ def test_what_is_damaged_is_not_added(shelf, make, damage):
     with pytest.raises(UserError, match=message):
         shelf.add(str(folder), "mine")
     assert os.listdir(shelf.path) in ([], [library.LOCK_FILE])
+
+
+def test_another_score_is_noticed(shelf, make):
+    shelf.add(str(make()), "mine")
+    path = pathlib.Path(shelf.folder("mine")) / "library_entry.json"
+    flip(path, '"scores"', '"scorez"')
+    with pytest.raises(UserError, match="library_entry.json is damaged, or"):
+        shelf.entry("mine")
 
 
 def test_a_folder_that_is_none_is_refused(shelf, tmp_path):

@@ -169,7 +169,7 @@ def write(
     )
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
-    files.write_json(os.path.join(folder, CONFIG_FILE), config)
+    files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 
 
 def read_config(folder: str) -> Dict[str, Any]:

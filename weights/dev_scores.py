@@ -114,7 +114,7 @@ def write(
                 f"cannot write {prefix}: {first_line(error)}"
             ) from error
     # The weights come first: what is said to be the best is there.
-    files.write_json(
+    files.write_sealed(
         os.path.join(output_dir, SCORES_FILE),
         {
             "keep_best": scores.keep_best,
@@ -125,9 +125,14 @@ def write(
         },
     )
     if is_best:
-        for name in _kept(output_dir):
-            if not name.startswith(f"{BEST}-{best}."):
-                tf.io.gfile.remove(os.path.join(output_dir, name))
+        forget_others(output_dir, scores)
+
+
+def forget_others(output_dir: str, scores: DevScores) -> None:
+    """Deletes what is kept of steps that are not the best."""
+    for name in _kept(output_dir):
+        if not name.startswith(f"{BEST}-{scores.best_step}."):
+            tf.io.gfile.remove(os.path.join(output_dir, name))
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:

@@ -1,0 +1,250 @@
+"""Kills, starves and damages runs of this program, and tells what is lost.
+
+    python -m soak --minutes=60
+    python -m soak --only=kill --seed=123
+
+docs/reliability.md says what is tried. The folder `--output_dir` has the table
+and the seed of every trial (`soak.json`) at the end, and what each trial that
+failed has left. The exit code is 1 if there was any such trial.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional
+
+import start_tensorflow  # noqa: F401
+
+import tensorflow as tf
+
+import command_line
+from errors import UserError
+from soak import damage, kills, material, references, report, runs, starts
+from soak import trials as of_trials
+from soak.trials import Bench, Outcome
+
+# Which trials are made, one after the other: those of damage are the cheapest.
+TURNS = (
+    damage.DAMAGE,
+    kills.WRITE,
+    damage.DAMAGE,
+    kills.KILL,
+    damage.DAMAGE,
+    kills.FULL,
+    damage.DAMAGE,
+    damage.DAMAGE,
+)
+
+
+def run_trial(
+    only: str, seed: int, work: pathlib.Path, place: pathlib.Path
+) -> Outcome:
+    """Makes the trial of a seed.
+
+    Args:
+        only: what is done to the run.
+        seed: by which the run is chosen, and all else.
+        work: the soak's folder, with the reference of the run.
+        place: folder of the trial.
+    """
+    forked = bool((seed // len(runs.RUNS)) % of_trials.UNFORKED)
+    reference = references.read(work, of_trials.run_of(seed))
+    bench = Bench(work, reference, place, forked)
+    if only == damage.DAMAGE:
+        outcome = damage.run_trial(seed, bench)
+    else:
+        outcome = kills.run_trial(only, seed, bench)
+    return outcome._replace(is_forked=forked)
+
+
+def _in_forks(
+    jobs: int,
+    work: Callable[[Any], None],
+    items: Iterable[Any],
+    until: float = float("inf"),
+) -> None:
+    """Does work on items in several processes, each item in one of them.
+
+    Args:
+        jobs: processes.
+        work: what is done.
+        items: may be endless.
+        until: of the clock, after which nothing is begun.
+
+    Raises:
+        UserError: one of the processes has failed.
+    """
+    context = multiprocessing.get_context("fork")
+    next_number = context.Value("q", 0)
+
+    def take_items() -> None:
+        for number, item in enumerate(items):
+            with next_number.get_lock():
+                if number < next_number.value:
+                    continue
+                next_number.value = number + 1
+            if time.monotonic() > until:
+                return
+            work(item)
+
+    with starts.forks(jobs, take_items) as made:
+        for process in made:
+            process.join()
+        if any(process.exitcode for process in made):
+            raise UserError("the soak itself has failed; see above")
+
+
+def soak(
+    work: pathlib.Path,
+    jobs: int,
+    only: Optional[str],
+    first_seed: int,
+    count: float,
+    seconds: float,
+) -> None:
+    """Makes references and trials; `trials-*.jsonl` tell what they come to.
+
+    Args:
+        work: an empty folder.
+        jobs: trials at a time.
+        only: what is done to the runs; None for all in turn.
+        first_seed: of the trials.
+        count: of the trials, at most.
+        seconds: after which none is begun.
+    """
+    here = runs.here()
+    if count == 1:
+        here = [r for r in here if r == of_trials.run_of(first_seed)]
+    _say(f"{len(here)} kinds of runs are left alone first")
+    (work / "data").mkdir()
+    material.make(work / "data")
+    starts.preload(runs.PROGRAMS)
+    # Nothing of TensorFlow may run in this process, whose forks would hang.
+    _in_forks(1, runs.make_adapters, [work / "data"])
+    _in_forks(jobs, lambda run: references.make(work, run), here)
+    until = time.monotonic() + seconds
+
+    def make_trial(number: int) -> None:
+        seed = first_seed + number
+        if of_trials.run_of(seed) not in here:
+            return
+        # Another one for the same run at the next time.
+        turn = only or TURNS[(number + number // len(runs.RUNS)) % len(TURNS)]
+        place = work / f"trial-{turn}-{seed}"
+        before = time.monotonic()
+        outcome = run_trial(turn, seed, work, place)
+        if outcome.what in of_trials.FAULTS:
+            _say(f"--only={turn} --seed={seed}: {outcome.what}: {outcome.note}")
+        else:
+            shutil.rmtree(place)
+        line = {
+            "only": turn,
+            "seed": seed,
+            "run": of_trials.run_of(seed).name,
+            **outcome._asdict(),
+            "seconds": round(time.monotonic() - before, 3),
+        }
+        with open(work / f"trials-{os.getpid()}.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+        if number % 100 == 99:
+            minutes = (until - time.monotonic()) / 60
+            _say(f"{number + 1} seeds, {max(minutes, 0):.0f} minutes left")
+
+    _in_forks(jobs, make_trial, range(int(count)), until)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _about(minutes: float, found: List[report.Trial]) -> Dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "minutes": minutes,
+        "seeds": [found[0]["seed"], found[-1]["seed"]],
+    }
+
+
+def _processor() -> str:
+    """Its name, as the system tells it."""
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _parse() -> argparse.Namespace:
+    """Reads the command line.
+
+    Raises:
+        UserError: it asks for nothing, or for what there is not.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--only", choices=tuple(report.COLUMNS))
+    parser.add_argument("--seed", type=int, help="of the one trial to make")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--output_dir", default="out/soak")
+    arguments = parser.parse_args()
+    if arguments.minutes <= 0 or arguments.jobs < 1:
+        raise UserError(
+            f"--minutes={arguments.minutes:g} --jobs={arguments.jobs} tries "
+            "nothing; expected more than 0"
+        )
+    if arguments.seed is not None:
+        if not arguments.only:
+            raise UserError("--seed needs --only, which says what is tried")
+        run = of_trials.run_of(arguments.seed)
+        if run not in runs.here():
+            raise UserError(
+                f"--seed={arguments.seed} is a run of {run.name}, which "
+                f"TensorFlow {tf.__version__} cannot make"
+            )
+    return arguments
+
+
+def main() -> None:
+    """Does what the command line says.
+
+    Raises:
+        UserError: it asks for nothing, or a run fails that is left alone.
+        SystemExit: a trial has lost something.
+    """
+    arguments = _parse()
+    folder = pathlib.Path(arguments.output_dir).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    work = pathlib.Path(tempfile.mkdtemp(prefix="work-", dir=folder))
+    is_one = arguments.seed is not None
+    first_seed = arguments.seed if is_one else int(time.time())
+    count = 1 if is_one else 1e9
+    seconds = 60 * arguments.minutes
+    soak(work, arguments.jobs, arguments.only, first_seed, count, seconds)
+    found = report.read(work)
+    about = _about(arguments.minutes, found)
+    table = report.rows(found)
+    text = json.dumps({**about, "trials": found}, indent=1)
+    (folder / "soak.json").write_text(text + "\n")
+    print(report.plain(table), end="")
+    if is_one:
+        print(found[0]["what"], found[0]["note"])
+    elif not arguments.only:
+        report.write_page(report.markdown(about, table))
+    faults = [t for t in found if t["what"] in of_trials.FAULTS]
+    if faults:
+        raise SystemExit(f"{len(faults)} trials failed; {work} has their files")
+    shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

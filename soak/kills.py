@@ -1,0 +1,86 @@
+"""Runs that are killed, or whose writes fail, and are started again."""
+
+from typing import List, NamedTuple
+
+from soak.references import HALF
+from soak.runs import Run
+from soak.starts import Moment
+from soak.trials import (
+    LOST,
+    Bench,
+    Outcome,
+    about,
+    chance_of,
+    finish,
+)
+
+# By the clock; when the folder has changed so often; no file may be larger.
+KILL, WRITE, FULL = "kill", "write", "full"
+
+
+class Plan(NamedTuple):
+    """What is done to a run, drawn from a seed.
+
+    Attributes:
+        shares: of the reference's seconds or changes, after which it is killed:
+            one for each kill.
+        size: which of the reference's files is too large, as a share of them
+            all, and how much of it can be written.
+        half: whether it begins from a run that was killed before.
+    """
+
+    shares: List[float]
+    size: tuple
+    half: bool
+
+
+def draw(only: str, seed: int) -> Plan:
+    """What the seed says."""
+    chance = chance_of(only, seed)
+    shares = [chance.random() for _ in range(chance.randint(1, 3))]
+    size = chance.random(), chance.random()
+    return Plan(shares, size, chance.random() < 0.5)
+
+
+def run_trial(only: str, seed: int, bench: Bench) -> Outcome:
+    """Does what the seed says, and then lets the run go to its end."""
+    plan = draw(only, seed)
+    if only == FULL:
+        return _full(plan, bench)
+    reference = bench.reference
+    bench.begin()
+    notes = []
+    for share in plan.shares:
+        if only == KILL:
+            moment = Moment(seconds=share * reference.seconds)
+            note = f"after {moment.seconds:.3f} s"
+        else:
+            moment = Moment(changes=1 + int(share * reference.changes))
+            note = f"at change {moment.changes}"
+        end = bench.start(moment)
+        if not end.was_killed:
+            notes.append(f"{note} it had ended")
+            if end.code and _is_fault(bench.run, end):
+                return Outcome(LOST, f"killed {'; '.join(notes)}, {about(end)}")
+            break
+        notes.append(note)
+    return finish(bench, f"killed {'; '.join(notes)}")
+
+
+def _is_fault(run: Run, end) -> bool:
+    """Whether an end is none that a run may have."""
+    return run.trains or end.refusal is None
+
+
+def _full(plan: Plan, bench: Bench) -> Outcome:
+    """Has writes fail once, as on a full disk."""
+    sizes = bench.reference.sizes
+    which, part = plan.size
+    limit = int(part * sizes[int(which * len(sizes))])
+    is_half = plan.half and HALF in bench.reference.states
+    bench.begin(HALF if is_half else "")
+    end = bench.start(largest_file=limit)
+    note = f"no file beyond {limit} bytes{', from half' if is_half else ''}"
+    if end.code and end.refusal is None:
+        return Outcome(LOST, f"{note}: {about(end)}")
+    return finish(bench, f"{note}: {'refused' if end.code else 'ended'}")

@@ -1,0 +1,113 @@
+"""A trial: what is done to a run, drawn from a seed, and what comes of it."""
+
+import pathlib
+import random
+import shutil
+from typing import List, NamedTuple, Optional
+
+from soak import starts
+from soak.references import Reference
+from soak.runs import RUNS, Run, differences
+from soak.starts import NEVER, End, Moment
+
+# What trials come to. SAME: the run ends, and its files are those of a run that
+# was left alone. REFUSED: it says in one line what is wrong, and has changed
+# nothing. DIFFERENT: it ends, with other files. LOST: it does not go on, it
+# fails otherwise than by its line, or has changed what was good.
+SAME, REFUSED, DIFFERENT, LOST = "same", "refused", "different", "lost"
+FAULTS = (DIFFERENT, LOST)
+# One in so many trials starts its programs as a user does.
+UNFORKED = 12
+
+
+class Outcome(NamedTuple):
+    """What a trial has come to.
+
+    Attributes:
+        what: SAME, REFUSED, DIFFERENT or LOST.
+        note: what was done, and what of it was seen.
+        is_forked: whether its programs were forks.
+    """
+
+    what: str
+    note: str
+    is_forked: bool = True
+
+
+def run_of(seed: int) -> Run:
+    """The kind of run of a trial."""
+    return RUNS[seed % len(RUNS)]
+
+
+def chance_of(only: str, seed: int) -> random.Random:
+    """All that is drawn of a trial is drawn from this."""
+    return random.Random(f"{only} {seed}")
+
+
+class Bench:
+    """The folders of a trial, and how its programs are started."""
+
+    def __init__(
+        self,
+        work: pathlib.Path,
+        reference: Reference,
+        place: pathlib.Path,
+        forked: bool = True,
+    ):
+        """Takes the soak's folder, what is expected, and the trial's folder."""
+        self.data = work / "data"
+        self.reference, self.place, self.forked = reference, place, forked
+        self.run = reference.run
+
+    def begin(self, state: str = "") -> None:
+        """Makes the trial's folder: new, or as a reference has left it."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        if state:
+            shutil.copytree(self.reference.folder / state, self.place)
+        else:
+            self.run.begin(self.data, self.place)
+
+    def start(
+        self, moment: Moment = NEVER, largest_file: Optional[int] = None
+    ) -> End:
+        """Starts the run."""
+        return starts.start(
+            self.run.command(self.data, self.place),
+            str(self.place),
+            self.forked,
+            moment,
+            largest_file,
+        )
+
+    def check(self) -> End:
+        """Starts the run's own check of what it has written."""
+        return starts.start(
+            self.run.check_command(self.data, self.place),
+            str(self.place),
+            self.forked,
+        )
+
+    def different(self, pattern: str = "") -> List[str]:
+        """The files in which the result is not that of the reference."""
+        return differences(
+            self.reference.result, self.run.result(self.place), pattern
+        )
+
+
+def finish(bench: Bench, note: str) -> Outcome:
+    """Starts a run that was stopped, and compares what it comes to."""
+    end = bench.start()
+    different = bench.different()
+    if end.code and (bench.run.trains or different or not end.refusal):
+        return Outcome(LOST, f"{note}; then {about(end)}")
+    if different:
+        return Outcome(DIFFERENT, f"{note}; then {', '.join(different)}")
+    return Outcome(SAME, note)
+
+
+def about(end: End) -> str:
+    """How a program has ended, in a line."""
+    if end.is_late:
+        return f"no end after {end.seconds:.0f} s"
+    lines = end.said.strip().splitlines()[-1:] or ["without a word"]
+    return f"code {end.code}: {lines[0][:300]}"
