@@ -153,5 +153,5 @@ def test_what_takes_long_to_load_is_loaded_where_it_is_needed(library):
 
 def test_who_knows_of_other_programs_and_of_tasks():
     users = {r for r, below in MAY_IMPORT.items() if "exchange" in below}
-    assert users == {"adapter_library", "exchange", "serving"}
+    assert users == {"adapter_library", "exchange", "serving", "soak"}
     assert "tasks" not in MAY_IMPORT["engines"]
