@@ -4,9 +4,9 @@
 
 An input is a small right one, changed in a few places at random: bytes, and
 values where it is JSON. A reader may take it or refuse it in its own words.
-Anything else is a defect: another exception, more than a second, more memory
-than `MOST_MEMORY`, a file that is left behind. `--only=NAME --first=N
---inputs=1` does one input again.
+Anything else is a defect: another exception, more than a second of the
+processor's time, more memory than `MOST_MEMORY`, a file that is left behind.
+`--only=NAME --first=N --inputs=1` does one input again.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from errors import UserError
 from progress import Progress
 from soak.readers import Reader, readers
 
-LONGEST = 1.0  # seconds
+LONGEST = 1.0  # seconds of the processor
 # Beside what the process has when it begins.
 MOST_MEMORY = 2**30
 MOST_SHOWN = 20
@@ -147,7 +147,7 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
     """
     before = set(folder.iterdir())
     (folder / reader.changed).write_bytes(content)
-    began = time.monotonic()
+    began = time.process_time()
     try:
         reader.read(folder)
         found = "taken"
@@ -157,7 +157,7 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
             found = f"a message of several lines or none: {str(error)[:200]!r}"
     except Exception as error:  # noqa: BLE001
         found = f"{type(error).__name__}: {str(error)[:200]}"
-    took = time.monotonic() - began
+    took = time.process_time() - began
     for path in set(folder.iterdir()) - before:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         if found == "refused":
