@@ -122,9 +122,10 @@ def _digest(path: pathlib.Path) -> str:
         except ValueError:
             pass
         else:
-            # When an adapter has come into a library.
+            # When an adapter has come into a library, and the hash of that.
             if isinstance(value, dict) and path.name == "library_entry.json":
                 value.pop("added", None)
+                value.pop("content_sha256", None)
             content = json.dumps(value, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
 

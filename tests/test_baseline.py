@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT, SENTENCES, own_lines, write_table
 from task_files import make_rows, refusal
 
+import files
 from scripts import baseline
 from tasks.custom import custom_task
 from tasks.split_files import SplitFiles
@@ -62,7 +63,8 @@ def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     found = baseline.run(custom_task(**options), str(data), str(out))
     assert found[f"eval_{name}"] > 0.95
     results = json.loads((out / "eval_results.json").read_text())
-    assert {**found, "dev_data": results["dev_data"]} == results
+    added = {name: results[name] for name in ("dev_data", files.SEAL)}
+    assert {**found, **added} == results
     record = json.loads((out / "baseline.json").read_text())
     assert record["examples"] == 40 and record["data_name"] == "data"
     tried = record["cross_validation"]

@@ -164,6 +164,12 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
         (
             "adapterhub/houlsby_7",
             HUB_HEAD,
+            {"config__label2id": {"a": 0, "b": 1, "c": float("inf")}},
+            "label2id is",
+        ),
+        (
+            "adapterhub/houlsby_7",
+            HUB_HEAD,
             {"model_class": "RobertaAdapterModel"},
             "of a RobertaAdapterModel, expected one of BertAdapterModel",
         ),

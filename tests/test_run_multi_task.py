@@ -11,6 +11,7 @@ from conftest import SENTENCES, run_process, write_table
 from run_folders import bytes_by_task, check_nearly_equal, kill_twice
 from test_multi_worker import start_workers
 
+import files
 from errors import UserError
 from serving.library import AdapterLibrary, check
 from serving.predictor import Predictor
@@ -421,6 +422,7 @@ def test_two_workers_train_what_one_does(glue_flags, steady_config, tmp_path):
         for folder in ("one", "two")
     )
     assert one.pop("dev_data") == two.pop("dev_data")
+    assert one.pop(files.SEAL) and two.pop(files.SEAL)
     # The heads' own dropout differs between one and two.
     assert two == pytest.approx(one, abs=1e-2)
     assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(

@@ -1,5 +1,7 @@
 """What a run of several tasks refuses: flags, adapters, used folders."""
 
+import shutil
+
 import pytest
 from run_folders import bytes_by_task
 
@@ -34,11 +36,12 @@ def test_flags_that_cannot_be(classify, glue_flags, change, words):
 
 
 def test_a_missing_file_is_told_before_bert_is_read(
-    classify, glue_flags, tiny_glue
+    classify, glue_flags, tiny_glue, tmp_path
 ):
-    path = tiny_glue / "Reviews" / "dev.tsv"
+    data = shutil.copytree(tiny_glue, tmp_path / "data")
+    path = data / "Reviews" / "dev.tsv"
     path.unlink()
-    glue_flags["init_checkpoint"] = "nowhere"
+    glue_flags.update(data_dir=data, init_checkpoint="nowhere")
     with pytest.raises(UserError, match=f"there is no {path}"):
         classify(**glue_flags)
 

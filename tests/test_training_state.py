@@ -95,6 +95,21 @@ def test_a_whole_folder_is_left_as_it_is(folder, caplog):
     assert training_state.count_checkpoints(str(folder)) == 3
 
 
+def test_a_list_that_is_damaged_anywhere_is_written_anew(folder):
+    """TensorFlow reads none of it then, and an Estimator would begin anew."""
+    path, newest = folder / "checkpoint", str(folder / "model.ckpt-6")
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in range(len(whole))]
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        path.write_bytes(content)
+        training_state.recover(str(folder))
+        assert tf.train.latest_checkpoint(str(folder)) == newest, content
+
+
 def test_checkpoints_that_were_deleted_whole_are_missed(folder, caplog):
     for path in folder.glob("model.ckpt-6*"):
         path.unlink()

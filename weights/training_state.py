@@ -139,9 +139,7 @@ def recover(output_dir: str) -> None:
     newest = step_of(state.path)
     if state.lost:
         logging.warning("%s is taken, the newest whole one", state.path)
-    named = _named_paths(output_dir)
-    # TensorFlow would look for a whole path in the folder that it names.
-    if not named or named[0] != os.path.basename(state.path):
+    if not _is_right(output_dir, newest):
         whole = [
             step
             for step in sorted(_steps_with_files(output_dir))
@@ -215,8 +213,8 @@ def _read_state(output_dir: str) -> _State:
     return _State(None, lost)
 
 
-def _named_paths(output_dir: str) -> Optional[List[str]]:
-    """What `checkpoint` names, as it is written; None without it.
+def _state_text(output_dir: str) -> Optional[str]:
+    """What stands in `checkpoint`; None without it.
 
     Raises:
         UserError: the file cannot be read.
@@ -225,7 +223,18 @@ def _named_paths(output_dir: str) -> Optional[List[str]]:
     if not files.exists(path):
         return None
     content = files.read_bytes(path, "the list of checkpoints")
-    return NAMED.findall(content.decode("utf-8", "replace"))
+    return content.decode("utf-8", "replace")
+
+
+def _is_right(output_dir: str, newest: int) -> bool:
+    """Whether `checkpoint` is as this module writes it, for a newest step.
+
+    TensorFlow reads nothing of a file that is damaged anywhere, and would look
+    for a whole path in the folder that it names.
+    """
+    steps = sorted(_named_steps(output_dir) or ())
+    is_named = steps[-1:] == [newest]
+    return is_named and _state_text(output_dir) == _listed(steps)
 
 
 def _named_steps(output_dir: str) -> Optional[List[int]]:
@@ -234,10 +243,10 @@ def _named_steps(output_dir: str) -> Optional[List[int]]:
     Raises:
         UserError: the file cannot be read.
     """
-    paths = _named_paths(output_dir)
-    if paths is None:
+    text = _state_text(output_dir)
+    if text is None:
         return None
-    names = map(os.path.basename, paths)
+    names = map(os.path.basename, NAMED.findall(text))
     return [
         step_of(name)
         for name in dict.fromkeys(names)
@@ -247,14 +256,17 @@ def _named_steps(output_dir: str) -> Optional[List[int]]:
 
 def _write_state_file(output_dir: str, steps: List[int]) -> None:
     """Writes `checkpoint`: the newest, and all."""
+    files.write_text(os.path.join(output_dir, STATE_FILE), _listed(steps))
+
+
+def _listed(steps: List[int]) -> str:
+    """The text of `checkpoint`."""
     # Relative, so that the folder may be moved.
-    names = [os.path.basename(_prefix(output_dir, step)) for step in steps]
+    names = [os.path.basename(_prefix("", step)) for step in steps]
     lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
         f'all_model_checkpoint_paths: "{name}"' for name in names
     ]
-    files.write_text(
-        os.path.join(output_dir, STATE_FILE), "\n".join(lines) + "\n"
-    )
+    return "\n".join(lines) + "\n"
 
 
 def _steps_with_files(output_dir: str) -> Set[int]:
