@@ -8,7 +8,8 @@ from test_documents import PAGES
 
 PYTHON = r"(?:python3? |bin/python )(?:-m )?"
 COMMAND = re.compile(
-    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py|soak\b)"
+    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py"
+    r"|soak(?:\.\w+)?\b)"
     r"(?P<rest>[^|;#)]*)"
 )
 SWEEP = re.compile(r"scripts/(?:sweep|ablate)\w*\.(?:sh|sbatch) .*? -- (.*)")
