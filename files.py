@@ -292,6 +292,8 @@ def write_sealed(path: str, value: Mapping[str, Any]) -> None:
         ValueError: as `json_text`.
     """
     rest = {key: part for key, part in value.items() if key != SEAL}
+    # As it will be read: with texts as keys, and lists for tuples.
+    rest = json.loads(json_text(rest))
     write_json(path, {**rest, SEAL: _seal(rest)})
 
 

@@ -414,21 +414,12 @@ def _first(features: Features, count: int) -> Features:
 def environment() -> Dict[str, Any]:
     """The machine and versions, for the head of every file of results."""
     return {
-        "machine": {"processor": processor(), "cores": cpu_cores.count()},
+        "machine": {"processor": cpu_cores.name(), "cores": cpu_cores.count()},
         "versions": {
             "tensorflow": tf.__version__,
             "python": platform.python_version(),
         },
     }
-
-
-def processor() -> str:
-    """The processor's name."""
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.split(":")[1].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

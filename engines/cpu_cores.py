@@ -1,7 +1,8 @@
-"""How many processor cores this process may use."""
+"""Which processor this is, and how many of its cores may be used."""
 
 import math
 import os
+import platform
 from typing import Iterator, List, Tuple
 
 
@@ -24,6 +25,14 @@ def count(proc: str = "/proc/self") -> int:
         for quota in _quotas(mount, folder)
     ]
     return min([cores, *(max(1, math.ceil(quota)) for quota in quotas)])
+
+
+def name() -> str:
+    """The processor's name, as Linux tells it."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:

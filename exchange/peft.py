@@ -6,13 +6,13 @@ peft keeps no labels: by default they are named as transformers names them.
 import functools
 import os
 import re
-import warnings
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
 import files
-from errors import UserError
+from errors import UserError, first_line
 from exchange import lora
 from exchange.base import (
     QUESTIONS,
@@ -68,10 +68,6 @@ MUST_BE_OFF = (
 # Ways to begin that leave BERT's matrices as they are; from others, as `pissa`,
 # peft takes what the update began with.
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
-# In patterns: a sign that repeats, with the end of a group before it. Such a
-# group can double the time with each letter of the text.
-REPEATED = re.compile(r"(\)?)[*+{]")
-MOST_REPEATED = 5
 
 
 def is_one(folder: str) -> bool:
@@ -205,24 +201,18 @@ def _check_places(
 def _is_match(pattern: str, text: str, path: str) -> bool:
     """Whether a pattern of a description is that of a whole text.
 
+    TensorFlow's engine (RE2) takes time in proportion to both. Python's could
+    take for ever with a bad pattern.
+
     Raises:
-        UserError: it is no pattern, or one that might take for ever.
+        UserError: it is no pattern, or one that only Python's engine takes.
     """
-    repeated = REPEATED.findall(pattern)
-    if ")" in repeated or len(repeated) > MOST_REPEATED:
-        raise UserError(
-            f"{path}: the pattern {pattern[:80]!r} repeats a group, or more "
-            f"than {MOST_REPEATED} times something; name the modules instead, "
-            "in a list"
-        )
     try:
-        with warnings.catch_warnings():
-            # Of what may mean something else in later Pythons.
-            warnings.simplefilter("ignore", FutureWarning)
-            return re.fullmatch(pattern, text) is not None
-    except re.error as error:
+        return bool(tf.strings.regex_full_match(text, pattern).numpy())
+    except (UnicodeError, tf.errors.OpError) as error:
         raise UserError(
-            f"{path}: {pattern!r} is no regular expression: {error}"
+            f"{path}: {pattern[:80]!r} is no regular expression that can be "
+            f"used here: {first_line(error)}; name the modules in a list"
         ) from error
 
 

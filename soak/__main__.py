@@ -25,6 +25,8 @@ import start_tensorflow  # noqa: F401
 import tensorflow as tf
 
 import command_line
+import files
+from engines import cpu_cores
 from errors import UserError
 from soak import damage, kills, material, references, report, runs, starts
 from soak import trials as of_trials
@@ -167,21 +169,13 @@ def _say(text: str) -> None:
 def _about(minutes: float, found: List[report.Trial]) -> Dict[str, Any]:
     """What the numbers depend on."""
     return {
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "processor": cpu_cores.name(),
+        "cores": cpu_cores.count(),
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         "minutes": minutes,
         "seeds": [found[0]["seed"], found[-1]["seed"]],
     }
-
-
-def _processor() -> str:
-    """Its name, as the system tells it."""
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _parse() -> argparse.Namespace:
@@ -233,8 +227,7 @@ def main() -> None:
     found = report.read(work)
     about = _about(arguments.minutes, found)
     table = report.rows(found)
-    text = json.dumps({**about, "trials": found}, indent=1)
-    (folder / "soak.json").write_text(text + "\n")
+    files.write_json(str(folder / "soak.json"), {**about, "trials": found})
     print(report.plain(table), end="")
     if is_one:
         print(found[0]["what"], found[0]["note"])

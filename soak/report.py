@@ -5,6 +5,7 @@ import json
 import pathlib
 from typing import Any, Dict, List, Sequence
 
+import files
 from soak import damage, kills, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
@@ -91,4 +92,4 @@ def write_page(text: str, page: pathlib.Path = PAGE) -> None:
     """Puts the table between its marks in docs/reliability.md."""
     before, rest = page.read_text().split(BEGIN)
     _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    files.write_text(str(page), f"{before}{BEGIN}\n{text}\n{END}{after}")

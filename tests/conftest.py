@@ -95,6 +95,22 @@ def recording(golden_dir):
 
 
 @pytest.fixture(scope="session")
+def recorded_roberta(golden_dir):
+    """Opens the recording of `roberta` or `xlm-roberta`."""
+    from roberta_folders import read_recorded
+
+    return lambda name: read_recorded(golden_dir, name)
+
+
+@pytest.fixture
+def roberta_folder(golden_dir, tmp_path):
+    """A RoBERTa's folder, which may be changed."""
+    from roberta_folders import copy_roberta
+
+    return copy_roberta(golden_dir, tmp_path)
+
+
+@pytest.fixture(scope="session")
 def shared_dir():
     """The folder of published data sets; its tests are skipped without."""
     if not SHARED.is_dir():

@@ -169,6 +169,7 @@ MAY_IMPORT = {
     # It feeds all that reads what others wrote.
     "soak": {
         "command_line",
+        "engines",
         "errors",
         "exchange",
         "files",

@@ -459,3 +459,13 @@ def test_a_score_that_the_dev_set_lacks(classify, tiny_flags, monkeypatch):
     monkeypatch.setattr(TextClassification, "evaluate", without_loss)
     with pytest.raises(UserError, match="has no loss, by which --keep_best"):
         classify(**tiny_flags, do_eval=True, keep_best="loss")
+
+
+def test_weights_of_which_no_scores_are_left_are_not_deleted(tmp_path):
+    path = tmp_path / "best.ckpt-5.index"
+    path.touch()
+    scores = dev_scores.DevScores("f1", {})
+    dev_scores.forget_others(str(tmp_path), scores)
+    assert path.exists()
+    dev_scores.forget_others(str(tmp_path), scores.add(6, {"f1": 0.5}))
+    assert not path.exists()

@@ -14,7 +14,7 @@ from test_sources import save_tensorflow
 
 import task_model
 from errors import UserError
-from files import SEAL
+from files import SEAL, read_object, write_sealed
 from methods import parsing
 from modeling import BertConfig
 from runs import setup
@@ -203,6 +203,14 @@ def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
             use()
     finally:
         path.write_text(whole)
+
+
+def test_a_seal_is_of_what_is_read(tmp_path):
+    """Keys become texts, which are in another order than numbers."""
+    path = str(tmp_path / "a.json")
+    write_sealed(path, {"steps": {2: (1, 0.5), 10: None}})
+    found = read_object(path, "a file", {"steps": dict})
+    assert found == {"steps": {"2": [1, 0.5], "10": None}}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,11 +5,9 @@ import pytest
 from roberta_folders import (
     BOTH,
     change,
-    copy_roberta,
     drop,
     open_tokenizer,
     put,
-    read_recorded,
 )
 
 from errors import UserError
@@ -22,21 +20,9 @@ from tasks.text_task import make_row
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
 
 
-@pytest.fixture(scope="module")
-def recorded(golden_dir):
-    """Opens the recording of a name."""
-    return lambda name: read_recorded(golden_dir, name)
-
-
-@pytest.fixture
-def folder(golden_dir, tmp_path):
-    """A RoBERTa's folder, which may be changed."""
-    return copy_roberta(golden_dir, tmp_path)
-
-
 @BOTH
-def test_golden_ids_of_texts(recorded, name):
-    found = recorded(name)
+def test_golden_ids_of_texts(recorded_roberta, name):
+    found = recorded_roberta(name)
     texts = [row["text"] for row in found.tokens["texts"]]
     encoded = found.tokenizer.encode(texts)
     ids = found.tokenizer.encode_ids(texts)
@@ -50,8 +36,8 @@ def test_golden_ids_of_texts(recorded, name):
 
 
 @BOTH
-def test_golden_ids_of_pairs(recorded, name):
-    found = recorded(name)
+def test_golden_ids_of_pairs(recorded_roberta, name):
+    found = recorded_roberta(name)
     for row in found.tokens["pairs"]:
         one, other = found.tokenizer.encode_ids(row["texts"])
         made = make_row(one, other, found.tokenizer, 99)
@@ -59,8 +45,8 @@ def test_golden_ids_of_pairs(recorded, name):
 
 
 @BOTH
-def test_golden_ids_of_words(recorded, name):
-    found = recorded(name)
+def test_golden_ids_of_words(recorded_roberta, name):
+    found = recorded_roberta(name)
     for row in found.tokens["words"]:
         pieces = found.tokenizer.encode_words(row["words"])
         numbers = [n for n, ids in enumerate(pieces) for _ in ids]
@@ -69,8 +55,10 @@ def test_golden_ids_of_words(recorded, name):
 
 
 @BOTH
-def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(recorded, name):
-    tokenizer = recorded(name).tokenizer
+def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
+    recorded_roberta, name
+):
+    tokenizer = recorded_roberta(name).tokenizer
     start, end = tokenizer.classify_id, tokenizer.separate_id
     one, other = list(range(10, 20)), list(range(30, 33))
     tokens, segments = make_row(one, other, tokenizer, 11)
@@ -80,8 +68,8 @@ def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(recorded, name):
 
 @BOTH
 @pytest.mark.parametrize("special", SPECIAL)
-def test_a_typed_special_token_is_plain_text(recorded, name, special):
-    found = recorded(name)
+def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
+    found = recorded_roberta(name)
     (ids,) = found.tokenizer.encode_ids([f"the {special} cat{special}"])
     known = {found.tokenizer.vocabulary[token] for token in SPECIAL}
     unknown = {found.tokenizer.unknown_id}
@@ -89,8 +77,8 @@ def test_a_typed_special_token_is_plain_text(recorded, name, special):
 
 
 @BOTH
-def test_any_text_has_tokens(recorded, name):
-    tokenizer = recorded(name).tokenizer
+def test_any_text_has_tokens(recorded_roberta, name):
+    tokenizer = recorded_roberta(name).tokenizer
     text = "a\ud800b \udfff\x00 \u2028c"
     (tokens,) = tokenizer.encode([text])
     assert all(0 <= s <= e <= len(text) for s, e in tokens.offsets)
@@ -98,8 +86,8 @@ def test_any_text_has_tokens(recorded, name):
 
 
 @BOTH
-def test_what_is_masked(recorded, name):
-    found = recorded(name)
+def test_what_is_masked(recorded_roberta, name):
+    found = recorded_roberta(name)
     pieces = Pieces.of(found.tokenizer)
     assert pieces.mask_id == found.tokens["mask_id"]
     vocabulary = found.tokenizer.vocabulary
@@ -111,8 +99,8 @@ def test_what_is_masked(recorded, name):
 
 @BOTH
 @pytest.mark.parametrize("answer", ["Zürich", "cat", "Anna", "a dog ran"])
-def test_answers_are_found_in_windows(recorded, name, answer):
-    tokenizer = recorded(name).tokenizer
+def test_answers_are_found_in_windows(recorded_roberta, name, answer):
+    tokenizer = recorded_roberta(name).tokenizer
     context = "Anna sat (in Zürich), the cat ran. Then a dog ran off."
     where = context.index(answer)
     question = Question("q", "Who?", context, (Answer(answer, where),))
@@ -152,26 +140,26 @@ def test_answers_are_found_in_windows(recorded, name, answer):
         (put(9999, "model", "vocab", "x"), "the vocabulary has 10000 entries"),
     ],
 )
-def test_a_spoiled_tokenizer_is_one_line(folder, function, message):
-    change(folder / "tokenizer.json", function)
+def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
+    change(roberta_folder / "tokenizer.json", function)
     with pytest.raises(UserError, match=message) as error:
-        open_tokenizer(folder)
+        open_tokenizer(roberta_folder)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_tokenizer_says_what_writes_it(folder):
-    (folder / "tokenizer.json").unlink()
+def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
+    (roberta_folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match="no tokenizer.json lies beside .*save"):
-        open_tokenizer(folder)
+        open_tokenizer(roberta_folder)
 
 
-def test_texts_cannot_be_lower_cased(folder):
-    assert not open_tokenizer(folder, do_lower_case=False).do_lower_case
+def test_texts_cannot_be_lower_cased(roberta_folder):
+    assert not open_tokenizer(roberta_folder, do_lower_case=False).do_lower_case
     with pytest.raises(UserError, match="--do_lower_case=true, but .* itself"):
-        open_tokenizer(folder, do_lower_case=True)
+        open_tokenizer(roberta_folder, do_lower_case=True)
 
 
-def test_another_padding_token_is_refused(folder):
-    change(folder / "config.json", put(3, "pad_token_id"))
+def test_another_padding_token_is_refused(roberta_folder):
+    change(roberta_folder / "config.json", put(3, "pad_token_id"))
     with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
-        open_tokenizer(folder)
+        open_tokenizer(roberta_folder)

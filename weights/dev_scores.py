@@ -129,7 +129,9 @@ def write(
 
 
 def forget_others(output_dir: str, scores: DevScores) -> None:
-    """Deletes what is kept of steps that are not the best."""
+    """Deletes what is kept of steps that are not the best, if one is."""
+    if scores.best_step is None:
+        return
     for name in _kept(output_dir):
         if not name.startswith(f"{BEST}-{scores.best_step}."):
             tf.io.gfile.remove(os.path.join(output_dir, name))

@@ -62,46 +62,35 @@ HUGGING_FACE_NAMES = (
     (r"cls\.seq_relationship\.bias", "cls/seq_relationship/output_bias", False),
     (r"qa_outputs\.weight", "cls/squad/output_weights", False),
     (r"qa_outputs\.bias", "cls/squad/output_bias", False),
+    # RoBERTa calls the same head `lm_head`.
     (
-        r"cls\.predictions\.transform\.dense\.weight",
+        r"(?:cls\.predictions\.transform|lm_head)\.dense\.weight",
         "cls/predictions/transform/dense/kernel",
         True,
     ),
     (
-        r"cls\.predictions\.transform\.dense\.bias",
+        r"(?:cls\.predictions\.transform|lm_head)\.dense\.bias",
         "cls/predictions/transform/dense/bias",
         False,
     ),
     (
-        r"cls\.predictions\.transform\.LayerNorm\.(?:weight|gamma)",
+        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
+        r"\.(?:weight|gamma)",
         "cls/predictions/transform/LayerNorm/gamma",
         False,
     ),
     (
-        r"cls\.predictions\.transform\.LayerNorm\.(?:bias|beta)",
+        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
+        r"\.(?:bias|beta)",
         "cls/predictions/transform/LayerNorm/beta",
         False,
     ),
     # The product's other part, `decoder.weight`, is the word embeddings.
     (
-        r"cls\.predictions\.(?:decoder\.)?bias",
+        r"(?:cls\.predictions|lm_head)\.(?:decoder\.)?bias",
         "cls/predictions/output_bias",
         False,
     ),
-    # The same head as RoBERTa names it.
-    (r"lm_head\.dense\.weight", "cls/predictions/transform/dense/kernel", True),
-    (r"lm_head\.dense\.bias", "cls/predictions/transform/dense/bias", False),
-    (
-        r"lm_head\.layer_norm\.weight",
-        "cls/predictions/transform/LayerNorm/gamma",
-        False,
-    ),
-    (
-        r"lm_head\.layer_norm\.bias",
-        "cls/predictions/transform/LayerNorm/beta",
-        False,
-    ),
-    (r"lm_head\.(?:decoder\.)?bias", "cls/predictions/output_bias", False),
 )
 # Google's name -> Hugging Face's, of what is not named by the same parts
 HEADS = {
@@ -124,8 +113,7 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     """
     name = hugging_face_name
     for prefix in PREFIXES:
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
+        name = name.removeprefix(prefix)
     for pattern, replacement, transposed in HUGGING_FACE_NAMES:
         if re.fullmatch(pattern, name):
             result = re.sub(pattern, replacement, name)
