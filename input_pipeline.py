@@ -464,6 +464,11 @@ def to_dataset(
         A dataset of dictionaries of tensors, two batches read ahead.
     """
     signature = batch_signature(features, length, batch_size)
-    return tf.data.Dataset.from_generator(
+    dataset = tf.data.Dataset.from_generator(
         make_batches, output_signature=signature
     ).prefetch(2)
+    options = tf.data.Options()
+    # There is nothing to tune, and the closing of an estimator's session may
+    # wait for the tuner's next turn: half a minute, after minutes of training.
+    options.autotune.enabled = False
+    return dataset.with_options(options)

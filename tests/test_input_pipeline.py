@@ -457,6 +457,8 @@ def test_labels_of_tokens_reach_a_dataset_and_the_fingerprint():
     shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
     assert shapes["token_labels"] == [1, 8]
     assert shapes["token_weights"] == [1]
+    # A session's end would wait for the tuner.
+    assert not dataset.options().autotune.enabled
     assert_same_batches(dataset.as_numpy_iterator(), batches())
     plain = features.unlabelled()
     assert type(plain) is Features and plain.token_labels is None
