@@ -15,6 +15,8 @@ from errors import UserError
 from scripts.internal import ablate_adapter
 from tasks.restored import restore_task
 
+pytestmark = pytest.mark.older_stack
+
 
 @pytest.fixture
 def trained(classify, tiny_flags):
@@ -29,7 +31,6 @@ def trained(classify, tiny_flags):
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_spans_of_layers_are_taken_out_and_evaluated(
     trained, tiny_flags, tmp_path
 ):

@@ -15,7 +15,7 @@ from adapter_library import AdapterLibrary
 from errors import UserError
 from tasks.restored import restore_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))

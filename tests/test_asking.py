@@ -88,6 +88,7 @@ def assert_equal(found, expected):
             assert found[key] == value
 
 
+@pytest.mark.newer_stack
 def test_a_random_mix_of_tasks(load):
     predictor = load(batch_size=5)
     questions = [
@@ -118,6 +119,7 @@ def test_a_random_mix_of_tasks(load):
     assert predictor.ask([]) == []
 
 
+@pytest.mark.newer_stack
 def test_several_tasks_of_every_text(load):
     names = ["small", "whole", "score", "large"]
     predictor = load(*names, batch_size=2)
@@ -134,6 +136,7 @@ def test_several_tasks_of_every_text(load):
     assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
 
 
+@pytest.mark.newer_stack
 def test_tasks_that_take_other_rows(load):
     predictor = load("pair", "squad", "score")
     expected = [predictor(name, PAIRS) for name in ("pair", "squad")]
@@ -154,6 +157,7 @@ def test_tasks_that_take_other_rows(load):
     assert empty[1].keys() == {"value"}
 
 
+@pytest.mark.newer_stack
 def test_words_are_tagged_beside_other_tasks(load):
     """Long sentences make windows, words may come as a list."""
     predictor = load("tags", "large", batch_size=3)

@@ -14,7 +14,7 @@ from scripts import baseline
 from tasks.custom import custom_task
 from tasks.split_files import SplitFiles
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 
 @pytest.fixture

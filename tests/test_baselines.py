@@ -8,7 +8,7 @@ from scripts import summarize
 from scripts.internal.baselines import find_baselines
 from scripts.internal.collect_runs import find_runs, group_by_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from methods.sparse import DiffPruning
 from tasks.restored import restore_task
 from weights import adapter_artifact
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture(scope="module")
 def library(tiny_bert, tmp_path_factory):
@@ -100,6 +102,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
         np.testing.assert_array_equal(found[name], found["same"])
 
 
+@pytest.mark.gate
 def test_a_part_that_is_made_of_parts_finds_all_of_them(
     classify, flags, library, tmp_path
 ):
