@@ -11,6 +11,8 @@ from test_architecture import MAY_IMPORT, attributes, sources
 from hooks import Hooks
 from runs.help_page import TOPICS
 
+pytestmark = pytest.mark.older_stack
+
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 # The first cells of the two tables of files.
 CELLS = [

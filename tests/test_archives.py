@@ -20,6 +20,8 @@ from test_sources import google_bert  # noqa: F401 (a fixture)
 from errors import UserError
 from weights import archives, pretrained, sources
 
+pytestmark = pytest.mark.older_stack
+
 ENDS = (".zip", ".tar.gz")
 
 

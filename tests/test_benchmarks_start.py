@@ -10,6 +10,8 @@ import command_line
 from benchmarks import compare, start
 from errors import UserError
 
+pytestmark = pytest.mark.older_stack
+
 STEPS = (
     "import sys, time\n"
     "print('step 2', file=sys.stderr)\n"

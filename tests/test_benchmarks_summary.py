@@ -7,6 +7,8 @@ from task_files import refusal
 
 from benchmarks import compare, start, summary
 
+pytestmark = pytest.mark.older_stack
+
 
 def test_the_page_has_the_marks_once():
     page = compare.PAGE.read_text()

@@ -6,6 +6,8 @@ import pytest
 from conftest import ROOT
 from test_documents import PAGES
 
+pytestmark = pytest.mark.older_stack
+
 PYTHON = r"(?:python3? |bin/python )(?:-m )?"
 COMMAND = re.compile(
     rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py"

@@ -6,6 +6,8 @@ import re
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.older_stack
+
 PAGE = (ROOT / "docs" / "comparison.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 

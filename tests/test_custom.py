@@ -21,6 +21,8 @@ import files
 from tasks.custom import custom_task
 from tasks.text_task import HeldOut
 
+pytestmark = pytest.mark.older_stack
+
 
 def test_a_single_label_is_refused(tmp_path):
     rows = [("a", "", "good"), ("b", "", "good")]

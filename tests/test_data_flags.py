@@ -8,6 +8,8 @@ from task_files import refusal
 from tasks.flags import FILE_FLAGS, define_data_flags, named_files
 from tasks.split_files import SplitFiles
 
+pytestmark = pytest.mark.older_stack
+
 FLAGS = flags.FLAGS
 
 

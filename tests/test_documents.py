@@ -5,6 +5,8 @@ import re
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.older_stack
+
 PAGES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),

@@ -8,6 +8,8 @@ from task_files import read
 from tasks import get_task
 from tokenization import FullTokenizer
 
+pytestmark = pytest.mark.older_stack
+
 EVERY_SPLIT = pytest.mark.parametrize("split", ["train", "dev", "test"])
 
 

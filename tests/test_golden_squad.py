@@ -10,6 +10,8 @@ import tensorflow as tf
 from tasks import squad, squad_answers, squad_data, squad_scores, squad_windows
 from tokenization import FullTokenizer
 
+pytestmark = pytest.mark.older_stack
+
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 

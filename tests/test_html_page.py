@@ -2,12 +2,15 @@
 
 import html
 
+import pytest
 from html_reader import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.internal import html_page
 from scripts.internal.html_page import element, page, paragraph, section, table
+
+pytestmark = pytest.mark.older_stack
 
 
 def read(*content):

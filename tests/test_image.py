@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.older_stack
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text()

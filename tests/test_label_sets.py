@@ -8,6 +8,8 @@ from task_files import PROPERTY, refusal
 from errors import UserError
 from tasks.label_sets import check_separator, join_labels, split_labels
 
+pytestmark = pytest.mark.older_stack
+
 CHARACTERS = "ab |,;[]\t\u2003é"
 SEPARATORS = st.sampled_from("|,; ")
 

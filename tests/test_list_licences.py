@@ -8,6 +8,8 @@ from conftest import ROOT
 from errors import UserError
 from scripts.internal import list_licences
 
+pytestmark = pytest.mark.older_stack
+
 FULL_TEXT = "Copyright Somebody\n        All of the text"
 
 

@@ -15,6 +15,8 @@ from tasks import masking
 from tasks.masking import NO_TOKEN, MaskedText, Masking, Pieces
 from tokenization import FullTokenizer
 
+pytestmark = pytest.mark.older_stack
+
 SPECIAL = range(5)
 WORDS = range(5, len(TINY_WORDS))
 MASK_ID = TINY_WORDS.index("[MASK]")

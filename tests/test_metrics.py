@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import metrics
 
+pytestmark = pytest.mark.older_stack
+
 PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
 
 # Of class 1: two found, one wrongly found, one missed.

@@ -18,6 +18,8 @@ from tasks.multi_task_rows import (
     scoped,
 )
 
+pytestmark = pytest.mark.older_stack
+
 NAMES = ("a", "b-1", "bias")
 LENGTHS = st.lists(
     st.lists(st.integers(1, 20), min_size=1, max_size=30),

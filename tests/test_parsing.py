@@ -7,6 +7,8 @@ from errors import UserError
 from methods.fine_tuning import Full
 from methods.parsing import parse
 
+pytestmark = pytest.mark.older_stack
+
 
 def test_defaults_fill_arguments_that_the_text_leaves_out():
     defaults = {"size": 8, "init_scale": 1e-3}

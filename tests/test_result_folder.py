@@ -9,6 +9,8 @@ from errors import UserError
 from scripts import plot, summarize
 from scripts.internal.result_folder import replace_results
 
+pytestmark = pytest.mark.older_stack
+
 
 def names(folder):
     """Paths of all files below a folder, but for the list of them."""

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from errors import UserError
 from serving import row_stream
 
+pytestmark = pytest.mark.older_stack
+
 ONE = [("review",), ("text",)]
 PAIR = [("sentence1", "sentence2"), ("text", "text_b")]
 TEXT = st.text(

@@ -20,6 +20,8 @@ from scripts.internal.run_command import (
     is_one_of_several,
 )
 
+pytestmark = pytest.mark.older_stack
+
 FLAGS = flags.FLAGS
 MODULES = {
     "run_classifier.py": run_classifier,

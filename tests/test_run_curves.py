@@ -5,6 +5,8 @@ from tensorboard.summary import Writer
 
 from scripts.internal.run_curves import read_curves
 
+pytestmark = pytest.mark.older_stack
+
 
 def write(folder, name, points):
     writer = Writer(str(folder))

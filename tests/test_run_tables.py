@@ -11,6 +11,8 @@ from scripts.internal import run_tables
 from scripts.internal.html_page import page
 from scripts.internal.run_tables import evaluation_sections, read_table
 
+pytestmark = pytest.mark.older_stack
+
 
 def shown(folder):
     made = Page(page("Run", evaluation_sections(folder, 2)).decode())

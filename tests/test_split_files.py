@@ -7,6 +7,8 @@ from task_files import PROPERTY, refusal
 
 from tasks.split_files import FLAGS_OF_SPLITS, SplitFiles, ending_of
 
+pytestmark = pytest.mark.older_stack
+
 ENDINGS = (".tsv", ".csv")
 FOLDER = SplitFiles()
 

@@ -12,6 +12,8 @@ from tasks.squad_answers import (
 from tasks.squad_data import Question
 from tasks.squad_windows import Windows
 
+pytestmark = pytest.mark.older_stack
+
 # `[CLS] word [SEP]` before every part of a context.
 FIRST = 3
 LOW = -90.0

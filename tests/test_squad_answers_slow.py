@@ -10,6 +10,8 @@ from tasks.squad_answers import Rules, _has_most_context, predict_answers
 from tasks.squad_data import Question
 from tasks.squad_windows import cut_windows
 
+pytestmark = pytest.mark.older_stack
+
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )

@@ -19,6 +19,8 @@ from tasks.squad_data import (
     widen,
 )
 
+pytestmark = pytest.mark.older_stack
+
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )

@@ -7,6 +7,8 @@ import pytest
 
 from tasks import squad_scores
 
+pytestmark = pytest.mark.older_stack
+
 PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
 
 

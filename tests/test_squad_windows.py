@@ -13,6 +13,8 @@ from tasks import squad_windows
 from tasks.squad_data import WORDS, Answer, Question
 from tasks.squad_windows import cut_windows
 
+pytestmark = pytest.mark.older_stack
+
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )

@@ -20,6 +20,8 @@ from errors import UserError
 from tasks import get_task, table_files
 from tasks.table_files import READERS, Layout
 
+pytestmark = pytest.mark.older_stack
+
 
 def read_rows(path, layout):
     """[(line from 0, cells)] of a table."""

@@ -21,6 +21,8 @@ from tasks.tag_schemes import (
     to_bio,
 )
 
+pytestmark = pytest.mark.older_stack
+
 TYPES = ("X", "a-b", "B-I", "E")
 # A sentence: words outside, or (type, words) of an entity.
 SENTENCES = st.lists(

@@ -18,6 +18,8 @@ from tasks.tagging_files import (
     write_tags,
 )
 
+pytestmark = pytest.mark.older_stack
+
 
 def read(path, *arguments, **options):
     return read_sentences(str(path), *arguments, **options)

@@ -9,6 +9,8 @@ from task_files import PROPERTY
 from tasks.tag_schemes import find_entities, split_tag, to_bio
 from tasks.tagging_scores import TypeScores, entity_scores, type_scores
 
+pytestmark = pytest.mark.older_stack
+
 
 def tagged(*sentences):
     return [[split_tag(tag) for tag in text.split()] for text in sentences]

@@ -3,6 +3,7 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from conftest import TINY_WORDS
 from task_files import PROPERTY
 
@@ -10,6 +11,8 @@ from input_pipeline import NO_LABEL
 from tasks import tagging_windows
 from tasks.tagging_files import Sentences
 from tasks.tagging_windows import cut, cut_sentences
+
+pytestmark = pytest.mark.older_stack
 
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
 

@@ -11,6 +11,8 @@ import pytest
 from errors import UserError
 from tokenization import FullTokenizer, read_vocabulary
 
+pytestmark = pytest.mark.older_stack
+
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] [ ] SEP sep the The cat ##s ##ing a ##a "
     "e \u00e9 \u4eac . , ! ? - \u03c3 \u0130"

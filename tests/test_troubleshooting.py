@@ -7,6 +7,8 @@ import pytest
 from conftest import ROOT
 from test_architecture import sources
 
+pytestmark = pytest.mark.older_stack
+
 # What is not a literal part of a message. No file holds the character.
 HOLE = "\0"
 
