@@ -1,10 +1,11 @@
-r"""Keeps trained adapters on a shelf, and exchanges them with other programs.
+r"""Keeps trained adapters in a library; exchanges them with other programs.
 
-    python adapter_library.py add shelf out/mrpc
-    python adapter_library.py list shelf
-    python adapter_library.py export shelf mrpc hub/mrpc --to=adapterhub
+    .venv/bin/python adapter_library.py add shelf out/mrpc
+    .venv/bin/python adapter_library.py list shelf
+    .venv/bin/python adapter_library.py export shelf mrpc hub/mrpc \
+        --to=adapterhub
 
-`AdapterLibrary` does the same from Python; docs/adapter_library.md tells more.
+`AdapterLibrary` does the same from Python. docs/adapter_library.md tells more.
 """
 
 import argparse
@@ -300,60 +301,75 @@ def _parse() -> argparse.Namespace:
         made.add_argument(
             "--init_checkpoint",
             required=required,
-            help="the BERT that the adapters are upon",
+            help="the BERT that the adapters were trained on",
         )
         made.add_argument(
-            "--bert_config_file", default="", help="default: beside the BERT"
+            "--bert_config_file",
+            default="",
+            help="BERT's sizes; default: beside the BERT",
         )
         made.add_argument(
-            "--vocab_file", default="", help="default: beside the BERT"
+            "--vocab_file",
+            default="",
+            help="the vocabulary; default: beside the BERT",
         )
 
-    name = ("name", "of the adapter")
-    folder = ("folder", "of an adapter, or of the run that trained it")
-    made = command("add", _add, "Copy a trained adapter into it.", folder)
+    name = ("name", "name of the adapter")
+    folder = ("folder", "folder of an adapter, or of the run that trained it")
+    made = command(
+        "add", _add, "Copy a trained adapter into the library.", folder
+    )
     made.add_argument("--name", help="default: the name of its task")
     made = command("list", _list, "List the adapters.")
-    made.add_argument("--json", action="store_true", help="for programs")
-    command("show", _show, "Show all that is known of an adapter.", name)
+    made.add_argument(
+        "--json", action="store_true", help="print JSON, for programs"
+    )
+    command(
+        "show", _show, "Print all that is known of an adapter, as JSON.", name
+    )
     made = command("verify", _verify, "Check that every adapter is whole.")
     bert_flags(made, required=False)
     command("remove", _remove, "Delete an adapter.", name)
-    new = ("new_name", "that it gets")
+    new = ("new_name", "its new name")
     command("rename", _rename, "Give an adapter another name.", name, new)
     made = command(
         "import",
         _import,
-        "Take in an adapter of AdapterHub's or peft's.",
-        ("folder", "as that program has saved it, as safetensors"),
+        "Copy an adapter of AdapterHub or peft into the library.",
+        ("folder", "folder of safetensors that this program wrote"),
     )
-    made.add_argument("--name", required=True, help="that it gets")
+    made.add_argument("--name", required=True, help="name of the adapter")
     bert_flags(made, required=True)
     made.add_argument(
         "--texts",
         choices=("one", "two"),
-        help="how many texts a row has; default: either",
+        help="texts of a row; default: one or two",
     )
     made.add_argument(
         "--label",
         action="append",
         default=[],
-        help="once for each, in the order of the logits; default: those of "
-        "its files",
+        help="a label; repeat it for each, in the order of the logits; "
+        "default: the labels in its files",
     )
     made = command(
         "export",
         _export,
         "Write an adapter for another program.",
         name,
-        ("folder", "to write, not there yet"),
+        ("folder", "folder to write, which must not exist yet"),
     )
-    made.add_argument("--to", required=True, choices=sorted(exchange.WRITERS))
+    made.add_argument(
+        "--to",
+        required=True,
+        choices=sorted(exchange.WRITERS),
+        help="the other program",
+    )
     made.add_argument(
         "--base_model",
         default="",
-        help="by which that program finds the BERT, as bert-base-uncased; "
-        "default: the name of its folder",
+        help="name by which that program finds the BERT, as "
+        "bert-base-uncased; default: the name of the BERT's folder",
     )
     return parser.parse_args()
 

@@ -1,10 +1,10 @@
-r"""Writes trained adapters and their BERT as one model with text in.
+r"""Writes trained adapters and their BERT as one model that takes text.
 
-    python export_model.py --init_checkpoint=$BERT --library=DIR \
+    .venv/bin/python export_model.py --init_checkpoint=$BERT --library=DIR \
         --output_dir=exported
 
-The folder `exported/1` is a SavedModel that TensorFlow, TensorFlow Serving and
-all that stand on them load without this project; docs/export.md tells more.
+The folder `exported/1` is a SavedModel. TensorFlow and TensorFlow Serving load
+it without this project. docs/export.md tells more.
 """
 
 from typing import Dict
@@ -32,7 +32,7 @@ def define_flags() -> None:
     adapter_flags.define_adapter_flags()
     flags.adopt_module_key_flags(adapter_flags)
     flags.DEFINE_string(
-        "output_dir", None, "Folder of the model's versions: 1, 2, ..."
+        "output_dir", None, "Folder for the model's versions: 1, 2, ..."
     )
 
 

@@ -1,10 +1,11 @@
-r"""Answers texts by one trained adapter, or by many upon one BERT.
+r"""Predicts with one trained adapter, or with many on one BERT.
 
-    python predict.py --init_checkpoint=$BERT --adapter=out/mrpc/adapter \
-        --input=rows.tsv --output=answers.jsonl
+    .venv/bin/python predict.py --init_checkpoint=$BERT \
+        --adapter=out/mrpc/adapter --input=rows.tsv --output=answers.jsonl
 
-Without `--input` it reads lines from stdin and answers each at once. An answer
-is a line of JSON for each row and task, in the order of the rows.
+The output has one line of JSON for each row and task, in the order of the rows.
+The program reads rows from stdin and answers each at once if no `--input` is
+given.
 """
 
 import json
@@ -39,15 +40,15 @@ def define_flags() -> None:
     string(
         "input",
         None,
-        "File of rows: .tsv, .csv, .jsonl, or a row on each line; default: "
-        "stdin.",
+        "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
+        "default: stdin.",
     )
-    string("output", None, "File of the answers; default: stdout.")
+    string("output", None, "File for the answers; default: stdout.")
     flags.DEFINE_list(
         "columns",
         None,
-        "Names of the texts' columns or JSON keys; default: as the adapter was "
-        "trained.",
+        "Columns or JSON keys of a row's texts, as text,text_b; default: "
+        "those that the adapter was trained on.",
     )
 
 

@@ -1,10 +1,12 @@
 r"""Tunes BERT for a text classification task, evaluates it, predicts with it.
 
-With the flags of google-research/bert's `run_classifier.py`:
+    .venv/bin/python run_classifier.py --task_name=MRPC --do_train=true \
+        --do_eval=true --data_dir=$GLUE_DIR/MRPC \
+        --init_checkpoint=$BERT/bert_model.ckpt --learning_rate=3e-4 \
+        --num_train_epochs=5 --output_dir=out/mrpc
 
-    python run_classifier.py --task_name=MRPC --do_train=true --do_eval=true \
-        --data_dir=$GLUE_DIR/MRPC --init_checkpoint=$BERT/bert_model.ckpt \
-        --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/mrpc
+The program has the flags of google-research/bert's `run_classifier.py`, and
+more.
 """
 
 from typing import Any, Dict, Mapping, Optional, Tuple
@@ -62,15 +64,15 @@ def define_flags() -> None:
     flags.adopt_module_key_flags(run_flags)
     define_task_flags()
     flags.DEFINE_integer(
-        "max_seq_length", 128, "Longest input in tokens; more is cut off."
+        "max_seq_length", 128, "Longest input in tokens; the rest is cut off."
     )
     flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
     flags.DEFINE_string(
         "class_weights",
         None,
-        "Weights of the labels' losses in training: balanced, so that rare "
-        'labels count as much as common ones, or as {"spam": 2.5} with 1 for '
-        "all others.",
+        "Weights of the labels' losses in training: balanced (rare labels "
+        'count as much as common ones), or JSON as {"spam": 2.5}. A label '
+        "that is not named has weight 1.",
     )
 
 
@@ -85,70 +87,68 @@ def define_task_flags() -> None:
     flags.DEFINE_string(
         "task_name",
         None,
-        f"The task: {', '.join(TASKS)}, or custom for your own files; or "
-        "several that are trained together, as mrpc,rte,custom:FOLDER; "
-        "default: that of --adapter.",
+        f"The task: {', '.join(TASKS)}, or custom for your own files. Several "
+        "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
+        "the task of --adapter.",
     )
     flags.DEFINE_enum(
         "task_sampling",
         "annealed",
         list(SAMPLINGS),
-        "Several tasks: how often each is drawn, in proportion to its rows, "
-        "their square root, alike, or annealed from the first to nearly the "
-        "last.",
+        "How often each of several tasks is drawn: in proportion to its rows, "
+        "to their square root, equally often (uniform), or first in "
+        "proportion and nearly equally often at the end (annealed).",
     )
-    flags.DEFINE_string("text_a_column", "text", "custom: the text's column.")
+    flags.DEFINE_string("text_a_column", "text", "custom: column of the text.")
     flags.DEFINE_string(
-        "text_b_column", None, "custom: the second text's column, for pairs."
+        "text_b_column", None, "custom: column of the second text, for pairs."
     )
-    flags.DEFINE_string("label_column", "label", "custom: the label's column.")
+    flags.DEFINE_string("label_column", "label", "custom: column of the label.")
     flags.DEFINE_string(
         "id_column",
         None,
-        "custom: the column of what names a row in the predictions; default: "
-        "its number from 0.",
+        "custom: column that names a row in the predictions; default: the "
+        "row's number from 0.",
     )
     flags.DEFINE_bool(
         "header",
         True,
-        "custom: whether .tsv and .csv files begin with the columns' names; "
-        "else columns are given by number from 0.",
+        "custom: .tsv and .csv files begin with the names of the columns. "
+        "Columns are numbers from 0 otherwise.",
     )
     flags.DEFINE_float(
         "dev_share",
         0.0,
-        "custom: share of the training file that is held out as dev set, of "
-        "each label alike; 0 where there is a dev file.",
+        "custom: share of the training file, 0 to 1, that is held out as dev "
+        "set, of each label alike; 0 if there is a dev file.",
     )
     flags.DEFINE_integer(
-        "split_seed", 1, "custom: seed of the choice of --dev_share."
+        "split_seed", 1, "custom: seed that chooses the rows of --dev_share."
     )
-    flags.DEFINE_bool(
-        "regression", False, "custom: labels are numbers to be predicted."
-    )
+    flags.DEFINE_bool("regression", False, "custom: labels are numbers.")
     flags.DEFINE_bool(
         "multi_label",
         False,
-        "custom: rows have any number of labels: in .tsv and .csv files a cell "
-        "with --label_separator between them, in .jsonl files a list.",
+        "custom: rows have any number of labels, with --label_separator "
+        "between them in a cell (.tsv, .csv), or as a list (.jsonl).",
     )
     flags.DEFINE_string(
         "label_separator",
         None,
-        "custom, --multi_label: what stands between labels, a single "
-        f"character; default: {SEPARATOR}.",
+        "custom, --multi_label: one character that separates labels; "
+        f"default: {SEPARATOR}.",
     )
     flags.DEFINE_float(
         "label_threshold",
         None,
-        "custom, --multi_label: the probability from which on a row is given a "
-        f"label; default: {THRESHOLD}.",
+        "custom, --multi_label: least probability of the labels that a row "
+        f"is given; default: {THRESHOLD}.",
     )
     flags.DEFINE_list(
         "choice_columns",
         [],
-        "custom: columns of choices, as a,b,c; the label is the right one's "
-        "number from 0, or its column.",
+        "custom: columns of the choices, as a,b,c. The label is the right "
+        "choice's number from 0, or its column.",
     )
 
 

@@ -1,8 +1,8 @@
 r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
 
-    python run_mlm.py --do_train=true --do_eval=true --train_file=raw.txt \
-        --eval_file=dev.txt --init_checkpoint=$BERT --num_train_epochs=3 \
-        --output_dir=out/domain
+    .venv/bin/python run_mlm.py --do_train=true --do_eval=true \
+        --train_file=raw.txt --eval_file=dev.txt --init_checkpoint=$BERT \
+        --num_train_epochs=3 --output_dir=out/domain
 """
 
 import start_tensorflow  # noqa: F401
@@ -22,8 +22,8 @@ def define_flags() -> None:
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string("train_file", None, "The text to train on, a sentence a line.")
-    string("eval_file", None, "The text to evaluate on, a sentence a line.")
+    string("train_file", None, "Text to train on, one sentence per line.")
+    string("eval_file", None, "Text to evaluate on, one sentence per line.")
     integer(
         "max_seq_length",
         128,
@@ -31,10 +31,12 @@ def define_flags() -> None:
     )
     integer("eval_batch_size", 8, "Rows evaluated at once.")
     flags.DEFINE_float(
-        "mlm_probability", 0.15, "Share of the tokens that is masked."
+        "mlm_probability", 0.15, "Share of the tokens that are masked, 0 to 1."
     )
     flags.DEFINE_bool(
-        "whole_word_masking", False, "Mask all tokens of a word, or none."
+        "whole_word_masking",
+        False,
+        "Mask all tokens of a word or none of them.",
     )
 
 

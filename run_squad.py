@@ -1,11 +1,12 @@
 r"""Tunes BERT for question answering, evaluates it, predicts with it.
 
-With the flags of google-research/bert's `run_squad.py`, and `--do_eval`:
-
-    python run_squad.py --do_train=true --train_file=$SQUAD/train-v1.1.json \
-        --do_predict=true --do_eval=true --predict_file=$SQUAD/dev-v1.1.json \
+    .venv/bin/python run_squad.py --do_train=true --do_predict=true \
+        --do_eval=true --train_file=$SQUAD/train-v1.1.json \
+        --predict_file=$SQUAD/dev-v1.1.json \
         --init_checkpoint=$BERT/bert_model.ckpt --learning_rate=3e-4 \
         --num_train_epochs=3 --output_dir=out/squad
+
+The program has the flags of google-research/bert's `run_squad.py`, and more.
 """
 
 import math
@@ -33,14 +34,22 @@ def define_flags() -> None:
     # So that --help shows them too.
     flags.adopt_module_key_flags(run_flags)
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string("train_file", None, "The file to train on: train-v1.1.json.")
-    string("predict_file", None, "The file to answer: dev-v1.1.json.")
+    string("train_file", None, "Questions to train on, as train-v1.1.json.")
+    string("predict_file", None, "Questions to answer, as dev-v1.1.json.")
     integer("max_seq_length", 384, "Longest window in tokens.")
-    integer("doc_stride", 128, "Tokens from one window to the next.")
     integer(
-        "max_query_length", 64, "Longest question in tokens; more is cut off."
+        "doc_stride",
+        128,
+        "Tokens from the start of a window to the next one's.",
     )
-    integer("n_best_size", 20, "Candidates in nbest_predictions.json.")
+    integer(
+        "max_query_length",
+        64,
+        "Longest question in tokens; the rest is cut off.",
+    )
+    integer(
+        "n_best_size", 20, "Answers of a question in nbest_predictions.json."
+    )
     integer("max_answer_length", 30, "Longest answer in tokens.")
     flags.DEFINE_bool(
         "version_2_with_negative",
@@ -50,17 +59,18 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "null_score_diff_threshold",
         0.0,
-        "SQuAD 2.0: answer nothing where its null odds are above this.",
+        "SQuAD 2.0: a question whose value in null_odds.json is above this "
+        "gets no answer.",
     )
     flags.DEFINE_enum(
         "count_steps_in",
         COUNTS[0],
         COUNTS,
-        "What an epoch's steps are counted in: questions, as published, or "
-        "windows, of which a long context makes several.",
+        "Unit of an epoch's steps: questions, as published, or windows, of "
+        "which a long context has several.",
     )
     flags.DEFINE_bool(
-        "verbose_logging", False, "Name every question that is left out."
+        "verbose_logging", False, "Log every question that is left out."
     )
 
 

@@ -1,8 +1,8 @@
 r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
 
-    python run_tagger.py --do_train=true --do_eval=true --do_predict=true \
-        --data_dir=$NER --init_checkpoint=$BERT --learning_rate=3e-4 \
-        --num_train_epochs=5 --output_dir=out/ner
+    .venv/bin/python run_tagger.py --do_train=true --do_eval=true \
+        --do_predict=true --data_dir=$NER --init_checkpoint=$BERT \
+        --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/ner
 """
 
 from typing import Any, Dict, Mapping, Optional
@@ -34,21 +34,21 @@ def define_flags() -> None:
     string(
         "token_column",
         None,
-        "The words' column in .conll files, a number from 0, or from -1 at the "
-        "end; in .jsonl files their key. Default: 0, or tokens.",
+        "The words' column in .conll files, a number from 0, or from -1 at "
+        "the end; their key in .jsonl files. Default: 0, or tokens.",
     )
-    string("tag_column", None, "The same of the tags. Default: -1, or tags.")
+    string("tag_column", None, "The tags' column or key. Default: -1, or tags.")
     string(
         "map_tags",
         None,
-        "File of types to rename: on each line an old type, a tab, and a new "
-        "type or O.",
+        "File that renames entity types: each line holds an old type, a tab, "
+        "and a new type or O.",
     )
     flags.DEFINE_enum(
         "eval_split",
         "dev",
         ("dev", "test"),
-        "The file that --do_eval scores; test needs tags then.",
+        "Split that --do_eval scores; the test file needs tags for this.",
     )
     integer("max_seq_length", 128, "Longest window in tokens.")
     integer("eval_batch_size", 8, "Windows evaluated at once.")

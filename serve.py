@@ -1,10 +1,10 @@
-r"""Answers texts over the network by a model of `export_model.py`.
+r"""Answers texts over the network with a model of `export_model.py`.
 
-    python serve.py --model=exported --port=8501
+    .venv/bin/python serve.py --model=exported --port=8501
     curl localhost:8501/v1/models/adapter_bert:predict -d \
         '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
 
-It speaks TensorFlow Serving's REST; docs/serving.md tells more.
+The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
 """
 
 import functools
@@ -42,26 +42,34 @@ POSITIVE = (
 def define_flags() -> None:
     """Defines the flags."""
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string("model", None, "The --output_dir of export_model.py.")
-    string("name", "adapter_bert", "By which clients know the model.")
+    string(
+        "model", None, "Folder that export_model.py wrote, its --output_dir."
+    )
+    string("name", "adapter_bert", "Name of the model in its URL.")
     string(
         "host",
         "127.0.0.1",
-        "Address to listen at; by default this machine alone can ask.",
+        "Address to listen at; only this machine can ask at 127.0.0.1.",
     )
-    integer("port", 8501, "Port to listen at; 0 for any that is free.")
-    integer("max_body_mb", 1, "Greatest request, in MB.")
-    integer("max_held_mb", 256, "Of all requests at a time, in MB.")
-    integer("max_rows", 1024, "Rows of a request.")
-    integer("max_text_kb", 100, "Of a text, in kB.")
-    integer("max_waiting_rows", 8192, "Rows that may wait to be computed.")
-    integer("max_batch_rows", 128, "Rows of several requests computed at once.")
-    integer("max_batch_kb", 128, "Of the texts of these, in kB.")
+    integer("port", 8501, "Port to listen at; 0 takes any that is free.")
+    integer("max_body_mb", 1, "Largest request, in MB.")
+    integer(
+        "max_held_mb", 256, "Largest total of all requests at a time, in MB."
+    )
+    integer("max_rows", 1024, "Most rows of a request.")
+    integer("max_text_kb", 100, "Longest text, in kB.")
+    integer("max_waiting_rows", 8192, "Most rows that may wait to be computed.")
+    integer(
+        "max_batch_rows",
+        128,
+        "Most rows that are computed at once, of any requests.",
+    )
+    integer("max_batch_kb", 128, "Most text that is computed at once, in kB.")
     integer(
         "timeout_s",
         60,
-        "Seconds until a request is given up; a connection on which twice as "
-        "long nothing is answered is cut off.",
+        "Seconds until a request is given up. A connection without an answer "
+        "is cut off after twice as long.",
     )
 
 

@@ -1,6 +1,6 @@
 """Measures what it brings to compute frozen layers once.
 
-    python -m benchmarks.frozen_layers
+    .venv/bin/python -m benchmarks.frozen_layers
 
 Trains by turns with the layers below all that is trained computed in each step,
 and with their outputs taken from a file, which is written before. Prints rates

@@ -1,6 +1,6 @@
 """Measures how training's speed and memory grow with the work.
 
-    python -m benchmarks.growth
+    .venv/bin/python -m benchmarks.growth
 
 Sequence length, batch size, adapter size, number of layers and the lowest
 layer with adapters are each varied alone around one model, of MiniLM's size

@@ -1,6 +1,6 @@
 """Measures where the time of a training step goes, operation by operation.
 
-    python -m benchmarks.operations
+    .venv/bin/python -m benchmarks.operations
 
 Traces steps of MiniLM with adapters, upon MRPC's rows where `GLUE_DIR` names
 GLUE, on one core: one lane, one thread. Writes a table in docs/performance.md.

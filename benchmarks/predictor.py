@@ -1,6 +1,6 @@
 """Measures what a predictor takes: its first answer, a swap, many tasks.
 
-    python -m benchmarks.predictor
+    .venv/bin/python -m benchmarks.predictor
 
 Each number of tasks, as adapters upon one BERT and as whole models, is loaded
 in a process of its own. All artifacts hold random values. Whole models are

@@ -1,6 +1,6 @@
 """Measures the memory and time of a large file's way to the first step.
 
-    python -m benchmarks.preparation
+    .venv/bin/python -m benchmarks.preparation
 
 A training file of a task over the user's own table is generated, and
 `run_classifier.py` reads it, tokenizes it and trains one step, in a process of

@@ -1,6 +1,6 @@
 """Loads a server of an exported model, as many and as bad clients do.
 
-    python -m benchmarks.server
+    .venv/bin/python -m benchmarks.server
 
 Parts, one after the other against the same server: clients that keep asking; a
 thousand connections at once; clients that keep asking beside others that send

@@ -1,6 +1,6 @@
 """Measures many tasks upon one BERT, asked in random mix.
 
-    python -m benchmarks.serving --peer_python=.venv-peer/bin/python
+    .venv/bin/python -m benchmarks.serving --peer_python=.venv-peer/bin/python
 
 Batches of 32 rows, each row with a task of its own, are computed in common;
 beside them are batches of one task, the same rows one task after another, as

@@ -1,6 +1,6 @@
 """Compares whole programs with AdapterHub's `adapters`, from the command on.
 
-    python -m benchmarks.start
+    .venv/bin/python -m benchmarks.start
 
 A user waits for the first steps, and for the end of a small run: imports,
 reading, graphs and files count as much as steps there. `run_classifier.py`,

@@ -1,6 +1,6 @@
 """Measures the bytes that many tasks take, as adapters or as whole models.
 
-    python -m benchmarks.storage
+    .venv/bin/python -m benchmarks.storage
 
 Of each kind one artifact is written and its files measured; n tasks take n
 times that, for its size depends on shapes only. For the smallest kind 1,000

@@ -1,6 +1,6 @@
 """Trains or predicts in a process of its own, as far as it is told to.
 
-    python -m benchmarks.worker '{"kind": "train", ...}'
+    .venv/bin/python -m benchmarks.worker '{"kind": "train", ...}'
 
 The one argument is a JSON object (see `compare.py`). Each line on stdin asks
 for one measurement; its answer is a line of JSON on stdout: `examples` and

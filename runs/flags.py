@@ -58,19 +58,19 @@ def define_flags() -> None:
     boolean(
         "do_lower_case",
         True,
-        "Lower-case the text, as for uncased models; unless it is named, as "
-        "the model or its vocabulary tells.",
+        "Lower-case the text, as uncased models need. Default: what the model "
+        "or its vocabulary says.",
     )
     boolean("do_train", False, "Train.")
-    boolean("do_eval", False, "Evaluate, against the right answers.")
+    boolean("do_eval", False, "Score the model on labelled data.")
     boolean("do_predict", False, "Predict, and write the predictions.")
     integer("train_batch_size", 32, "Examples of a training step.")
     integer("predict_batch_size", 8, "Examples predicted at once.")
     integer(
         "predict_batch_tokens",
         4096,
-        "Evaluate and predict more examples at once, up to so many tokens, if "
-        "they are short; 0 for the numbers above alone.",
+        "Short examples share larger batches of evaluation and prediction, up "
+        "to this many tokens; 0 keeps the batch sizes as they are.",
     )
     floating(
         "learning_rate", None, "Peak learning rate; default: the method's own."
@@ -78,138 +78,143 @@ def define_flags() -> None:
     boolean(
         "adam_bias_correction",
         False,
-        "Correct Adam's young averages, as most programs do and BERT's does "
-        "not.",
+        "Correct Adam's averages in the first steps. Most programs do, BERT's "
+        "does not.",
     )
     floating("num_train_epochs", 3.0, "Passes over the training set.")
     flags.DEFINE_alias("epochs", "num_train_epochs")
-    floating("warmup_proportion", 0.1, "Share of the steps that warm up.")
-    integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    floating("warmup_proportion", 0.1, "Share of the steps that warm up (0-1).")
+    integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.")
     string(
         "eval_steps",
         "",
-        "Score the dev set while training, after so many steps each time, or "
-        "after each epoch.",
+        "Steps between two scorings of the dev set in training, or epoch. "
+        "Default: epoch with --keep_best or --early_stopping, else no scoring.",
     )
     string(
         "keep_best",
         "",
-        "The score by which the best of these steps is kept as what the "
-        "training comes to, as f1 or loss; default: the last step is.",
+        "Score that chooses the step to keep, as f1 or loss. Default: the "
+        "task's main score with --early_stopping, else the last step is kept.",
     )
     integer(
         "early_stopping",
         0,
-        "End the training when so many scored steps in a row were no better "
-        "than the best, by --keep_best or the task's main score; 0 for never.",
+        "Scored steps in a row without a new best that end training; 0: never.",
     )
     integer(
-        "max_train_examples", None, "Train on the first so many examples only."
+        "max_train_examples",
+        None,
+        "Train on the first N examples only; default: all.",
     )
     integer(
-        "max_eval_examples", None, "Evaluate the first so many examples only."
+        "max_eval_examples",
+        None,
+        "Score the first N examples only; default: all.",
     )
     integer("iterations_per_loop", 1000, "Steps of one call to the TPU.")
     boolean("use_tpu", False, "Run on a TPU instead of a GPU or the CPU.")
     string(
         "tpu_name",
         None,
-        "The TPU: local on a TPU VM, or the name of that VM's own TPU. Of any "
-        "other an error tells the state.",
+        "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
+        "error for any other TPU tells its state.",
     )
     string("tpu_zone", None, "Google Cloud zone of that other TPU.")
     string("gcp_project", None, "Google Cloud project of that other TPU.")
-    string("master", None, "For published commands; another --tpu_name.")
+    string("master", None, "Another --tpu_name, for published commands.")
     integer(
         "num_tpu_cores",
         8,
-        "Cores of the TPU, as 8 of a v2-8 or v3-8; of another number the error "
-        "tells.",
+        "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
+        "the right one.",
     )
 
     string(
         "tuning_method",
         "houlsby",
-        "What is added and trained, with arguments as in houlsby(size=64); "
-        f"one of {', '.join(parsing.METHODS)}.",
+        "Method that decides what is added and trained, with its arguments "
+        f"as in houlsby(size=64); one of {', '.join(parsing.METHODS)}.",
     )
     integer(
         "adapter_size",
         None,
-        "Bottleneck size, for methods that have one; default: the method's, "
-        "for houlsby 64.",
+        "Bottleneck size; default: the method's, 64 for houlsby.",
     )
     floating(
         "adapter_init_scale",
         None,
-        "Standard deviation of fresh adapters; default: the method's, 0.01.",
+        "Standard deviation of fresh adapter weights; default: the method's, "
+        "0.01 for houlsby.",
     )
     string(
         "adapter",
         None,
-        "Folder of a trained adapter, to evaluate, predict or train further.",
+        "Folder of a trained adapter to evaluate, predict with or train on.",
     )
     string(
         "library",
         None,
-        "Folder of the trained adapters that a composition names, as "
+        "Folder of the trained adapters that a composition names, as in "
         "--tuning_method='fusion(mrpc, rte)'.",
     )
     flags.DEFINE_list(
         "exchange_part",
         [],
-        "Trained adapters to use in the places of others of a composition, as "
-        "english=german.",
+        "Trained adapters that take the places of others in a composition: "
+        "english=german puts german in the place of english.",
     )
     boolean(
         "carry_parts",
         True,
-        "Keep the trained adapters of a composition within the new one, which "
-        "else needs --library to be used.",
+        "Store a composition's trained adapters within the new adapter, which "
+        "needs --library otherwise.",
     )
     integer(
         "length_pool_batches",
         POOL_BATCHES,
-        "Training batches within which rows of like length are grouped; 1 for "
-        "none, which pads more and mixes more.",
+        "Training batches within which rows of similar length are grouped. 1 "
+        "groups none: more padding, more shuffling.",
     )
-    integer("seed", 1, "Seed of everything random.")
+    integer("seed", 1, "Seed of all random choices.")
     boolean(
         "cache_frozen_layers",
         False,
-        "Compute the layers below all that is trained once for each row, "
-        "without dropout, and keep their outputs in a file.",
+        "Compute the layers below everything trained once per row, without "
+        "dropout, and keep their outputs in a file.",
     )
     string(
         "frozen_layers_dir",
         None,
-        "Folder of such files; default: frozen_layers beside the training "
-        "file.",
+        "Folder of the files of --cache_frozen_layers; default: frozen_layers "
+        "beside the training file.",
     )
     floating(
-        "frozen_layers_gb", 20.0, "The most that it may hold, in 10^9 bytes."
+        "frozen_layers_gb",
+        20.0,
+        "Most that this folder may hold, in 10^9 bytes.",
     )
     string(
         "engine",
         "auto",
-        f"What runs the training: auto or one of {', '.join(ENGINES)}.",
+        f"Engine that trains and predicts: auto or {', '.join(ENGINES)}.",
     )
     integer(
         "num_devices",
         0,
-        "GPUs to train on, 0 for all; without a GPU, logical CPU devices.",
+        "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
     )
     integer(
         "cpu_lanes",
         0,
-        "Groups of a batch's rows that the CPU's cores compute at the same "
-        "time; 0 for one on each core, at most 8.",
+        "Groups of a batch's rows that CPU cores compute at the same time; 0: "
+        "one group per core, at most 8.",
     )
     integer(
         "gradient_accumulation_steps",
         1,
-        "Parts of a training batch that are computed one after the other, in "
-        "less memory, for the same update.",
+        "Parts of a training batch that are computed one after the other, for "
+        "the same update in less memory.",
     )
     boolean(
         "use_xla",
@@ -220,13 +225,13 @@ def define_flags() -> None:
         "compute_dtype",
         "float32",
         DTYPES,
-        "Of products and activations; trained weights stay float32. auto: what "
-        "is faster here when the run begins.",
+        "Type of products and activations; trained weights stay float32. auto "
+        "measures which type is faster when a run begins.",
     )
     boolean(
         "describe",
         False,
-        "Print what would be added, trained and frozen, and stop.",
+        "Print what would be added, trained and frozen, then stop.",
     )
 
 

@@ -129,8 +129,8 @@ TOPICS: Dict[str, Tuple[str, ...]] = {
 # What stands for the value of each type of flag.
 VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
 END = """\
---helpfull shows the flags of absl too, as --flagfile=FILE, a file with a flag
-on each line."""
+--helpfull also shows the flags of absl, as --flagfile=FILE, a file with one
+flag per line."""
 
 
 def page(program: str, doc: str, shown: Sequence[flags.Flag]) -> str:

@@ -4,9 +4,9 @@
 #
 #   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
 #
-# RUN is the run's folder, FLAGS are those of its evaluation, as --task_name and
-# --data_dir; `python -m scripts.plot OUTPUT_DIR` draws the result. With L
-# layers these are L (L + 1) / 2 + 1 evaluations. PROGRAM=run_squad.py is for
+# RUN is the run's folder. FLAGS are those of its evaluation, as --task_name and
+# --data_dir. `.venv/bin/python -m scripts.plot OUTPUT_DIR` draws the result. A
+# BERT of L layers has L (L + 1) / 2 + 1 evaluations. PROGRAM=run_squad.py is for
 # question answering, PROGRAM=run_tagger.py for tagging.
 source "$(dirname "$0")/internal/grid.sh"
 : "${PROGRAM=run_classifier.py}"

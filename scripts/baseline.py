@@ -1,13 +1,13 @@
-r"""Scores a task over tables without BERT: words, pairs of words, no more.
+r"""Scores a task over tables without BERT: words and pairs of words alone.
 
-    python -m scripts.baseline --task_name=MRPC --data_dir=$GLUE_DIR/MRPC \
-        --output_dir=out/no_bert/mrpc
+    .venv/bin/python -m scripts.baseline --task_name=MRPC \
+        --data_dir=$GLUE_DIR/MRPC --output_dir=out/no_bert/mrpc
 
-With the flags of `run_classifier.py` that say what the task is. Each text
-becomes the TF-IDF of its words and of its pairs of neighbouring words, of two
-texts side by side. Upon these there is logistic regression, one for each label
-where rows have sets of them, or for numbers ridge regression. How strongly it
-is regularized is chosen by cross-validation on the training rows.
+The flags that name the task are those of `run_classifier.py`. A text's inputs
+are the TF-IDF of its words and of its pairs of neighbouring words; a pair of
+texts has both side by side. The model is logistic regression for labels, one
+for each label of a multi-label task, and ridge regression for numbers.
+Cross-validation on the training rows chooses the regularization.
 
 Source: the baseline of Houlsby et al. 2019, Table 2, in its simplest form.
 """

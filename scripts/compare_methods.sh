@@ -3,8 +3,11 @@
 #
 #   BERT=... GLUE_DIR=... scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
-# Safe to interrupt and start again at any moment. `python -m scripts.summarize
-# OUTPUT_DIR` and `python -m scripts.plot OUTPUT_DIR` show what came out;
+# Safe to interrupt and start again at any moment. These two show the results:
+#
+#   .venv/bin/python -m scripts.summarize OUTPUT_DIR --output_dir=OUT
+#   .venv/bin/python -m scripts.plot OUTPUT_DIR --output_dir=OUT
+#
 # docs/methods.md has the table `methods` and the figure `per_task`.
 source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"

@@ -1,15 +1,16 @@
 """Writes a BERT in another form, bit for bit the same.
 
-    python -m scripts.convert_checkpoint --init_checkpoint=MODULE \
+    .venv/bin/python -m scripts.convert_checkpoint --init_checkpoint=MODULE \
         --to=google --output_dir=BERT
 
-From anything that --init_checkpoint takes but trainings and what has adapters.
-Google's form is `bert_model.ckpt`, `bert_config.json`, `vocab.txt`; Hugging
-Face's is `model.safetensors`, `config.json`, `vocab.txt` and, for the letters'
-case, `tokenizer_config.json`. Heads come with it.
+The program reads all that --init_checkpoint takes, except training checkpoints
+and models with adapters. Google's form is `bert_model.ckpt`, `bert_config.json`
+and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
+`vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
+Heads are written too.
 
-Where the BERT came from Hugging Face, its `gelu` is called `gelu_erf` in
-Google's form, which Google's program does not know.
+The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
+Google's own program does not know this name.
 """
 
 import argparse
@@ -183,24 +184,31 @@ def main() -> None:
         UserError: something cannot be read or written.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--init_checkpoint", required=True, help="the BERT")
+    parser.add_argument(
+        "--init_checkpoint", required=True, help="the BERT to convert"
+    )
     parser.add_argument(
         "--to",
         required=True,
         choices=(GOOGLE, HUGGING_FACE),
-        help="whose form to write",
-    )
-    parser.add_argument("--output_dir", required=True, help="for the result")
-    parser.add_argument(
-        "--bert_config_file", default="", help="default: the BERT's own"
+        help="form to write",
     )
     parser.add_argument(
-        "--vocab_file", default="", help="default: the BERT's own"
+        "--output_dir", required=True, help="folder for the result"
+    )
+    parser.add_argument(
+        "--bert_config_file", default="", help="BERT's sizes; default: its own"
+    )
+    parser.add_argument(
+        "--vocab_file",
+        default="",
+        help="the vocabulary; default: the BERT's own",
     )
     parser.add_argument(
         "--do_lower_case",
         choices=("true", "false"),
-        help="default: what the BERT or its vocabulary says",
+        help="whether text is lower-cased; default: what the BERT or its "
+        "vocabulary says",
     )
     arguments = parser.parse_args()
     folder = arguments.output_dir

@@ -82,7 +82,7 @@ def method_table() -> str:
 def main() -> None:
     """Prints the page."""
     print("# Flags\n")
-    print("Made by `python -m scripts.list_flags`; `--help` shows them too.\n")
+    print("`.venv/bin/python -m scripts.list_flags` prints this page.\n")
     for programs in GROUPS:
         first, *others = found = list(map(flags_of, programs))
         shared = {

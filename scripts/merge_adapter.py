@@ -1,20 +1,21 @@
 """Merges trained adapters into their BERT, or several of them into one.
 
-    python -m scripts.merge_adapter --init_checkpoint=BERT \
+    .venv/bin/python -m scripts.merge_adapter --init_checkpoint=BERT \
         --adapter=RUN/adapter --output_dir=MERGED
 
-Writes a plain BERT as Google publishes them (`bert_model.ckpt`,
-`bert_config.json`, `vocab.txt`) that computes what BERT and adapter did, with
-the task's head if there is one adapter, of weight 1. (If the BERT came from
-Hugging Face, its `gelu` is called `gelu_erf` there, which Google's program does
-not know.)
-Of several adapters the changes are added up, each times its number in
---weights (task arithmetic, Ilharco et al. 2023). Methods that add computation
-to BERT cannot be merged.
+The result is a plain BERT in Google's form (`bert_model.ckpt`,
+`bert_config.json`, `vocab.txt`). It computes what BERT and adapter did. It has
+the task's head if there is one adapter, of weight 1. The `gelu` of a BERT from
+Hugging Face is called `gelu_erf` there; Google's own program does not know this
+name.
 
-With --average it writes an adapter instead: the weighted mean of the parameters
-of adapters of one method and task, heads included (Chronopoulou et al. 2023).
-All methods can be averaged.
+The changes of several adapters are added up, each times its number in --weights
+(task arithmetic, Ilharco et al. 2023). Methods that add computation to BERT
+cannot be merged.
+
+The result is an adapter if --average is given: the weighted mean of the
+parameters of adapters of one method and task, heads included (Chronopoulou et
+al. 2023). All methods can be averaged.
 """
 
 import argparse
@@ -211,19 +212,21 @@ def main() -> None:
         "--adapter",
         required=True,
         action="append",
-        help="folder of a trained adapter; may be given several times",
+        help="folder of a trained adapter; repeat it for several adapters",
     )
     parser.add_argument(
         "--weights",
         default="",
-        help="a number for each adapter, with commas between them; default: 1",
+        help="one number per adapter, as 0.5,0.5; default: 1 each",
     )
     parser.add_argument(
         "--average",
         action="store_true",
-        help="write an adapter, the mean of several, instead of a BERT",
+        help="write the mean of several adapters as an adapter, not a BERT",
     )
-    parser.add_argument("--output_dir", required=True, help="for the result")
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the result"
+    )
     arguments = parser.parse_args()
     folder, adapters = arguments.output_dir, arguments.adapter
     google.check_name(folder, "--output_dir")

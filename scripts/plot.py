@@ -1,8 +1,9 @@
 """Figures of what a sweep came to, in the forms of Houlsby et al. 2019.
 
-    python -m scripts.plot RUNS... --output_dir=OUT
+    .venv/bin/python -m scripts.plot RUNS... --output_dir=OUT
 
-Draws what the runs below the folders allow, each as .png and .svg:
+Each figure for which there are runs below the folders is drawn, as .png and
+.svg:
 
     trade_off     points of accuracy (of tasks that have none, of their score)
                   against full fine-tuning over a task's parameters, 20th, 50th
@@ -16,9 +17,9 @@ Draws what the runs below the folders allow, each as .png and .svg:
                   as numbers in ablation_scores.json
     init_scale    scores over the initial scale of adapters (Figure 6, right)
 
-Of each task, method and size, the learning rate and number of epochs with the
-best mean score over seeds is shown, among those with most seeds. A size that
-not all tasks of a method have is left out of the first figure.
+A point is the learning rate and number of epochs with the best mean score over
+seeds, for each task, method and size. Only settings with the most seeds are
+compared. The first figure leaves out a size that a task of its method lacks.
 """
 
 import argparse
@@ -459,7 +460,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument("--output_dir", required=True)
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the figures"
+    )
     arguments = parser.parse_args()
     draw_all(arguments.runs, arguments.output_dir)
 

@@ -1,11 +1,12 @@
 """Draws what trained fusions attend to.
 
-    python -m scripts.plot_fusion RUNS... --output_dir=OUT
+    .venv/bin/python -m scripts.plot_fusion RUNS... --output_dir=OUT
 
-Finds the runs below the folders that have a `fusion_attention.json`, and draws
-a heatmap for each task: layers by adapters, the mean over its runs at the
-learning rate with the best mean score (Figure 5 of Pfeiffer et al. 2021). It is
-written as fusion_attention.png and .json.
+The program takes the runs below the folders that have a
+`fusion_attention.json`. Each task gets a heatmap of layers by adapters: the
+mean over its runs at the learning rate with the best mean score (Figure 5 of
+Pfeiffer et al. 2021). The figure is fusion_attention.png, its numbers are
+fusion_attention.json.
 """
 
 import argparse
@@ -68,7 +69,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument("--output_dir", required=True)
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the figure"
+    )
     arguments = parser.parse_args()
     panels = {}
     for task, groups in group_by_task(find_runs(arguments.runs)).items():

@@ -1,8 +1,8 @@
-"""Answers large inputs by a model of `export_model.py`, on Apache Beam.
+"""Answers large inputs with a model of `export_model.py`, on Apache Beam.
 
-    python -m scripts.predict_beam --model=exported --input='rows*.jsonl' \\
-        --output=answers --task=mrpc --direct_num_workers=4 \\
-        --direct_running_mode=multi_processing
+    .venv-beam/bin/python -m scripts.predict_beam --model=exported \\
+        --input='rows*.jsonl' --output=answers --task=mrpc \\
+        --direct_num_workers=4 --direct_running_mode=multi_processing
 
 All other flags are Beam's own. docs/beam.md tells more.
 """
@@ -37,7 +37,7 @@ def parse() -> Tuple[argparse.Namespace, List[str]]:
         UserError: a flag is missing, or is none.
     """
     parser = _Parser(
-        prog="python -m scripts.predict_beam",
+        prog=".venv-beam/bin/python -m scripts.predict_beam",
         description=__doc__.split("\n")[0],
         epilog="All other flags are Apache Beam's.",
         allow_abbrev=False,
@@ -49,25 +49,24 @@ def parse() -> Tuple[argparse.Namespace, List[str]]:
         "--input",
         required=True,
         help="pattern of files of rows, as 'rows*.jsonl'; a file of another "
-        "ending holds a row on each line, with a tab between the texts of a "
-        "pair",
+        "ending holds one row per line, with a tab between the texts of a pair",
     )
     parser.add_argument(
         "--output",
         required=True,
-        help="what the names of the files of answers begin with",
+        help="path with which the names of the files of answers begin",
     )
     parser.add_argument(
         "--task",
         default="",
         help="names of the tasks that answer every row, as mrpc,rte, or all; "
-        "default: each row has a key task",
+        "default: the key task of each row",
     )
     parser.add_argument(
         "--batch_size",
         type=int,
         default=128,
-        help="rows that the model is asked at once; default: %(default)s",
+        help="rows that the model computes at once; default: %(default)s",
     )
     found, others = parser.parse_known_args()
     if found.batch_size < 1:

@@ -1,13 +1,12 @@
 """One page of HTML about a run, or about the runs of a sweep.
 
-    python -m scripts.report FOLDER [--output=PAGE.html]
+    .venv/bin/python -m scripts.report FOLDER [--output=PAGE.html]
 
-FOLDER is what a run wrote, or holds the folders of runs. The page needs no
-network and no other file. Of a run it shows its scores, configuration, command
-line, curves, confusions, hardest examples, the norms of its adapter and what it
-took; of a sweep its settings, the best of each task, and scores over
-parameters. What a run lacks, the page says. By default it is report.html within
-FOLDER.
+FOLDER is the folder of one run, or holds the folders of many. The page needs no
+network and no other file. The page of a run has its scores, configuration,
+command line, curves, confusions, hardest examples, the norms of its adapter,
+its time and its memory. The page of a sweep has its settings, the best setting
+of each task, and scores over parameters. The page says what a run lacks.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Tables of what a sweep came to, in the forms of Houlsby et al. 2019.
 
-    python -m scripts.summarize RUNS... --output_dir=OUT
+    .venv/bin/python -m scripts.summarize RUNS... --output_dir=OUT
 
-Of each task and kind of tuning, the setting (size, learning rate, epochs) with
-the best mean score over seeds is chosen, on the dev set, and shown with its
-standard error. Writes into OUT, each as .md, .tex and .csv:
+A row is the setting (size, learning rate, epochs) with the best mean dev score
+over seeds, for each task and kind of tuning, with its standard error. OUT gets
+these tables, each as .md, .tex and .csv:
 
     glue      Table 1: GLUE, with total and trained parameters
     other     Table 2: every other task, and without BERT
@@ -12,8 +12,8 @@ standard error. Writes into OUT, each as .md, .tex and .csv:
     methods   every method with its size that was run on every task but SQuAD:
               scores, parameters, cost
 
-as well as settings.json, all settings with all scores, and hparams/, the runs
-for TensorBoard's HParams.
+OUT also gets settings.json, all settings with all scores, and hparams/, the
+runs for TensorBoard's HParams.
 """
 
 import argparse
@@ -450,9 +450,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument("--output_dir", required=True)
     parser.add_argument(
-        "--fixed_size", type=int, default=64, help="of Table 1's third row"
+        "--output_dir", required=True, help="folder for the tables"
+    )
+    parser.add_argument(
+        "--fixed_size",
+        type=int,
+        default=64,
+        help="adapter size of Table 1's third row; default: %(default)s",
     )
     arguments = parser.parse_args()
     write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)

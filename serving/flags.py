@@ -14,23 +14,33 @@ def define_adapter_flags() -> None:
     string(
         "init_checkpoint",
         None,
-        "The pretrained BERT that the adapters were trained upon: as for "
-        "run_classifier.py.",
+        "The pretrained BERT that the adapters were trained on, in any form "
+        "that run_classifier.py takes.",
     )
-    string("bert_config_file", None, "BERT's sizes; default: beside the model.")
-    string("vocab_file", None, "The vocabulary; default: beside the model.")
+    string(
+        "bert_config_file",
+        None,
+        "JSON file of BERT's sizes; default: the one beside the model.",
+    )
+    string(
+        "vocab_file",
+        None,
+        "File of the vocabulary; default: the one beside the model.",
+    )
     flags.DEFINE_multi_string(
         "adapter",
         [],
         "Folder of a trained adapter, or NAME=FOLDER",
     )
     string("library", None, "Folder of an adapter library.")
-    flags.DEFINE_list("task", [], "Names of adapters in --library, or all.")
+    flags.DEFINE_list(
+        "task", [], "Names of adapters in --library, as mrpc,rte, or all."
+    )
     flags.DEFINE_integer(
         "max_seq_length",
         None,
-        "Longest input in tokens, more is cut off; default: as each adapter "
-        "was trained.",
+        "Longest input in tokens, the rest is cut off; default: what each "
+        "adapter was trained with.",
     )
     flags.DEFINE_integer("predict_batch_size", 32, "Rows computed at once.")
     types = ["float32", "bfloat16"]
@@ -38,7 +48,7 @@ def define_adapter_flags() -> None:
         "compute_dtype",
         types[0],
         DTYPES,
-        "Type of products and activations; auto: the faster one here.",
+        "Type of products and activations; auto takes the faster one here.",
     )
     flags.DEFINE_enum(
         "adapter_dtype",

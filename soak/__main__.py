@@ -1,7 +1,7 @@
 """Kills, starves and damages runs of this program, and tells what is lost.
 
-    python -m soak --minutes=60
-    python -m soak --only=kill --seed=123
+    .venv/bin/python -m soak --minutes=60
+    .venv/bin/python -m soak --only=kill --seed=123
 
 docs/reliability.md says what is tried. The folder `--output_dir` has the table
 and the seed of every trial (`soak.json`) at the end, and what each trial that

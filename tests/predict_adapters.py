@@ -1,6 +1,6 @@
 """Predicts with several adapters, in a process that has trained none.
 
-python tests/predict_adapters.py '[{"adapter": ..., ...}, ...]'
+.venv/bin/python tests/predict_adapters.py '[{"adapter": ..., ...}, ...]'
 """
 
 import json

@@ -90,3 +90,26 @@ def test_an_unknown_flag_would_be_found():
     assert flags_in(found["rest"]) - flags_of("run_squad.py") == {"no_such"}
     assert "output_dir" in flags_of("scripts.baseline")
     assert "weights" in flags_of("scripts.merge_adapter")
+
+
+# What other programs' Python runs, and what a notebook's own does.
+OTHER_PYTHON = ("load_exported.py", "adapters_start.py")
+
+
+def test_every_command_names_the_interpreter_of_make_setup():
+    sources = [
+        path
+        for pattern in ("*.py", "*.sh", "*.sbatch", "*.md")
+        for path in ROOT.rglob(pattern)
+        if not path.relative_to(ROOT).parts[0].startswith(".")
+    ]
+    bare = re.compile(
+        r"(?<![\w/])python3? (?:-m (?:scripts|soak|benchmarks)|[\w/]+\.py)"
+    )
+    found = {
+        f"{path.relative_to(ROOT)}: {command}"
+        for path in sources
+        for command in bare.findall(path.read_text())
+        if path.name not in OTHER_PYTHON
+    }
+    assert not found

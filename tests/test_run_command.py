@@ -66,7 +66,7 @@ def words_of(command, **values):
     for name, value in values.items():
         text = text.replace(f'"${name}"', shlex.quote(str(value)))
     python, program, *words = shlex.split(text.replace("\\\n", " "))
-    assert (python, program) == ("python", command.program)
+    assert (python, program) == (".venv/bin/python", command.program)
     return words
 
 

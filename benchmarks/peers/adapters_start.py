@@ -1,6 +1,7 @@
 """AdapterHub's `adapters` on PyTorch: a whole program, from files to a score.
 
-    python adapters_start.py --data_dir=... --model=... --output_dir=... \
+    .venv-peer/bin/python adapters_start.py \
+        --data_dir=... --model=... --output_dir=... \
         --epochs=1
 
 `benchmarks/start.py` runs it beside `run_classifier.py`. It reads the same

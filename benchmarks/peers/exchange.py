@@ -1,7 +1,8 @@
 """Adapters as `adapters` and `peft` write them, and what they make of ours.
 
-    python benchmarks/peers/exchange.py write FOLDER
-    python benchmarks/peers/exchange.py answer BERT EXAMPLES FOLDER...
+    .venv-peer/bin/python benchmarks/peers/exchange.py write FOLDER
+    .venv-peer/bin/python benchmarks/peers/exchange.py answer BERT EXAMPLES \\
+        FOLDER...
 
 Runs in the peers' environment (requirements.txt beside this file) and imports
 nothing of this project; `benchmarks/exchange.py` calls it. `write` makes a tiny

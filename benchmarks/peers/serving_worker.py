@@ -1,7 +1,8 @@
 """Many adapters on one BERT, as `adapters` and `peft` compute a mixed batch.
 
-    python benchmarks/peers/serving_worker.py make FOLDER VOCABULARY
-    python benchmarks/peers/serving_worker.py OPTIONS
+    .venv-peer/bin/python benchmarks/peers/serving_worker.py make FOLDER \\
+        VOCABULARY
+    .venv-peer/bin/python benchmarks/peers/serving_worker.py OPTIONS
 
 Runs in the peers' environment (requirements.txt beside this file) and imports
 nothing of this project; `benchmarks/serving.py` calls it. `make` writes a

@@ -1,6 +1,6 @@
 """Writes a run's adapter without the adapters of each span of layers.
 
-    python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR
+    .venv/bin/python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR
 
 Prints where the run's BERT lies, then a line for each artifact: its name.
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
@@ -115,7 +115,8 @@ def main(run: str, output: str) -> List[str]:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(
-            "usage: python -m scripts.internal.ablate_adapter RUN OUTPUT_DIR"
+            "usage: .venv/bin/python -m scripts.internal.ablate_adapter "
+            "RUN OUTPUT_DIR"
         )
 
     def print_all() -> None:

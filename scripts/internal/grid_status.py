@@ -1,6 +1,6 @@
 """Shows the state of a grid's runs.
 
-    python -m scripts.internal.grid_status OUTPUT_DIR [--is_running]
+    .venv/bin/python -m scripts.internal.grid_status OUTPUT_DIR [--is_running]
 
 Which run is alive is read off its lock, so on a cluster from any machine, if
 the disk that they share has locks. With --is_running nothing is printed; the

@@ -1,6 +1,6 @@
 """Makes GLUE's MRPC of the published corpus and GLUE's list of dev pairs.
 
-    python scripts/internal/make_mrpc.py FETCHED FOLDER
+    .venv/bin/python scripts/internal/make_mrpc.py FETCHED FOLDER
 
 FETCHED holds msr_paraphrase_train.txt, msr_paraphrase_test.txt (label, id, id,
 text, text) and mrpc_dev_ids.tsv (id, id); FOLDER gets train.tsv, dev.tsv and
@@ -45,5 +45,8 @@ def main(fetched: pathlib.Path, folder: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python scripts/internal/make_mrpc.py FETCHED FOLDER")
+        sys.exit(
+            "usage: .venv/bin/python scripts/internal/make_mrpc.py "
+            "FETCHED FOLDER"
+        )
     main(*map(pathlib.Path, sys.argv[1:]))

@@ -1,6 +1,7 @@
 """Prints what tuned tasks came to: score, trained parameters, file sizes.
 
-python -m scripts.internal.quickstart_table model.safetensors out/task1 ...
+.venv/bin/python -m scripts.internal.quickstart_table model.safetensors \\
+    out/task1 ...
 """
 
 import json

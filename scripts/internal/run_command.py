@@ -101,7 +101,7 @@ class Command:
     @property
     def text(self) -> str:
         """It as a shell takes it, a flag on each line."""
-        words = [f"python {self.program}"]
+        words = [f".venv/bin/python {self.program}"]
         for name, value in self.flags.items():
             if isinstance(value, Unknown):
                 words.append(f'--{name}="${value.name}"')

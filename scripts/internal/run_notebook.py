@@ -1,6 +1,6 @@
 """Runs a notebook from its first cell to its last, and keeps what it shows.
 
-    python -m scripts.internal.run_notebook NOTEBOOK [--output=OTHER]
+    .venv/bin/python -m scripts.internal.run_notebook NOTEBOOK [--output=OTHER]
         [--set NAME=VALUE ...]
 
 `make notebooks` installs what it needs. The notebook starts in its own folder,
@@ -188,9 +188,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("notebook")
+    parser.add_argument("notebook", help="file to run")
     parser.add_argument("--output", help="default: the notebook itself")
-    parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        help="another value of a name in the cell `parameters`; repeatable",
+    )
     arguments = parser.parse_args()
     run(
         arguments.notebook,

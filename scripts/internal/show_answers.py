@@ -1,6 +1,7 @@
 """Prints some questions of a SQuAD file with predicted and right answers.
 
-python -m scripts.internal.show_answers dev.json predictions.json COUNT
+.venv/bin/python -m scripts.internal.show_answers \\
+    dev.json predictions.json COUNT
 """
 
 import json

@@ -1,6 +1,7 @@
 """Prints the label of each answer that it reads, and its probability.
 
-python predict.py ... | python -m scripts.internal.show_label
+.venv/bin/python predict.py ... | \\
+    .venv/bin/python -m scripts.internal.show_label
 """
 
 import json
