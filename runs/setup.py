@@ -306,12 +306,10 @@ def open_model(experiment: Experiment) -> Model:
         pretrained.check_same_model(
             sources.description, trained.source, base, config, tokenizer
         )
-        logging.info(
-            "%s: trained on the task %s with %s",
-            trained.source,
-            sources.description["task"]["name"],
-            sources.description.get("trained_with") or method,
+        told = run_record.supplied(
+            sources.description, experiment.max_seq_length
         )
+        logging.info("%s supplies without flags: %s", trained.source, told)
         sources = _with_parts(experiment, sources, found, config)
     return Model(
         experiment,

@@ -195,7 +195,7 @@ def test_a_process_ends_with_one_line(own_flags):
 
 
 def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
-    classify, tiny_flags, tmp_path
+    classify, tiny_flags, tmp_path, caplog
 ):
     table = tmp_path / "SETS.CSV"
     table.write_text(
@@ -223,6 +223,10 @@ def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
             max_seq_length=24,
             **{f"{name}_file": value, f"do_{name}": True},
         )
+        [told] = [line for line in caplog.messages if "supplies" in line]
+        assert 'task custom, labels "bad", "good", "long"' in told
+        assert "adapter.safetensors supplies without flags" in told
+        caplog.clear()
     scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
     assert "eval_micro_f1" in scores
     predicted = (tmp_path / "predict" / "test_predictions.tsv").read_text()

@@ -226,3 +226,21 @@ def test_two_names_of_one_activation_are_the_same(folder):
     run_record.check(str(folder), new, BASE, True)
     other = changed("bert_config.hidden_act", "gelu_erf")
     assert "hidden_act was 'gelu', now 'gelu_erf'" in refusal(folder, other)
+
+
+def test_the_log_tells_what_an_adapter_supplies():
+    told = run_record.supplied(RECORD, 64)
+    assert told == (
+        'task mrpc, labels "0", "1", method Houlsby(64) '
+        "(trained with BERT bert abc, lower case)"
+    )
+    record = changed("training.max_seq_length", 128)
+    record["task"]["labels"] = list(map(str, range(12)))
+    record["task_settings"] = {"columns": ["a b"]}
+    record["tokenizer"]["do_lower_case"] = False
+    told = run_record.supplied(record, 64)
+    assert '"8", "9" and 2 more, columns "a b", method' in told
+    assert "upper and lower case, --max_seq_length=128, not 64 as here" in told
+    assert "here" not in run_record.supplied(record, 128)
+    record["task"] = {"name": "squad"}
+    assert "labels" not in run_record.supplied(record, 128)

@@ -5,10 +5,11 @@ run needs that is to go on, but not one that is handed on, is in `places.json`.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import platform
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -50,6 +51,8 @@ DESCRIPTION = {
     "parameters?": dict,
     "versions?": dict,
 }
+# Names that the log shows of labels or columns.
+SHOWN = 10
 PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 
 # Two runs are the same if they agree in these; `training` only counts for a
@@ -86,6 +89,43 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     """
     found = files.read_object(path, what, DESCRIPTION)
     return {key: value for key, value in found.items() if value is not None}
+
+
+def supplied(description: Mapping[str, Any], length: int) -> str:
+    """What a trained adapter supplies, which needs no flags: for the log.
+
+    Args:
+        description: `run.json` or `adapter_config.json`.
+        length: longest input here, in tokens.
+    """
+    task, settings = description["task"], description.get("task_settings", {})
+    found = [f"task {task['name']}"]
+    for key, names in (
+        ("labels", task.get("labels") or task.get("tags")),
+        ("columns", settings.get("columns")),
+    ):
+        if names and isinstance(names, list):
+            found.append(f"{key} {_shown(names)}")
+    found.append(
+        f"method {description.get('trained_with') or description['method']}"
+    )
+    base = description["base"]
+    about = [f"BERT {base.get('name', '')} {base['fingerprint'][:8]}"]
+    lower_case = description["tokenizer"].get("do_lower_case")
+    if lower_case is not None:
+        about.append("lower case" if lower_case else "upper and lower case")
+    trained_length = description.get("training", {}).get("max_seq_length")
+    if trained_length:
+        here = "" if trained_length == length else f", not {length} as here"
+        about.append(f"--max_seq_length={trained_length}{here}")
+    return f"{', '.join(found)} (trained with {', '.join(about)})"
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Names as JSON, the first ones of many."""
+    shown = [json.dumps(name, ensure_ascii=False) for name in names[:SHOWN]]
+    more = len(names) - SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
