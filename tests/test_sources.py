@@ -112,6 +112,32 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
         pretrained.read_config(opened)
 
 
+@pytest.mark.parametrize("generation", [1, 3])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: tf.compat.v1.train.AdamOptimizer(0.1),
+        lambda: tf.keras.optimizers.Adam(0.1),
+    ],
+    ids=["slots of variables", "variables of the optimizer"],
+)
+def test_a_trainings_optimizer_is_left_out(
+    google_bert, tiny_weights, optimizer, generation
+):
+    """Its slots have the names of what they belong to."""
+    module, adam = tf.Module(), optimizer()
+    module.its_own = tf2_variables(tiny_weights, 2, generation)
+    adam.apply_gradients([(tf.zeros_like(v), v) for v in module.its_own])
+    checkpoint = tf.train.Checkpoint(optimizer=adam, model=module)
+    path = checkpoint.save(str(google_bert / "tf2_model.ckpt"))
+    count = len(tf.train.load_checkpoint(path).get_variable_to_shape_map())
+    assert count > 3 * len(tiny_weights)
+    weights = sources.open_init_checkpoint(path).weights
+    assert set(weights.shapes) == set(tiny_weights)
+    for name, value in tiny_weights.items():
+        np.testing.assert_array_equal(weights.read(name), value)
+
+
 def no_graph(graph):
     return b"\xff\xff"
 

@@ -12,7 +12,7 @@ the attention have an axis for the heads: the same numbers in the same order.
 """
 
 import re
-from typing import Dict, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -77,6 +77,8 @@ NAMES = tuple(
 )
 # What cannot be left out, as a head can.
 OF_ENCODER = re.compile(rf"embedding_projection|{LAYER}")
+# What an optimizer of Keras calls its counter of steps.
+STEPS = "_iterations"
 QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
 
 
@@ -185,8 +187,8 @@ def _google_names(
 ) -> Dict[str, str]:
     """Google's name -> the checkpoint's key, of all that are known."""
     keys: Dict[str, str] = {}
-    for node in graph.nodes:
-        for attribute in node.attributes:
+    for place in _without_optimizers(graph):
+        for attribute in graph.nodes[place].attributes:
             if attribute.name != VALUE:
                 continue
             name = _google_name(attribute.full_name)
@@ -203,6 +205,25 @@ def _google_names(
             if name is not None:
                 keys[name] = attribute.checkpoint_key
     return keys
+
+
+def _without_optimizers(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph,
+) -> List[int]:
+    """The nodes that are a model's, as those of a training's checkpoint.
+
+    Slots of optimizers have the names of the variables that they belong to.
+    Those of newer optimizers are their children, those of older ones nobody's.
+    """
+    left = list(range(len(graph.nodes)))[:1]
+    found = set(left)
+    while left:
+        children = graph.nodes[left.pop()].children
+        if STEPS not in [child.local_name for child in children]:
+            new = {child.node_id for child in children} - found
+            found |= new
+            left += new
+    return sorted(found)
 
 
 def _google_name(name: str) -> Optional[str]:
