@@ -5,6 +5,8 @@ import io
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -12,6 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import ROOT
 from hub_modules import write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +107,48 @@ def test_another_archive_of_the_name_is_unpacked_too(
     second = sources.open_init_checkpoint(str(path))
     assert first.folder != second.folder
     assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
+
+
+KILLED = """
+import os, sys
+from weights import archives
+archives._write_members = lambda path, folder: os.kill(os.getpid(), 9)
+archives.unpack(sys.argv[1])
+"""
+
+
+def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
+    path = pack(tmp_path / "bert.zip", google)
+    others = [".bert.tmp-" + "0" * 32, ".bert-x.tmp-1", ".other"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", KILLED, path], cwd=ROOT)
+        assert killed.returncode == -9
+        # The second process has deleted what the first one left.
+        [left] = set(map(str, tmp_path.glob(".bert-*.tmp-*"))) - {
+            str(tmp_path / name) for name in others
+        }
+    archives.unpack(str(path))
+    assert not os.path.exists(left)
+    assert sorted(p.name for p in tmp_path.glob(".*")) == sorted(others)
+
+
+def test_what_another_process_unpacks_is_not_deleted(
+    google, tmp_path, monkeypatch
+):
+    path = str(pack(tmp_path / "bert.zip", google))
+    write, seen = archives._write_members, []
+
+    def unpacked_by_two(path, folder):
+        monkeypatch.setattr(archives, "_write_members", write)
+        seen.append(archives.unpack(path))
+        assert os.path.isdir(folder)
+        write(path, folder)
+
+    monkeypatch.setattr(archives, "_write_members", unpacked_by_two)
+    assert archives.unpack(path) == seen[0]
+    assert (pathlib.Path(seen[0]) / "vocab.txt").exists()
 
 
 def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):

@@ -4,12 +4,16 @@
 
 SHA256 is that of the weights' file, or `-` if it is not known. FOLDER appears
 when all is there. What is no BERT, or damaged, is deleted, so that it is
-fetched again; an archive for whose files there is no room stays.
+fetched again; an archive for whose files there is no room stays. The caller
+holds a lock of FOLDER, so that hidden folders beside it are left of processes
+that were killed: they are deleted.
 """
 
 import hashlib
 import lzma
 import os
+import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -70,11 +74,22 @@ def unpack(path: str, folder: str, sha256: str) -> None:
         raise NoBertError(f"{DATA} has the SHA-256 {digest.hexdigest()}")
 
 
+def remove_leftovers(parent: str, name: str) -> None:
+    """Deletes the hidden folders that `main` makes for one of this name."""
+    # As tempfile calls them.
+    hidden = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}")
+    for found in filter(hidden.fullmatch, os.listdir(parent)):
+        path = os.path.join(parent, found)
+        print(f"deleting {path}, left of an unpacking that was killed")
+        shutil.rmtree(path)
+
+
 def main() -> None:
     """Unpacks what the command line names."""
     path, folder, sha256 = sys.argv[1:]
     parent, name = os.path.split(os.path.abspath(folder))
     try:
+        remove_leftovers(parent, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as own:
             # Not that one, which nobody else may read.
             part = os.path.join(own, name)
