@@ -32,6 +32,10 @@ from tasks.text_classification import weigh_classes
 FLAGS = flags.FLAGS
 
 CUSTOM = "custom"
+# Those that say of which kind labels are.
+KIND_FLAGS = ("regression", "multi_label", "choice_columns")
+# Those that say what labels are.
+LABEL_FLAGS = (*KIND_FLAGS, "label_separator", "label_threshold")
 # Arguments of `custom_task`.
 CUSTOM_FLAGS = (
     "text_a_column",
@@ -41,19 +45,7 @@ CUSTOM_FLAGS = (
     "header",
     "dev_share",
     "split_seed",
-    "regression",
-    "multi_label",
-    "label_separator",
-    "label_threshold",
-    "choice_columns",
-)
-# Those that say what labels are.
-LABEL_FLAGS = (
-    "regression",
-    "multi_label",
-    "label_separator",
-    "label_threshold",
-    "choice_columns",
+    *LABEL_FLAGS,
 )
 
 
@@ -218,10 +210,7 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
         )
         # A flag may name a kind of labels that excludes the adapter's, which
         # is then refused when the two are compared.
-        kind_is_named = any(
-            FLAGS[name].present
-            for name in ("regression", "multi_label", "choice_columns")
-        )
+        kind_is_named = any(FLAGS[name].present for name in KIND_FLAGS)
         for name, value in known.items():
             if FLAGS[name].present or kind_is_named and name in LABEL_FLAGS:
                 continue

@@ -7,6 +7,7 @@ to write.
 import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
+import numpy as np
 import safetensors.numpy
 
 import files
@@ -59,7 +60,9 @@ def read(
             f"{folder} is no adapter of {' or '.join(READERS)}: there is no "
             f"{adapterhub.CONFIG_FILE} of theirs"
         )
-    return READERS[program].read(folder, config, pairs, labels)
+    # A library refuses what is not finite then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return READERS[program].read(folder, config, pairs, labels)
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:

@@ -16,6 +16,7 @@ from exchange.base import (
     Tensors,
     activation,
     check_layer,
+    check_number,
     layers_text,
     task_of,
 )
@@ -341,6 +342,7 @@ def _scale(own, kind, tensors, place, config) -> np.ndarray:
         raise UserError(
             f"scaling is {scaling!r}, expected a number, learned or channel"
         )
+    check_number(scaling, "scaling")
     in_method = kind == "parallel" and _is_number(scaling)
     return np.float32([1.0 if in_method else scaling])
 
@@ -365,6 +367,7 @@ def _read_lora(
         )
     if own.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
+    check_number(own["alpha"], f"{path}: alpha")
     found = {}
     for (layer, place), full in places.items():
         if place not in LORA_TARGETS:
@@ -379,6 +382,8 @@ def _read_lora(
 
 def _read_ia3(own, places, tensors, config, path):
     """Scales of keys and values; others act elsewhere than this project's."""
+    alpha = 1 if own.get("alpha") is None else own["alpha"]
+    check_number(alpha, f"{path}: alpha")
     values = {
         f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
             size, np.float32
@@ -400,7 +405,7 @@ def _read_ia3(own, places, tensors, config, path):
             )
         scale = tensors.take(full, "lora_B", config.hidden_size, 1)[:, 0]
         key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
-        values[key] = scale * np.float32(own.get("alpha", 1))
+        values[key] = scale * np.float32(alpha)
     return Ia3(), values
 
 

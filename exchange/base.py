@@ -388,6 +388,18 @@ def exported(artifact: Artifact, name: str) -> Exported:
     )
 
 
+def check_number(number: float, name: str) -> None:
+    """Checks that a number can be one of a model's, which are float32.
+
+    Raises:
+        UserError: it is too large, or nan.
+    """
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise UserError(
+            f"{name} is {str(number)[:50]}, expected a number of at most 3.4e38"
+        )
+
+
 def as_lora_number(alpha: float) -> Any:
     """A whole number where it is one, as other programs write it."""
     return int(alpha) if alpha == int(alpha) else alpha

@@ -71,9 +71,7 @@ def to_method(
             own = found[place]
             scale = 1.0 if alike else own.alpha / own.rank
             down[:, : own.rank] = own.down
-            # What is infinite then is refused when it is used.
-            with np.errstate(over="ignore"):
-                up[: own.rank] = np.float32(scale) * own.up
+            up[: own.rank] = np.float32(scale) * own.up
         values[f"{scope}/lora_a"], values[f"{scope}/lora_b"] = down, up
     method = Lora(rank=rank, alpha=float(alpha), targets=",".join(targets))
     return method, values

@@ -22,6 +22,7 @@ from exchange.base import (
     Tensors,
     as_lora_number,
     check_layer,
+    check_number,
     classifier,
     labels_in_order,
     task_of,
@@ -230,6 +231,7 @@ def _alpha(
         if _is_match(rf"(.*\.)?({pattern})", module, path):
             alpha = value
             break
+    check_number(alpha, f"{path}: lora_alpha")
     return float(alpha * rank**0.5 if described.get("use_rslora") else alpha)
 
 

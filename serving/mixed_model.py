@@ -156,7 +156,9 @@ class MixedModel:
             hidden, first = bert.hooks.embeddings(hidden, context), 0
         outputs = bert.run_layers(hidden, bert.layers[first:], context)
         sequence_output = tf.cast([hidden, *outputs][-1], tf.float32)
-        return self._answers(bert, sequence_output, context, places, numbers)
+        return self._answers(
+            bert, sequence_output, heads, context, places, numbers
+        )
 
     def _bert_of_rows(self, create: modeling.CreateVariable) -> modeling.Bert:
         """BERT with the hooks of all kinds."""
@@ -211,9 +213,12 @@ class MixedModel:
         return tf.gather([hidden, *outputs][-1], text), first, mask
 
     def _answers(
-        self, bert, sequence_output, context, places, numbers
+        self, bert, sequence_output, heads, context, places, numbers
     ) -> Dict[str, tf.Tensor]:
-        """The heads' outputs, each of the rows of its kind."""
+        """The heads' outputs, each of the rows of its kind.
+
+        Of `heads`, which have no values, a kind's says what is selected.
+        """
         found = {}
         own = {
             name: tf.gather(self._tables[f"own/{name}"], places[:, OWN_ROW])
@@ -246,9 +251,7 @@ class MixedModel:
                     (own, context.input_mask, sequence_output),
                 ),
             )
-            # The heads of a kind select alike.
-            select = kind.build(self._layout.config, lambda *_: None).select
-            for name, value in select(outputs).items():
+            for name, value in heads[number].select(outputs).items():
                 found[f"{scope}{name}"] = value
             found[f"{scope}question"] = tf.gather(numbers, rows)
         return found

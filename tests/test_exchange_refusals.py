@@ -196,6 +196,13 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
             {"config__composition_mode": "multiply"},
             "composition_mode is 'multiply', expected add or scale",
         ),
+        (
+            "adapterhub/houlsby_7",
+            HUB,
+            {"config__scaling": -1e300},
+            r"^scaling is -1e\+300, expected a number of at most 3.4e38",
+        ),
+        ("adapterhub/lora_7", HUB, {"config__alpha": 1e39}, "alpha is 1e.39, "),
     ],
 )
 def test_a_description_that_cannot_be_followed_is_one_line(
@@ -218,6 +225,7 @@ def test_no_pattern_takes_for_ever(copied, pattern):
 
 
 ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})
+ODD += (1e300, -(10**320), float("nan"))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +248,7 @@ ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})
         ("peft/ia3_same", HUB),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     """Each key in turn is of another type, or senseless."""
     path = copied(case) / file
