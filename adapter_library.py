@@ -319,7 +319,11 @@ def _parse() -> argparse.Namespace:
     made = command(
         "add", _add, "Copy a trained adapter into the library.", folder
     )
-    made.add_argument("--name", help="default: the name of its task")
+    made.add_argument(
+        "--name",
+        help="name of the adapter; default: its task's, or for your own data "
+        "the name of their folder or file",
+    )
     made = command("list", _list, "List the adapters.")
     made.add_argument(
         "--json", action="store_true", help="print JSON, for programs"

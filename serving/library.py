@@ -23,7 +23,7 @@ import folder_lock
 import task_model
 from errors import UserError
 from methods import parsing
-from tasks.restored import MASKED_LM, kind_of, restore_task
+from tasks.restored import MASKED_LM, TAGGING, kind_of, restore_task
 from weights import adapter_artifact, run_record
 from weights.adapter_artifact import INDICES, VALUES, Artifact
 
@@ -41,6 +41,9 @@ UNFINISHED = ".unfinished-"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # What stands for all adapters.
 ALL = "all"
+# Tasks whose names say nothing of the data, and ends of the names of its files.
+OWN_DATA = ("custom", TAGGING, MASKED_LM)
+DATA_ENDS = (".tsv", ".csv", ".jsonl", ".conll", ".txt")
 # Ends of the names of files that only Python's pickle reads.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -184,7 +187,7 @@ class AdapterLibrary:
 
         Args:
             folder: of an adapter, or of the run that trained it.
-            name: that it gets; default: its task's.
+            name: that it gets; default: `default_name`.
 
         Returns:
             The name.
@@ -196,7 +199,7 @@ class AdapterLibrary:
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
-        name = artifact.config["task"]["name"] if name is None else name
+        name = default_name(artifact.config) if name is None else name
         check_name(name)
         scores, data = _read_scores(folder, artifact.config)
         with self._changing() as unfinished:
@@ -301,13 +304,31 @@ class AdapterLibrary:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
 
+def default_name(config: Dict[str, Any]) -> str:
+    """The name of an adapter that is given none: its task's.
+
+    Of the user's own data it is that of their folder or file, unless that says
+    no more, or cannot be a name.
+    """
+    task = config["task"]["name"]
+    stem, end = os.path.splitext(run_record.data_name(config))
+    name = stem if end.lower() in DATA_ENDS else stem + end
+    if task in OWN_DATA and name != "train" and _is_name(name):
+        return name
+    return task
+
+
+def _is_name(name: str) -> bool:
+    return bool(NAME.fullmatch(name)) and name.lower() != ALL
+
+
 def check_name(name: str) -> None:
     """Checks that a name can be that of an adapter, and of a folder.
 
     Raises:
         UserError: it cannot.
     """
-    if not NAME.fullmatch(name) or name.lower() == ALL:
+    if not _is_name(name):
         raise UserError(
             f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
             "letters, digits, dots, dashes and underscores, a letter or a "

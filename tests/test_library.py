@@ -103,6 +103,36 @@ def test_without_a_name_it_is_called_as_its_task(
     assert shelf.entry(description["name"]).kind == kind
 
 
+@pytest.mark.parametrize(
+    "task,data,name",
+    [
+        ("custom", "tickets.csv", "tickets"),
+        ("custom", "tickets-2.1", "tickets-2.1"),
+        ("tagging", "conll2003", "conll2003"),
+        ("masked_lm", "raw.TXT", "raw"),
+        # They say no more, or cannot be names.
+        ("custom", "train.csv", "custom"),
+        ("custom", "all.csv", "custom"),
+        ("custom", "my tickets.csv", "custom"),
+        ("custom", "", "custom"),
+        ("mrpc", "MRPC", "mrpc"),
+    ],
+)
+def test_own_data_give_their_name(task, data, name):
+    config = {"task": {"name": task}, "data_name": data}
+    assert library.default_name(config) == name
+
+
+def test_an_adapter_of_own_data_is_called_as_they_are(shelf, make):
+    folder = make()
+    path = folder / adapter_artifact.CONFIG_FILE
+    config = json.loads(path.read_text())
+    del config["content_sha256"]
+    files.write_sealed(str(path), {**config, "data_name": "tickets.csv"})
+    assert shelf.add(str(folder)) == "tickets"
+    assert shelf.names() == ["tickets"]
+
+
 def test_a_run_is_added_with_its_scores(shelf, make, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
