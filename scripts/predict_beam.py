@@ -183,11 +183,11 @@ def main() -> None:
     )
     del model
     answered, refused = beam.run(job, options)
-    print(f"{answered} answers, {refused} refusals")
+    print(f"answered {answered}, refused {refused}")
     refusals = output + beam.REFUSED
     if beam.matching(beam.written(refusals)):
         raise UserError(
-            f"{refused} refusals; {refusals}-*{beam.ENDING} tells why"
+            f"refused {refused}; {refusals}-*{beam.ENDING} tells why"
         )
 
 

@@ -84,9 +84,9 @@ def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
     }
     done = run(**flags, batch_size=7)
     assert done.returncode == 1
-    assert done.stdout == f"{len(rows)} answers, 3 refusals\n"
+    assert done.stdout == f"answered {len(rows)}, refused 3\n"
     last = own_lines(done.stderr)[-1]
-    assert last.startswith("error: 3 refusals; ") and "-refused-" in last
+    assert last.startswith("error: refused 3; ") and "-refused-" in last
     assert "Traceback" not in done.stderr
 
     answers, refused = map(read, shards(flags["output"]))
@@ -123,7 +123,7 @@ def test_lines_of_texts_and_several_tasks(tiny_exported, model, tmp_path):
         task="small,score",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "6 answers, 0 refusals\n"
+    assert done.stdout == "answered 6, refused 0\n"
     answers, refused = shards(tmp_path / "answers")
     assert not refused
     answers = by_row(read(answers))
