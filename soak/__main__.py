@@ -1,4 +1,4 @@
-"""Kills, starves and damages runs of this program, and tells what is lost.
+"""Kills, starves and damages runs, cuts their power, and tells what is lost.
 
     python -m soak --minutes=60
     python -m soak --only=kill --seed=123

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from errors import UserError
@@ -32,6 +33,11 @@ KNOWN = (
     "creat fdatasync fsync ftruncate lseek mkdir mkdirat open openat pwrite64 "
     "rename renameat renameat2 rmdir truncate unlink unlinkat write writev"
 ).split()
+# Texts as hexadecimal numbers, and the time of each call.
+STRACE = (
+    *"strace --seccomp-bpf -f -qq -xx".split(),
+    "--absolute-timestamps=unix,ns",
+)
 # Longer than what is written at once.
 LONGEST = 2**26
 LINE = re.compile(r"(\d+\.\d+) (\w+)\((.*)\)\s+= (\d+)(<\S*>)?")
@@ -62,12 +68,20 @@ def check() -> None:
     """Checks that calls can be seen.
 
     Raises:
-        UserError: strace is not installed.
+        UserError: strace is not installed, or may follow no program here.
     """
     if not shutil.which("strace"):
         raise UserError(
             "power cuts need strace, which is not installed; install it (as "
             "`apt-get install strace`)"
+        )
+    words = [*STRACE, "--trace=fsync", f"--output={os.devnull}", "true"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["without a word"])[0]
+        raise UserError(
+            f"power cuts need strace, which fails here ({said}); expected 5.6 "
+            "or later, and a machine that lets it follow programs"
         )
 
 
@@ -81,8 +95,9 @@ def tracer(folder: pathlib.Path) -> List[str]:
     # Where a machine has no such call (`open` of ARM's), it is left out.
     calls = ",".join(f"?{name}" for name in (*KNOWN, *UNKNOWN, *LINKS))
     return [
-        *"strace --seccomp-bpf -f -ff -qq -y -xx".split(),
-        "--absolute-timestamps=unix,ns",
+        *STRACE,
+        "-ff",
+        "-y",
         f"--string-limit={LONGEST}",
         f"--trace={calls}",
         f"--output={folder / 'calls'}",
@@ -111,7 +126,7 @@ def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
     reader = _Reader(str(folder))
     return [
         operation
-        for _, name, words, result, of in sorted(lines)
+        for _, name, words, result, of in sorted(lines, key=lambda l: l[0])
         for operation in reader.operations(name, words.split(", "), result, of)
     ]
 

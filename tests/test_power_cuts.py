@@ -1,11 +1,12 @@
 """What a disk holds when the power goes, and what a soak makes of it."""
 
 import random
-import shutil
+import sys
 
 import pytest
 
 from errors import UserError
+from soak import __main__ as main
 from soak import power, references, system_calls
 from soak.disk import Disk, order_faults
 from soak.runs import Run
@@ -22,9 +23,17 @@ from soak.system_calls import (
 )
 from soak.trials import DIFFERENT, LOST, SAME, Bench
 
-STRACE = pytest.mark.skipif(
-    not shutil.which("strace"), reason="strace is not installed"
-)
+
+def why_not():
+    """Why calls cannot be seen here, or None."""
+    try:
+        system_calls.check()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+STRACE = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 def write(path, content):
@@ -260,6 +269,27 @@ def test_without_strace_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="apt-get install strace"):
         system_calls.check()
+    monkeypatch.setattr(sys, "argv", ["soak", "--only=power", "--seed=1"])
+    with pytest.raises(UserError, match="apt-get install strace"):
+        main._parse()
+
+
+def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
+    strace = tmp_path / "strace"
+    strace.write_text("#!/bin/sh\necho no ptrace >&2\nexit 1\n")
+    strace.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="fails here .no ptrace."):
+        system_calls.check()
+
+
+def test_without_strace_all_else_is_tried_and_that_is_said(monkeypatch, capsys):
+    assert power.POWER in main.TURNS
+    monkeypatch.setenv("PATH", "")
+    others = [turn for turn in main.TURNS if turn != power.POWER]
+    assert main._turns(None) == others
+    assert "power cuts need strace" in capsys.readouterr().err
+    assert main._turns("kill") == ("kill",)
 
 
 # Counts to 8 in a file, and tells the total in another one.
