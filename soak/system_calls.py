@@ -123,10 +123,12 @@ def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
                 time, name, words, result, of = match.groups()
                 nanoseconds = int(time.replace(".", ""))
                 lines.append((nanoseconds, name, words, int(result), of or ""))
+    # Calls of a thread at the same time stay in their order.
+    lines.sort(key=lambda line: line[0])
     reader = _Reader(str(folder))
     return [
         operation
-        for _, name, words, result, of in sorted(lines, key=lambda l: l[0])
+        for _, name, words, result, of in lines
         for operation in reader.operations(name, words.split(", "), result, of)
     ]
 
