@@ -310,7 +310,7 @@ class FrozenLayers:
             )
             yield array
             array.flush()
-            os.replace(written, self.path)
+            files.replace(written, self.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(written)

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, Dict, List, Sequence
 
 import files
-from soak import damage, kills, trials
+from soak import damage, kills, power, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
@@ -16,6 +16,7 @@ COLUMNS = {
     kills.WRITE: "killed while it writes",
     kills.FULL: "a write fails",
     damage.DAMAGE: "a file is damaged",
+    power.POWER: "power cut",
 }
 ALL = "all"
 

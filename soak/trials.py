@@ -3,7 +3,7 @@
 import pathlib
 import random
 import shutil
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from soak import starts
 from soak.references import Reference
@@ -68,15 +68,19 @@ class Bench:
             self.run.begin(self.data, self.place)
 
     def start(
-        self, moment: Moment = NEVER, largest_file: Optional[int] = None
+        self,
+        moment: Moment = NEVER,
+        largest_file: Optional[int] = None,
+        tracer: Sequence[str] = (),
     ) -> End:
         """Starts the run."""
         return starts.start(
             self.run.command(self.data, self.place),
             str(self.place),
-            self.forked,
+            self.forked and not tracer,
             moment,
             largest_file,
+            tracer,
         )
 
     def check(self) -> End:

@@ -210,9 +210,9 @@ def test_a_table_counts(tmp_path):
     assert [trial["seed"] for trial in found] == [1, 2, 3]
     table = report.rows(found)
     assert table[1:] == [
-        [names[0], "2", "1", "0", "0", "1", "0", "0", "1"],
-        [names[1], "1", "0", "0", "0", "1", "1", "0", "0"],
-        ["all", "3", "1", "0", "0", "2", "1", "0", "1"],
+        [names[0], "2", "1", "0", "0", "1", "0", "0", "0", "1"],
+        [names[1], "1", "0", "0", "0", "1", "0", "1", "0", "0"],
+        ["all", "3", "1", "0", "0", "2", "0", "1", "0", "1"],
     ]
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
