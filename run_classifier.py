@@ -5,8 +5,7 @@ r"""Tunes BERT for a text classification task, evaluates it, predicts with it.
         --init_checkpoint=$BERT/bert_model.ckpt --learning_rate=3e-4 \
         --num_train_epochs=5 --output_dir=out/mrpc
 
-The program has the flags of google-research/bert's `run_classifier.py`, and
-more.
+All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 from typing import Any, Dict, Mapping, Optional, Tuple
@@ -71,8 +70,8 @@ def define_flags() -> None:
 def define_task_flags() -> None:
     """Defines the flags of which task it is, and where its data."""
     data_flags.define_data_flags(
-        "Folder with train, dev, ... as .tsv, .csv or .jsonl; of several tasks "
-        "the folder that holds a folder of each, called as the task.",
+        "Folder with train, dev, ... as .tsv, .csv or .jsonl; or with one such "
+        "folder per task, of the task's name, for several tasks.",
         "custom: a .tsv, .csv or .jsonl file",
     )
     flags.adopt_module_key_flags(data_flags)

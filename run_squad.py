@@ -6,7 +6,7 @@ r"""Tunes BERT for question answering, evaluates it, predicts with it.
         --init_checkpoint=$BERT/bert_model.ckpt --learning_rate=3e-4 \
         --num_train_epochs=3 --output_dir=out/squad
 
-The program has the flags of google-research/bert's `run_squad.py`, and more.
+All flags of google-research/bert's `run_squad.py` are here too.
 """
 
 import math
