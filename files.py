@@ -6,21 +6,26 @@ reader never sees half a file and a killed program loses nothing old.
 
 import codecs
 import contextlib
+import errno
 import fnmatch
 import hashlib
 import io
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 import tensorflow as tf
 
+import folder_lock
 from errors import UserError
 
 # Bytes that are read at once.
 BLOCK = 2**20
+# What a system answers of a path where nothing is.
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 # Of a JSON object that was written with it: the SHA-256 of all else in it.
 SEAL = "content_sha256"
 
@@ -41,12 +46,22 @@ def exists(path: str) -> bool:
     """Whether a file or folder is there.
 
     Raises:
-        UserError: the path's kind (as `s3://`) cannot be read at all.
+        UserError: the path's kind (as `s3://`) cannot be read at all, or a
+            folder above it may not be looked into.
     """
     try:
-        return tf.io.gfile.exists(path)
+        found = tf.io.gfile.exists(path)
+        if not found and "://" not in path:
+            # What cannot be seen, by its rights or by a network that is down,
+            # may be there all the same.
+            os.stat(path)
+        return found
     except tf.errors.OpError as error:
         raise UserError(f"cannot read {path}: {error.message}") from error
+    except OSError as error:
+        if error.errno in NOT_THERE:
+            return False
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def is_folder(path: str) -> bool:
@@ -251,8 +266,10 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     """Writes a whole file part by part, replacing an old one at once.
 
     Raises:
-        UserError: the disk is full or the place cannot be written.
+        UserError: the disk is full, the place cannot be written, or is not
+            the folder any more that this process holds.
     """
+    folder_lock.check(path)
     # Several machines may write here, with equal process numbers.
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
@@ -265,8 +282,10 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     except tf.errors.OpError as error:
         raise UserError(f"cannot write {path}: {error.message}") from error
     finally:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
+        # The folder may be gone, or may not be written any more.
+        with contextlib.suppress(tf.errors.OpError):
+            if tf.io.gfile.exists(temporary):
+                tf.io.gfile.remove(temporary)
 
 
 def write_text(path: str, text: str) -> None:
@@ -319,6 +338,7 @@ def prepare_folder(path: str) -> None:
     Raises:
         UserError: it cannot be made or written.
     """
+    folder_lock.check(path)
     try:
         tf.io.gfile.makedirs(path)
     except tf.errors.OpError as error:
@@ -327,7 +347,33 @@ def prepare_folder(path: str) -> None:
         ) from error
     probe = os.path.join(path, f"write-test-{uuid.uuid4().hex}")
     write_bytes(probe, b"")
-    tf.io.gfile.remove(probe)
+    try:
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"cannot delete {probe}: {error.message}; expected a folder in "
+            "which files may be replaced"
+        ) from error
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """An empty local folder, deleted at the end.
+
+    Raises:
+        UserError: no place for it can be written.
+    """
+    try:
+        folder = tempfile.mkdtemp()
+    except OSError as error:
+        raise UserError(
+            f"cannot make a temporary folder: {error.strerror}; make room, or "
+            "set TMPDIR to a folder that can be written"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -368,13 +414,16 @@ def check_disk_space(
         flag: that names the folder.
 
     Raises:
-        UserError: there is less.
+        UserError: there is less, or the folder is gone.
     """
     if "://" in path:
         return
     # Results and logs beside.
     needed += 2**20
-    free = shutil.disk_usage(path).free
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     if free < needed:
         raise UserError(
             f"the disk of {path} has {free / 1e6:,.0f} MB free, but the run "

@@ -286,11 +286,11 @@ class AdapterLibrary:
     def _changing(self) -> Iterator[str]:
         """Holds the lock; gives an empty hidden folder, deleted at the end."""
         with folder_lock.hold(self.path, LOCK_FILE, wait=True):
-            for name in os.listdir(self.path):
-                if name.startswith(UNFINISHED):
-                    shutil.rmtree(os.path.join(self.path, name), True)
             unfinished = os.path.join(self.path, f"{UNFINISHED}{os.getpid()}")
             try:
+                for name in os.listdir(self.path):
+                    if name.startswith(UNFINISHED):
+                        shutil.rmtree(os.path.join(self.path, name), True)
                 os.mkdir(unfinished)
                 yield unfinished
             except OSError as error:

@@ -226,3 +226,16 @@ def test_two_names_of_one_activation_are_the_same(folder):
     run_record.check(str(folder), new, BASE, True)
     other = changed("bert_config.hidden_act", "gelu_erf")
     assert "hidden_act was 'gelu', now 'gelu_erf'" in refusal(folder, other)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_no_other_run(
+    plain_user, tmp_path
+):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "checkpoint").write_text("")
+    tmp_path.chmod(0o600)
+    arguments = str(tmp_path), {}, None, True
+    found = plain_user(run_record.check, *arguments)
+    tmp_path.chmod(0o700)
+    path = tmp_path / "run.json"
+    assert found == f"cannot read {path}: Permission denied"
