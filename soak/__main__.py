@@ -28,7 +28,18 @@ import command_line
 import files
 from engines import cpu_cores
 from errors import UserError
-from soak import damage, kills, material, references, report, runs, starts
+from soak import (
+    clock,
+    company,
+    damage,
+    kills,
+    material,
+    references,
+    report,
+    runs,
+    starts,
+    surroundings,
+)
 from soak import trials as of_trials
 from soak.trials import Bench, Outcome
 
@@ -42,6 +53,10 @@ TURNS = (
     kills.FULL,
     damage.DAMAGE,
     damage.DAMAGE,
+    surroundings.PERMISSION,
+    surroundings.VANISHED,
+    clock.CLOCK,
+    company.TWO,
 )
 
 
@@ -61,6 +76,12 @@ def run_trial(
     bench = Bench(work, reference, place, forked)
     if only == damage.DAMAGE:
         outcome = damage.run_trial(seed, bench)
+    elif only in surroundings.KINDS:
+        outcome = surroundings.run_trial(only, seed, bench)
+    elif only == clock.CLOCK:
+        outcome = clock.run_trial(seed, bench)
+    elif only == company.TWO:
+        outcome = company.run_trial(seed, bench)
     else:
         outcome = kills.run_trial(only, seed, bench)
     return outcome._replace(is_forked=forked)

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, Dict, List, Sequence
 
 import files
-from soak import damage, kills, trials
+from soak import clock, company, damage, kills, surroundings, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
@@ -16,6 +16,10 @@ COLUMNS = {
     kills.WRITE: "killed while it writes",
     kills.FULL: "a write fails",
     damage.DAMAGE: "a file is damaged",
+    surroundings.PERMISSION: "a right is missing",
+    surroundings.VANISHED: "a folder vanishes",
+    clock.CLOCK: "the clock is wrong",
+    company.TWO: "several at once",
 }
 ALL = "all"
 
