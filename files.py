@@ -62,6 +62,9 @@ def exists(path: str) -> bool:
         if error.errno in NOT_THERE:
             return False
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError:
+        # It cannot be a path at all.
+        return False
 
 
 def is_folder(path: str) -> bool:
