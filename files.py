@@ -72,6 +72,18 @@ def is_folder(path: str) -> bool:
     return exists(path) and tf.io.gfile.isdir(path)
 
 
+def names(path: str) -> List[str]:
+    """The names of all that is in a local folder, in order.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
 def folders(path: str) -> List[str]:
     """The names of the folders in a folder, in order.
 

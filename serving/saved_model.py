@@ -129,7 +129,7 @@ def next_version(folder: str) -> int:
     """The number after those of the versions in a folder; the first is 1.
 
     Raises:
-        UserError: it holds something else.
+        UserError: it holds something else, or cannot be read.
     """
     if "://" in folder:
         raise UserError(
@@ -141,7 +141,7 @@ def next_version(folder: str) -> int:
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is a file; choose another --output_dir")
     # A killed export may have left a hidden folder.
-    names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    names = [name for name in files.names(folder) if not name.startswith(".")]
     for name in names:
         if not is_version(name):
             raise UserError(

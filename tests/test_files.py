@@ -352,6 +352,17 @@ def test_what_cannot_be_seen_is_not_what_is_not_there(tmp_path, monkeypatch):
     )
 
 
+def test_the_names_in_a_folder_are_in_order(tmp_path, plain_user):
+    for name in "bca":
+        (tmp_path / name).mkdir()
+    assert files.names(str(tmp_path)) == ["a", "b", "c"]
+    tmp_path.chmod(0o300)
+    found = plain_user(files.names, str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert "No such file" in message_of(files.names, str(tmp_path / "d"))
+
+
 def test_a_folder_that_may_not_be_looked_into_is_told(plain_user, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

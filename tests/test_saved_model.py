@@ -185,6 +185,13 @@ def test_versions(tmp_path):
         saved_model.next_version("gs://bucket/exported")
 
 
+def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
+    tmp_path.chmod(0o300)
+    found = plain_user(saved_model.next_version, str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert found == f"cannot read {tmp_path}: Permission denied"
+
+
 def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
     def fail(*arguments, **options):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
