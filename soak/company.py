@@ -59,8 +59,9 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
     plan = draw(seed)
     if plan.cached and bench.run.name.startswith("classification"):
         return _cached(plan, bench)
-    is_kept = bench.run.trains and plan.state in bench.reference.states
-    bench.begin(plan.state if is_kept else "")
+    if not bench.run.trains or plan.state not in bench.reference.states:
+        plan = plan._replace(state="")
+    bench.begin(plan.state)
     seconds = bench.reference.seconds
     ends = together(plan, seconds, [bench.start] * len(plan.delays))
     note = _about(plan, ends)
@@ -71,9 +72,11 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
         if end.code and not is_refused and not is_killed:
             return Outcome(LOST, f"{note}: {about_end(end)}")
     if not any(end.was_killed for end in ends):
+        if all(end.code for end in ends):
+            return Outcome(LOST, f"{note}: none has run")
         different = bench.different()
-        if all(end.code for end in ends) or different:
-            return Outcome(LOST, f"{note}: {', '.join(different)}")
+        if different:
+            return Outcome(DIFFERENT, f"{note}: {', '.join(different)}")
     return finish(bench, note)
 
 
