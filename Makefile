@@ -3,8 +3,8 @@
 # make test        setup, then the tests, but for some long ones (CONTRIBUTING.md),
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
-# make soak        setup, then trials for MINUTES (60): runs are killed, find no room,
-#                  their files damaged, folders gone (docs/reliability.md)
+# make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
+#                  find no room, damaged files, no folder (docs/reliability.md)
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client

@@ -22,7 +22,7 @@ import files
 import folder_lock
 import task_model
 from engines import Job, multi_worker
-from errors import UserError
+from errors import UserError, first_line
 from hooks import layer_of
 from input_pipeline import Batch, Features, sorted_batches
 from methods.fine_tuning import HeadOnly
@@ -336,7 +336,7 @@ class FrozenLayers:
             with _cannot_write(self.path):
                 array.flush()
                 folder_lock.check(self.path)
-                os.replace(written, self.path)
+                files.replace(written, self.path)
         finally:
             # The folder may be gone, or may not be written any more.
             with contextlib.suppress(OSError):
@@ -409,8 +409,8 @@ def _cannot_write(path: str) -> Iterator[None]:
     """Makes one line of what comes of a full disk, and others like it."""
     try:
         yield
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"cannot write {path}: {first_line(error)}") from error
 
 
 def _reserve(path: str) -> None:

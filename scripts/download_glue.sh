@@ -51,11 +51,13 @@ while read -r task file; do
       "$internal/fetch.sh" "$url" "$fetched" <<< "$file"
       archive=${file%% *}
       "$python" -m zipfile -e "$fetched/${archive##*/}" "$new"
+      find "$new" -type f -exec sync {} +
       mv "$new/$task" "$folder/$task"
       rm -r "$new"
       continue
       ;;
   esac
+  find "$new" -type f -exec sync {} +
   mv "$new" "$folder/$task"
 done << 'FILES'
 CoLA glue/data/CoLA.zip 376971 f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff

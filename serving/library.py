@@ -212,7 +212,7 @@ class AdapterLibrary:
             )
             # The source may have been replaced while it was copied.
             adapter_artifact.read(unfinished)
-            os.rename(unfinished, os.path.join(self.path, name))
+            self._move(unfinished, os.path.join(self.path, name))
         return name
 
     def remove(self, name: str) -> None:
@@ -223,7 +223,7 @@ class AdapterLibrary:
         """
         with self._changing() as unfinished:
             # At once; the rest may take its time.
-            os.rename(self.folder(name), os.path.join(unfinished, name))
+            self._move(self.folder(name), os.path.join(unfinished, name))
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives an adapter another name.
@@ -236,7 +236,13 @@ class AdapterLibrary:
             folder = self.folder(name)
             others = [other for other in self.names() if other != name]
             self._check_free(new_name, others)
-            os.rename(folder, os.path.join(self.path, new_name))
+            self._move(folder, os.path.join(self.path, new_name))
+
+    def _move(self, folder: str, new: str) -> None:
+        """Moves a folder of the library's, or into it, on the disk as well."""
+        os.rename(folder, new)
+        # Before its files are deleted, if that is why.
+        files.sync(self.path)
 
     def _check_new(self, name: str, artifact: Artifact) -> None:
         """Compares an adapter that is to come with those that are there."""

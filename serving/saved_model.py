@@ -62,7 +62,7 @@ def export(
         UserError: the folder holds other files, or cannot be written.
     """
     try:
-        os.makedirs(folder, exist_ok=True)
+        files.make_folders(folder)
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from error
     # The next process takes the next number.

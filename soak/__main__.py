@@ -1,4 +1,4 @@
-"""Kills, starves and damages runs of this program, and tells what is lost.
+"""Kills, starves and damages runs, cuts their power, and tells what is lost.
 
     python -m soak --minutes=60
     python -m soak --only=kill --seed=123
@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 import start_tensorflow  # noqa: F401
 
@@ -34,11 +34,13 @@ from soak import (
     damage,
     kills,
     material,
+    power,
     references,
     report,
     runs,
     starts,
     surroundings,
+    system_calls,
 )
 from soak import trials as of_trials
 from soak.trials import Bench, Outcome
@@ -52,12 +54,25 @@ TURNS = (
     damage.DAMAGE,
     kills.FULL,
     damage.DAMAGE,
+    power.POWER,
     damage.DAMAGE,
     surroundings.PERMISSION,
     surroundings.VANISHED,
     clock.CLOCK,
     company.TWO,
 )
+
+
+def _turns(only: Optional[str]) -> Sequence[str]:
+    """What is done to runs, one after the other: all that can be, if None."""
+    if only:
+        return (only,)
+    try:
+        system_calls.check()
+    except UserError as error:
+        _say(f"{error}; they are left out")
+        return [turn for turn in TURNS if turn != power.POWER]
+    return TURNS
 
 
 def run_trial(
@@ -82,6 +97,8 @@ def run_trial(
         outcome = clock.run_trial(seed, bench)
     elif only == company.TWO:
         outcome = company.run_trial(seed, bench)
+    elif only == power.POWER:
+        outcome = power.run_trial(seed, bench)
     else:
         outcome = kills.run_trial(only, seed, bench)
     return outcome._replace(is_forked=forked)
@@ -152,6 +169,9 @@ def soak(
     # Nothing of TensorFlow may run in this process, whose forks would hang.
     _in_forks(1, runs.make_adapters, [work / "data"])
     _in_forks(jobs, lambda run: references.make(work, run), here)
+    turns = _turns(only)
+    if power.POWER in turns:
+        _in_forks(jobs, lambda run: power.record(work, run), here)
     until = time.monotonic() + seconds
 
     def make_trial(number: int) -> None:
@@ -159,7 +179,7 @@ def soak(
         if of_trials.run_of(seed) not in here:
             return
         # Another one for the same run at the next time.
-        turn = only or TURNS[(number + number // len(runs.RUNS)) % len(TURNS)]
+        turn = turns[(number + number // len(runs.RUNS)) % len(turns)]
         place = work / f"trial-{turn}-{seed}"
         before = time.monotonic()
         outcome = run_trial(turn, seed, work, place)
@@ -217,6 +237,8 @@ def _parse() -> argparse.Namespace:
             f"--minutes={arguments.minutes:g} --jobs={arguments.jobs} tries "
             "nothing; expected more than 0"
         )
+    if arguments.only == power.POWER:
+        system_calls.check()
     if arguments.seed is not None:
         if not arguments.only:
             raise UserError("--seed needs --only, which says what is tried")

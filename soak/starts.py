@@ -103,6 +103,7 @@ def start(
     moment: Moment = NEVER,
     largest_file: Optional[int] = None,
     happens: Optional[Callable[[], None]] = None,
+    tracer: Sequence[str] = (),
 ) -> End:
     """Runs a program to its end, or until it is killed.
 
@@ -114,11 +115,16 @@ def start(
         moment: when it is killed.
         largest_file: bytes after which a write into any file fails.
         happens: what is done at the moment instead.
+        tracer: words before the command line of one that is not forked.
     """
     reading, writing = os.pipe()
     changes = Changes(folder)
     began = time.monotonic()
-    started = (_Fork if forked else _Process)(command, writing, largest_file)
+    if forked:
+        started = _Fork(command, writing, largest_file)
+    else:
+        words = [*tracer, sys.executable, *command]
+        started = _Process(words, writing, largest_file)
     os.close(writing)
     said: List[bytes] = []
     is_late = False
@@ -174,7 +180,7 @@ class _Process:
         self, command: Sequence[str], stderr: int, largest_file: Optional[int]
     ):
         self._process = subprocess.Popen(
-            [sys.executable, *command],
+            command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

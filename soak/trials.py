@@ -4,7 +4,7 @@ import json
 import pathlib
 import random
 import shutil
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from soak import starts
 from soak.references import Reference
@@ -88,6 +88,7 @@ class Bench:
         largest_file: Optional[int] = None,
         happens: Optional[Callable[[], None]] = None,
         inside: Optional[Dict[str, Any]] = None,
+        tracer: Sequence[str] = (),
     ) -> End:
         """Starts the run.
 
@@ -96,6 +97,7 @@ class Bench:
             largest_file: bytes after which a write into any file fails.
             happens: what is done at the moment instead of a kill.
             inside: what `soak.inside` changes in its process.
+            tracer: words before the command line, as of `starts.start`.
         """
         command = self.run.command(self.data, self.place)
         if inside:
@@ -103,10 +105,11 @@ class Bench:
         return starts.start(
             command,
             str(self.place),
-            self.forked,
+            self.forked and not tracer,
             moment,
             largest_file,
             happens,
+            tracer,
         )
 
     def check(self) -> End:

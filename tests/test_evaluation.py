@@ -4,6 +4,7 @@ import json
 import random
 import types
 
+import disk_order
 import numpy as np
 import pytest
 from conftest import run_process
@@ -486,3 +487,24 @@ def test_a_folder_that_may_not_be_used_is_one_line(tmp_path, plain_user):
         tmp_path.chmod(0o700)
     dev_scores.forget_others(folder, scores)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_best_is_on_the_disk_before_the_former_goes(tmp_path, monkeypatch):
+    events = disk_order.watch(monkeypatch)
+    scores = dev_scores.DevScores("accuracy", {})
+    for step in (1, 2):
+        scores = scores.add(step, {"accuracy": float(step)})
+        values = {"x": np.full(3, step, np.float32)}
+        dev_scores.write(str(tmp_path), scores, values)
+    # Data, index and scores of each.
+    assert disk_order.check(events) == 6
+    data, index = (
+        str(tmp_path / f"best.ckpt-1.{end}")
+        for end in ("data-00000-of-00001", "index")
+    )
+    assert events[-4:] == [
+        (disk_order.RENAME, events[-4][1], str(tmp_path / "dev_scores.json")),
+        (disk_order.SYNC, str(tmp_path), ""),
+        (disk_order.REMOVE, data, ""),
+        (disk_order.REMOVE, index, ""),
+    ]

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 
+import disk_order
 import pytest
 import tensorflow as tf
 
@@ -410,3 +411,76 @@ def test_the_disk_of_a_folder_that_is_gone_is_one_line(tmp_path):
     assert message_of(files.check_disk_space, path, 1) == (
         f"cannot read {path}: No such file or directory"
     )
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    events = disk_order.watch(monkeypatch)
+    path = str(tmp_path / "file")
+    for content in (b"old", b"new"):
+        files.write_bytes(path, content)
+        (_, written, _), *_ = events
+        assert written.startswith(f"{path}.tmp-")
+        assert events == [
+            (disk_order.SYNC, written, ""),
+            (disk_order.RENAME, written, path),
+            (disk_order.SYNC, str(tmp_path), ""),
+        ]
+        events.clear()
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "above" / "new"
+    events = disk_order.watch(monkeypatch)
+    with files.new_folder(str(path)) as place:
+        os.mkdir(f"{place}/deep")
+        for name in ("one", "deep/two"):
+            with open(f"{place}/{name}", "w") as file:
+                file.write("text")
+    # The folder above was not there either.
+    above = [str(tmp_path / "above"), str(tmp_path)]
+    assert events[:2] == [(disk_order.SYNC, folder, "") for folder in above]
+    assert {os.path.relpath(p, place) for _, p, _ in events[2:6]} == {
+        ".",
+        "deep",
+        "one",
+        "deep/two",
+    }
+    assert events[6:8] == [
+        (disk_order.RENAME, place, str(path)),
+        (disk_order.SYNC, str(tmp_path / "above"), ""),
+    ]
+
+
+def test_folders_that_are_made_are_on_the_disk(tmp_path, monkeypatch):
+    events = disk_order.watch(monkeypatch)
+    files.prepare_folder(str(tmp_path / "a" / "b"))
+    made = [(disk_order.SYNC, str(p), "") for p in (tmp_path / "a", tmp_path)]
+    assert events[:2] == made
+
+
+def test_a_sync_reaches_the_file_itself(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda n: synced.append(os.fstat(n)))
+    path = tmp_path / "file"
+    path.touch()
+    files.sync(str(path))
+    files.sync(str(tmp_path))
+    files.sync("gs://bucket/file")
+    expected = map(os.stat, (path, tmp_path))
+    assert list(map(os.path.samestat, synced, expected)) == [True, True]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+    def fail(number):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code = errno.EINVAL
+    files.write_bytes(str(tmp_path / "file"), b"new")
+    code = errno.EIO
+    message = message_of(files.write_bytes, str(tmp_path / "file"), b"lost")
+    assert message.startswith(f"cannot write {tmp_path}/file: ")
+    assert os.strerror(code) in message
+    # What was there stays, and nothing else.
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]

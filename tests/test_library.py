@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import disk_order
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -334,6 +335,29 @@ def test_an_adapter_is_renamed_and_removed(shelf, make):
         with pytest.raises(UserError, match="'third'; it has: second"):
             act("third")
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "second"]
+
+
+def test_an_adapter_is_on_the_disk_before_it_has_its_name(
+    shelf, make, monkeypatch
+):
+    folder = str(make())
+    events = disk_order.watch(monkeypatch)
+    shelf.add(folder, "first")
+    assert disk_order.check(events) == 4
+    events.clear()
+    shelf.rename("first", "second")
+    shelf.remove("second")
+    moved = [event[0] for event in events]
+    # The name is gone before its files are.
+    assert moved == [
+        disk_order.RENAME,
+        disk_order.SYNC,
+        disk_order.REMOVE,
+        disk_order.RENAME,
+        disk_order.SYNC,
+        disk_order.REMOVE,
+    ]
+    assert {event[1] for event in events[1::3]} == {shelf.path}
 
 
 def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):

@@ -2,6 +2,7 @@
 
 import shutil
 
+import disk_order
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -209,6 +210,29 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
     assert training_state.latest_step(str(tmp_path))[1] == 4
+
+
+def test_checkpoints_are_on_the_disk_before_older_ones_go(
+    engine, tiny_config, tmp_path, monkeypatch
+):
+    events = disk_order.watch(monkeypatch)
+    train(
+        choose_engine(engine)[0](Hardware()),
+        make_job(tiny_config, tmp_path),
+        make_rows(CLASSIFICATION),
+        steps=6,
+        save_steps=1,
+    )
+    # Data, index and list of each.
+    assert disk_order.check(events) == 3 * 6
+    left = [e[:2] for e in events if not e[1].endswith("_temp")]
+    removed = [path for what, path in left if what == disk_order.REMOVE]
+    prefix = str(tmp_path / "model.ckpt-1")
+    assert sorted(removed) == [f"{prefix}{DATA}", f"{prefix}.index"]
+    # The list without it is on the disk when it goes.
+    first = left.index((disk_order.REMOVE, removed[0]))
+    assert left[first - 1] == (disk_order.SYNC, str(tmp_path))
+    assert left[first - 2][1].startswith(f"{tmp_path}/checkpoint.tmp-")
 
 
 @pytest.mark.parametrize("lost", [cut, delete])

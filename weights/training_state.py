@@ -60,7 +60,10 @@ def check_training_checkpoint(
 
 
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
-    """Writes a TensorFlow checkpoint whole: a killed program leaves no half.
+    """Writes a TensorFlow checkpoint whole.
+
+    A killed program leaves no half, and a loss of power none. What is deleted
+    afterwards, or names it, may rely on it.
 
     Raises:
         tf.errors.OpError, OSError: it cannot be written.
@@ -78,7 +81,7 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     # The index comes last: with it a checkpoint is whole. TensorFlow's own
     # merging writes it in place, bit by bit.
     for end in (".data-00000-of-00001", ".index"):
-        tf.io.gfile.rename(part + end, prefix + end, overwrite=True)
+        files.replace(part + end, prefix + end)
     tf.io.gfile.rmtree(f"{prefix}_temp")
 
 

@@ -15,7 +15,8 @@ trap 'rm -rf "$new"' EXIT
 cp "$1/dev.tsv" "$new/"
 head -n $(($3 + 1)) "$1/train.tsv" > "$new/train.tsv"
 if [ ! -f "$2/train.tsv" ]; then
-  # train.tsv comes last: where it is, both are whole.
+  # train.tsv comes last: where it is, both are whole, and on the disk.
+  sync "$new/dev.tsv" "$new/train.tsv"
   mv "$new/dev.tsv" "$2/dev.tsv"
   mv "$new/train.tsv" "$2/train.tsv"
   exit

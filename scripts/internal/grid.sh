@@ -186,6 +186,7 @@ _write_grid() {
     esac
   fi
   chmod 644 "$new"
+  sync "$new"
   mv "$new" "$output/grid.tsv"
 }
 

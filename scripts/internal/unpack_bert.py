@@ -80,6 +80,8 @@ def main() -> None:
             part = os.path.join(own, name)
             os.mkdir(part)
             unpack(path, part, sha256)
+            # What has its name is on the disk.
+            os.sync()
             os.rename(part, folder)
     except NoBertError as error:
         os.remove(path)
