@@ -4,7 +4,7 @@
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
-#                  find no room and damaged files (docs/reliability.md)
+#                  find no room, damaged files, no folder (docs/reliability.md)
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import os
-import tempfile
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 import start_tensorflow  # noqa: F401
@@ -101,7 +100,7 @@ def import_adapter(
         "versions": run_record.versions(),
         "imported": foreign.origin,
     }
-    with tempfile.TemporaryDirectory() as place:
+    with files.temporary_folder() as place:
         adapter_artifact.write(place, description, foreign.values)
         library.add(place, name)
     return foreign.origin["program"]

@@ -4,6 +4,11 @@ Entry points print it as one line and exit with code 1; any other exception is
 a defect of the program and keeps its traceback.
 """
 
+import re
+
+# What TensorFlow says of where it was, around the reason.
+PLACE = re.compile(r"\{\{function_node \S+\}\} ?| ?\[Op:\w+\](?: name: \S*)?")
+
 
 class UserError(Exception):
     """Input, flags or files that cannot be used as they are.
@@ -23,7 +28,8 @@ def first_line(error: BaseException) -> str:
     For the end of a message: what TensorFlow says may have many lines, or be
     empty.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = PLACE.sub("", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line, after in zip(lines, lines[1:]):
         # In an error of a graph the reason stands before the node's name.
         if after.startswith("[["):

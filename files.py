@@ -14,15 +14,19 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 import tensorflow as tf
 
+import folder_lock
 from errors import UserError, first_line
 
 # Bytes that are read at once.
 BLOCK = 2**20
+# What a system answers of a path where nothing is.
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 # Of a JSON object that was written with it: the SHA-256 of all else in it.
 SEAL = "content_sha256"
 # What is answered of a folder that cannot be synced: by file systems of some
@@ -52,17 +56,42 @@ def exists(path: str) -> bool:
     """Whether a file or folder is there.
 
     Raises:
-        UserError: the path's kind (as `s3://`) cannot be read at all.
+        UserError: the path's kind (as `s3://`) cannot be read at all, or a
+            folder above it may not be looked into.
     """
     try:
-        return tf.io.gfile.exists(path)
+        found = tf.io.gfile.exists(path)
+        if not found and "://" not in path:
+            # What cannot be seen, by its rights or by a network that is down,
+            # may be there all the same.
+            os.stat(path)
+        return found
     except tf.errors.OpError as error:
         raise UserError(f"cannot read {path}: {error.message}") from error
+    except OSError as error:
+        if error.errno in NOT_THERE:
+            return False
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError:
+        # It cannot be a path at all.
+        return False
 
 
 def is_folder(path: str) -> bool:
     """Whether a folder is there; raises as `exists`."""
     return exists(path) and tf.io.gfile.isdir(path)
+
+
+def names(path: str) -> List[str]:
+    """The names of all that is in a local folder, in order.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def folders(path: str) -> List[str]:
@@ -262,8 +291,10 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     """Writes a whole file part by part, replacing an old one at once.
 
     Raises:
-        UserError: the disk is full or the place cannot be written.
+        UserError: the disk is full, the place cannot be written, or is not
+            the folder any more that this process holds.
     """
+    folder_lock.check(path)
     # Several machines may write here, with equal process numbers.
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
@@ -276,8 +307,10 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f"cannot write {path}: {first_line(error)}") from error
     finally:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
+        # The folder may be gone, or may not be written any more.
+        with contextlib.suppress(tf.errors.OpError):
+            if tf.io.gfile.exists(temporary):
+                tf.io.gfile.remove(temporary)
 
 
 def sync(path: str) -> None:
@@ -367,18 +400,45 @@ def prepare_folder(path: str) -> None:
     Raises:
         UserError: it cannot be made or written.
     """
+    folder_lock.check(path)
     try:
-        _make_folders(path)
+        make_folders(path)
     except (tf.errors.OpError, OSError) as error:
         raise UserError(
             f"cannot make the output folder {path}: {first_line(error)}"
         ) from error
     probe = os.path.join(path, f"write-test-{uuid.uuid4().hex}")
     write_bytes(probe, b"")
-    tf.io.gfile.remove(probe)
+    try:
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"cannot delete {probe}: {error.message}; expected a folder in "
+            "which files may be replaced"
+        ) from error
 
 
-def _make_folders(path: str) -> None:
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """An empty local folder, deleted at the end.
+
+    Raises:
+        UserError: no place for it can be written.
+    """
+    try:
+        folder = tempfile.mkdtemp()
+    except OSError as error:
+        raise UserError(
+            f"cannot make a temporary folder: {error.strerror}; make room, or "
+            "set TMPDIR to a folder that can be written"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_folders(path: str) -> None:
     """Makes a folder and those above it that are missing.
 
     Raises:
@@ -414,7 +474,7 @@ def new_folder(path: str) -> Iterator[str]:
     ):
         raise UserError(f"{path} is there already; choose another folder")
     try:
-        _make_folders(hidden)
+        make_folders(hidden)
         yield hidden
         for folder, _, names in os.walk(hidden):
             for name in (*names, ""):
@@ -439,13 +499,16 @@ def check_disk_space(
         flag: that names the folder.
 
     Raises:
-        UserError: there is less.
+        UserError: there is less, or the folder is gone.
     """
     if "://" in path:
         return
     # Results and logs beside.
     needed += 2**20
-    free = shutil.disk_usage(path).free
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     if free < needed:
         raise UserError(
             f"the disk of {path} has {free / 1e6:,.0f} MB free, but the run "

@@ -3,6 +3,9 @@
 The lock goes with the process that holds it, however that ends, also on a
 disk that several machines share. Its file stays: deleted, two processes could
 hold locks on two files of one name. Remote folders (`gs://`) have no locks.
+
+A folder may be moved away or unmounted while a process writes into it, and
+another may come into its place. So whoever writes asks `check` first.
 """
 
 import contextlib
@@ -10,7 +13,7 @@ import errno
 import fcntl
 import os
 import socket
-from typing import Iterator
+from typing import Iterator, List, Tuple
 
 from absl import logging
 
@@ -21,11 +24,46 @@ RUN_LOCK = "run.lock"
 # What file systems without locks answer.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
+# What this process holds: of each folder its path from the root, and what it
+# was when it was locked.
+_held: List[Tuple[str, os.stat_result]] = []
+
+
+def check(path: str) -> None:
+    """Checks that a folder is still there, before a file is written into it.
+
+    Args:
+        path: of the file; nothing is known of it unless this process holds a
+            folder that it lies in.
+
+    Raises:
+        UserError: the folder is gone, or another one is in its place.
+    """
+    if "://" in path:
+        return
+    path = os.path.abspath(path)
+    for folder, before in tuple(_held):
+        is_inside = path == folder or path.startswith(folder + os.sep)
+        if is_inside and not _is_still(folder, before):
+            raise UserError(
+                f"{folder} is not there any more, or is another folder than "
+                "the one that was written into: it was moved, deleted or "
+                "unmounted; bring it back, then start the same command again"
+            )
+
+
+def _is_still(path: str, before: os.stat_result) -> bool:
+    """Whether a path leads to the file or folder that it led to before."""
+    try:
+        return os.path.samestat(before, os.stat(path))
+    except OSError:
+        return False
+
 
 @contextlib.contextmanager
 def hold(
     folder: str, lock_file: str = RUN_LOCK, wait: bool = False
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Holds the lock of a folder, which must be there.
 
     Args:
@@ -33,11 +71,16 @@ def hold(
         lock_file: name of the file in it that is locked.
         wait: whether to wait until no other process holds it.
 
+    Yields:
+        Whether it is locked; not where a disk has no locks.
+
     Raises:
-        UserError: another process holds it, or its file cannot be written.
+        UserError: another process holds it, its file cannot be written, or
+            the folder was taken away while this process waited; or it is gone
+            and that has led to another error.
     """
     if "://" in folder:
-        yield
+        yield False
         return
     path = os.path.join(folder, lock_file)
     try:
@@ -45,16 +88,22 @@ def hold(
         file = open(path, "a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+    is_locked = False
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read(200).strip() or "that does not say which"
-            raise UserError(
-                f"{folder} is in use by another process ({holder}); wait for "
-                "its end, or choose another --output_dir"
-            ) from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                holder = file.read(200).strip() or "that does not say which"
+                in_use = f"{folder} is in use by another process ({holder})"
+                if not wait:
+                    raise UserError(
+                        f"{in_use}; wait for its end, or choose another "
+                        "--output_dir"
+                    ) from error
+                logging.info("%s: waiting for its end", in_use)
+                fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise UserError(
@@ -67,8 +116,45 @@ def hold(
                 error.strerror,
             )
         else:
+            is_locked = True
             _sign(file)
+        with _known(folder, path, file.fileno()):
+            yield is_locked
+
+
+@contextlib.contextmanager
+def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
+    """Has `check` know a folder.
+
+    Args:
+        folder: its path.
+        lock: that of its lock's file.
+        opened: the number of that file, which is open.
+
+    Raises:
+        UserError: it is another folder by now.
+    """
+    path = os.path.abspath(folder)
+    try:
+        found = path, os.stat(path)
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from error
+    if not _is_still(lock, os.fstat(opened)):
+        raise UserError(
+            f"{lock} was deleted or taken away while this process waited for "
+            "it; start the same command again"
+        )
+    _held.append(found)
+    try:
         yield
+    except UserError:
+        raise
+    except Exception:
+        # Libraries tell in many ways of a folder that is gone.
+        check(folder)
+        raise
+    finally:
+        _held.remove(found)
 
 
 def _sign(file) -> None:

@@ -6,8 +6,8 @@ from typing import Optional
 
 import tqdm
 from absl import logging
-from tensorboard.summary import Writer
 
+from curves import Curves
 from optimization import Schedule
 
 # Seconds between log lines where no terminal shows a bar.
@@ -44,6 +44,9 @@ class Progress:
         """Shows that `done` units are finished, with a note beside."""
         self._done += done
         if not self._bar.disable:
+            if time.time() < self._bar.last_print_t:
+                # The clock has gone back, and the bar would stand still.
+                self._bar.unpause()
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(done)
             return
@@ -90,11 +93,14 @@ class TrainingProgress:
             batch_size: examples of a step.
             log_dir: folder of the curves, or None for none.
             every_steps: distance of the curves' points, in steps.
+
+        Raises:
+            UserError: the curves cannot be written.
         """
         self._schedule = schedule
         self._batch_size = batch_size
         self._every_steps = every_steps
-        self._writer = Writer(log_dir) if log_dir else None
+        self._curves = Curves(log_dir) if log_dir else None
         self._progress = Progress(
             "train",
             schedule.num_train_steps * batch_size,
@@ -112,23 +118,26 @@ class TrainingProgress:
             loss: of the last of them.
             is_timed: whether it has just been done; not where several are
                 told at once, but for the last of these.
+
+        Raises:
+            UserError: the curves cannot be written.
         """
         self._progress.update(
             (step - self._step) * self._batch_size, f"loss {loss:.4f}"
         )
         self._step = step
-        if self._writer is None:
+        if self._curves is None:
             return
         last = step == self._schedule.num_train_steps
         if last or step - self._point_step >= self._every_steps:
-            self._writer.add_scalar("loss", loss, step)
-            self._writer.add_scalar("learning_rate", self._schedule(step), step)
+            self._curves.add_scalar("loss", loss, step)
+            self._curves.add_scalar("learning_rate", self._schedule(step), step)
             self._point_step = step
         if is_timed and self._rate_step < self._point_step:
             now = time.monotonic()
             # The first interval holds the building of the graph: no rate.
             if self._rate_time is not None:
-                self._writer.add_scalar(
+                self._curves.add_scalar(
                     "examples_per_second",
                     (step - self._rate_step)
                     * self._batch_size
@@ -136,10 +145,10 @@ class TrainingProgress:
                     step,
                 )
             self._rate_step, self._rate_time = step, now
-            self._writer.flush()
+            self._curves.flush()
 
     def close(self) -> None:
         """Ends the bar and the curves."""
         self._progress.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self._curves is not None:
+            self._curves.close()

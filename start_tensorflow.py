@@ -40,7 +40,14 @@ def _without_notices() -> Iterator[None]:
         # There is none.
         yield
         return
-    with tempfile.TemporaryFile() as file:
+    try:
+        file = tempfile.TemporaryFile()
+    except OSError:
+        # Without a disk that can be written they are seen.
+        os.close(stderr)
+        yield
+        return
+    with file:
         os.dup2(file.fileno(), 2)
         try:
             yield

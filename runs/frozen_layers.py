@@ -7,11 +7,10 @@ layers and dtype, which all such runs share.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
-import tempfile
-import time
 import uuid
 from typing import Any, Dict, Iterator, Optional, Tuple
 
@@ -23,7 +22,7 @@ import files
 import folder_lock
 import task_model
 from engines import Job, multi_worker
-from errors import UserError
+from errors import UserError, first_line
 from hooks import layer_of
 from input_pipeline import Batch, Features, sorted_batches
 from methods.fine_tuning import HeadOnly
@@ -40,7 +39,9 @@ LOCK = "frozen_layers.lock"
 UNFINISHED = ".new"
 # Tokens that are computed before they are written.
 CHUNK_TOKENS = 65536
-GB, DAY = 1e9, 24 * 3600
+GB = 1e9
+# What disks answer that reserve no room.
+NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,14 +282,13 @@ class FrozenLayers:
         """
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
-        found = 0
-        for entry in os.scandir(self._folder):
-            is_old = time.time() - entry.stat().st_mtime > DAY
-            if entry.name.endswith(UNFINISHED) and is_old:
-                # Of a process that was killed.
-                os.unlink(entry.path)
-            elif entry.name.endswith((".npy", UNFINISHED)):
-                found += entry.stat().st_size
+        try:
+            self._forget_unfinished()
+            found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
+        except OSError as error:
+            raise UserError(
+                f"cannot read {self._folder}: {error.strerror}"
+            ) from error
         allowed = self._setup.experiment.frozen_layers_gb
         if found + needed > allowed * GB:
             raise UserError(
@@ -299,20 +299,47 @@ class FrozenLayers:
             )
         files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
 
+    def _forget_unfinished(self) -> None:
+        """Deletes what processes have left that were killed while they wrote.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
+        with contextlib.ExitStack() as until_end:
+            try:
+                held = folder_lock.hold(self._folder, LOCK)
+                is_locked = until_end.enter_context(held)
+            except UserError:
+                # Another process is writing.
+                return
+            # Without a lock nothing tells whether somebody is.
+            for name in os.listdir(self._folder) if is_locked else ():
+                if name.endswith(UNFINISHED):
+                    os.unlink(os.path.join(self._folder, name))
+
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
-        """An array to be filled, which becomes the file at the end."""
+        """An array to be filled, which becomes the file at the end.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         # Of no other process, also on a disk without locks.
         written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
         try:
-            array = np.lib.format.open_memmap(
-                written, "w+", self._dtype, self._shape
-            )
+            with _cannot_write(self.path):
+                array = np.lib.format.open_memmap(
+                    written, "w+", self._dtype, self._shape
+                )
+                _reserve(written)
             yield array
-            array.flush()
-            files.replace(written, self.path)
+            with _cannot_write(self.path):
+                array.flush()
+                folder_lock.check(self.path)
+                files.replace(written, self.path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            # The folder may be gone, or may not be written any more.
+            with contextlib.suppress(OSError):
                 os.unlink(written)
 
     def _open(self) -> np.ndarray:
@@ -351,7 +378,7 @@ class FrozenLayers:
 
         table = task_model.list_parameters(config, HeadOnly(), build_head)
         base, rows = setup.sources.opened.weights, self._rows()
-        with tempfile.TemporaryDirectory() as folder:
+        with files.temporary_folder() as folder:
             lower = dataclasses.replace(
                 self._job,
                 build_model=build_model,
@@ -375,6 +402,44 @@ class FrozenLayers:
                             place = slice(*rows.starts[row : row + 2])
                         value = value[: place.stop - place.start]
                         outputs[place] = _stored(value, outputs.dtype)
+
+
+@contextlib.contextmanager
+def _cannot_write(path: str) -> Iterator[None]:
+    """Makes one line of what comes of a full disk, and others like it."""
+    try:
+        yield
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"cannot write {path}: {first_line(error)}") from error
+
+
+def _reserve(path: str) -> None:
+    """Takes the room of a file that is to be mapped.
+
+    A disk without room would end the process while it writes there.
+
+    Raises:
+        OSError: there is no room.
+    """
+    with open(path, "rb+") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
+        except OSError as error:
+            if error.errno not in NOT_RESERVED:
+                raise
+
+
+def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
+    """Bytes of the files in a folder whose names end so.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for entry in os.scandir(folder):
+        # Another process may have renamed it by now.
+        with contextlib.suppress(FileNotFoundError):
+            if entry.name.endswith(ends):
+                yield entry.stat().st_size
 
 
 def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -6,11 +6,11 @@ from typing import Any, Dict, List
 
 import numpy as np
 from absl import logging
-from tensorboard.summary import Writer
 
 import files
 import modeling
 import task_model
+from curves import Curves
 from engines import Job
 from errors import UserError
 from methods.base import TuningMethod
@@ -161,11 +161,15 @@ def log_results(results: Dict[str, float]) -> None:
 
 
 def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:
-    """Adds the scores of a step to TensorBoard's curves."""
-    writer = Writer(os.path.join(output_dir, "eval"))
+    """Adds the scores of a step to TensorBoard's curves.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    curves = Curves(os.path.join(output_dir, "eval"))
     for name, value in scores.items():
-        writer.add_scalar(name, value, step)
-    writer.close()
+        curves.add_scalar(name, value, step)
+    curves.close()
 
 
 def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:

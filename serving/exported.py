@@ -138,9 +138,9 @@ def _newest(folder: str) -> str:
     """The greatest number that is the name of a folder.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or the folder cannot be read.
     """
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    names = files.names(folder) if files.is_folder(folder) else []
     versions = list(filter(is_version, names))
     if not versions:
         raise UserError(

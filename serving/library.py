@@ -115,19 +115,13 @@ class AdapterLibrary:
         A link to a folder elsewhere is none.
         """
         real = os.path.realpath(self.path)
-        try:
-            found = os.listdir(self.path)
-        except OSError as error:
-            raise UserError(
-                f"cannot read {self.path}: {error.strerror}"
-            ) from error
-        return sorted(
+        return [
             name
-            for name in found
+            for name in files.names(self.path)
             if not name.startswith(".")
             and os.path.isdir(folder := os.path.join(self.path, name))
             and os.path.dirname(os.path.realpath(folder)) == real
-        )
+        ]
 
     def folder(self, name: str) -> str:
         """The folder of an adapter.
@@ -295,11 +289,11 @@ class AdapterLibrary:
     def _changing(self) -> Iterator[str]:
         """Holds the lock; gives an empty hidden folder, deleted at the end."""
         with folder_lock.hold(self.path, LOCK_FILE, wait=True):
-            for name in os.listdir(self.path):
-                if name.startswith(UNFINISHED):
-                    shutil.rmtree(os.path.join(self.path, name), True)
             unfinished = os.path.join(self.path, f"{UNFINISHED}{os.getpid()}")
             try:
+                for name in os.listdir(self.path):
+                    if name.startswith(UNFINISHED):
+                        shutil.rmtree(os.path.join(self.path, name), True)
                 os.mkdir(unfinished)
                 yield unfinished
             except OSError as error:
@@ -407,7 +401,7 @@ def _refuse_pickle(folder: str) -> None:
     """Weights may not be pickles, which run as programs when they are read."""
     if files.exists(os.path.join(folder, adapter_artifact.WEIGHTS_FILE)):
         return
-    for name in sorted(os.listdir(folder)):
+    for name in files.names(folder):
         if name.endswith(PICKLES):
             raise UserError(
                 f"{os.path.join(folder, name)} is a pickle, which can run any "

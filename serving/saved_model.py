@@ -18,7 +18,8 @@ import tokenizers
 from absl import logging
 
 import files
-from errors import UserError
+import folder_lock
+from errors import UserError, first_line
 from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
@@ -27,6 +28,8 @@ from serving.text_model import TextModel
 from tasks.multi_label import MultiLabel
 from tasks.text_classification import TextClassification
 
+# Held by who writes a version; servers pass over it.
+LOCK_FILE = ".lock"
 # Bytes of the graph, and more.
 GRAPH_SIZE = 2**24
 # Rows of the greatest request that warms a server up.
@@ -58,28 +61,49 @@ def export(
     Raises:
         UserError: the folder holds other files, or cannot be written.
     """
-    version = os.path.join(folder, str(next_version(folder)))
-    with files.new_folder(version) as place:
-        files.check_disk_space(place, model.size + GRAPH_SIZE)
-        _save(model, place)
-        extra = os.path.join(place, EXTRA)
-        os.makedirs(extra)
-        described = {
-            "base": bert.base.describe(),
-            "tasks": [describe(name, task) for name, task in tasks.items()],
-            "versions": {
-                "python": sys.version.split()[0],
-                "tensorflow": tf.__version__,
-                "tokenizers": tokenizers.__version__,
-                "unicode": unicodedata.unidata_version,
-            },
-        }
-        files.write_json(os.path.join(extra, TASKS), described)
-        path = os.path.join(extra, "tf_serving_warmup_requests")
+    try:
+        files.make_folders(folder)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}") from error
+    # The next process takes the next number.
+    with folder_lock.hold(folder, LOCK_FILE, wait=True):
+        version = os.path.join(folder, str(next_version(folder)))
+        with files.new_folder(version) as place:
+            _write(model, bert, tasks, place)
+            # TensorFlow makes a folder anew that is gone.
+            folder_lock.check(version)
+    return version
+
+
+def _write(
+    model: TextModel,
+    bert: FrozenBert,
+    tasks: Mapping[str, LoadedTask],
+    place: str,
+) -> None:
+    """Writes all that a version's folder holds; as `export`."""
+    files.check_disk_space(place, model.size + GRAPH_SIZE)
+    _save(model, place)
+    extra = os.path.join(place, EXTRA)
+    os.makedirs(extra)
+    described = {
+        "base": bert.base.describe(),
+        "tasks": [describe(name, task) for name, task in tasks.items()],
+        "versions": {
+            "python": sys.version.split()[0],
+            "tensorflow": tf.__version__,
+            "tokenizers": tokenizers.__version__,
+            "unicode": unicodedata.unidata_version,
+        },
+    }
+    files.write_json(os.path.join(extra, TASKS), described)
+    path = os.path.join(extra, "tf_serving_warmup_requests")
+    try:
         with tf.io.TFRecordWriter(path) as writer:
             for request in warm_up_requests(tasks):
                 writer.write(request)
-    return version
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot write {path}: {first_line(error)}") from error
 
 
 def _save(model: TextModel, place: str) -> None:
@@ -95,7 +119,7 @@ def _save(model: TextModel, place: str) -> None:
         tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
     except tf.errors.OpError as error:
         raise UserError(
-            f"cannot write the model: {error.message.splitlines()[0]}"
+            f"cannot write the model: {first_line(error)}"
         ) from error
     finally:
         logging.set_verbosity(before)
@@ -105,7 +129,7 @@ def next_version(folder: str) -> int:
     """The number after those of the versions in a folder; the first is 1.
 
     Raises:
-        UserError: it holds something else.
+        UserError: it holds something else, or cannot be read.
     """
     if "://" in folder:
         raise UserError(
@@ -117,7 +141,7 @@ def next_version(folder: str) -> int:
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is a file; choose another --output_dir")
     # A killed export may have left a hidden folder.
-    names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    names = [name for name in files.names(folder) if not name.startswith(".")]
     for name in names:
         if not is_version(name):
             raise UserError(

@@ -29,6 +29,8 @@ import files
 from engines import cpu_cores
 from errors import UserError
 from soak import (
+    clock,
+    company,
     damage,
     kills,
     material,
@@ -37,6 +39,7 @@ from soak import (
     report,
     runs,
     starts,
+    surroundings,
     system_calls,
 )
 from soak import trials as of_trials
@@ -53,6 +56,10 @@ TURNS = (
     damage.DAMAGE,
     power.POWER,
     damage.DAMAGE,
+    surroundings.PERMISSION,
+    surroundings.VANISHED,
+    clock.CLOCK,
+    company.TWO,
 )
 
 
@@ -84,6 +91,12 @@ def run_trial(
     bench = Bench(work, reference, place, forked)
     if only == damage.DAMAGE:
         outcome = damage.run_trial(seed, bench)
+    elif only in surroundings.KINDS:
+        outcome = surroundings.run_trial(only, seed, bench)
+    elif only == clock.CLOCK:
+        outcome = clock.run_trial(seed, bench)
+    elif only == company.TWO:
+        outcome = company.run_trial(seed, bench)
     elif only == power.POWER:
         outcome = power.run_trial(seed, bench)
     else:

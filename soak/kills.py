@@ -1,9 +1,12 @@
 """Runs that are killed, or whose writes fail, and are started again."""
 
+import pathlib
+import shutil
 from typing import List, NamedTuple
 
+from soak import mounts
 from soak.references import HALF
-from soak.runs import Run
+from soak.runs import OUT, Run
 from soak.starts import Moment
 from soak.trials import (
     LOST,
@@ -16,6 +19,8 @@ from soak.trials import (
 
 # By the clock; when the folder has changed so often; no file may be larger.
 KILL, WRITE, FULL = "kill", "write", "full"
+# Bytes of a disk that is filled. What is left of it is a few pages.
+DISK, PAGE, PAGES = 2**26, 4096, 12
 
 
 class Plan(NamedTuple):
@@ -27,11 +32,13 @@ class Plan(NamedTuple):
         size: which of the reference's files is too large, as a share of them
             all, and how much of it can be written.
         half: whether it begins from a run that was killed before.
+        disk: whether it is the disk that is full, and not a file too large.
     """
 
     shares: List[float]
     size: tuple
     half: bool
+    disk: bool
 
 
 def draw(only: str, seed: int) -> Plan:
@@ -39,7 +46,8 @@ def draw(only: str, seed: int) -> Plan:
     chance = chance_of(only, seed)
     shares = [chance.random() for _ in range(chance.randint(1, 3))]
     size = chance.random(), chance.random()
-    return Plan(shares, size, chance.random() < 0.5)
+    half, disk = chance.random() < 0.5, chance.random() < 0.5
+    return Plan(shares, size, half, disk)
 
 
 def run_trial(only: str, seed: int, bench: Bench) -> Outcome:
@@ -73,7 +81,9 @@ def _is_fault(run: Run, end) -> bool:
 
 
 def _full(plan: Plan, bench: Bench) -> Outcome:
-    """Has writes fail once, as on a full disk."""
+    """Has writes fail once, on a full disk, or as on one."""
+    if plan.disk and mounts.are_own():
+        return _full_disk(plan, bench)
     sizes = bench.reference.sizes
     which, part = plan.size
     limit = int(part * sizes[int(which * len(sizes))])
@@ -84,3 +94,41 @@ def _full(plan: Plan, bench: Bench) -> Outcome:
     if end.code and end.refusal is None:
         return Outcome(LOST, f"{note}: {about(end)}")
     return finish(bench, f"{note}: {'refused' if end.code else 'ended'}")
+
+
+def _full_disk(plan: Plan, bench: Bench) -> Outcome:
+    """Fills the disk of the run's folder while it runs.
+
+    There is room at the start: a run looks for it.
+    """
+    is_half = plan.half and HALF in bench.reference.states
+    bench.begin(HALF if is_half else "")
+    out = bench.place / OUT
+    content = out.with_name("content")
+    out.rename(content)
+    out.mkdir()
+    mounts.small(out, DISK)
+    shutil.copytree(content, out, dirs_exist_ok=True)
+    shutil.rmtree(content)
+    left = int(plan.size[1] * PAGES) * PAGE
+    filling: List[pathlib.Path] = []
+    share = plan.shares[0] * (0.5 if is_half else 1.0)
+    moment = Moment(changes=1 + int(share * bench.reference.changes))
+    try:
+        end = bench.start(
+            moment, happens=lambda: filling.append(mounts.fill(out, left))
+        )
+        for path in filling:
+            path.unlink()
+        shutil.copytree(out, content)
+    finally:
+        mounts.take(out)
+    out.rmdir()
+    content.rename(out)
+    note = f"{left} bytes left at change {moment.changes}"
+    if is_half:
+        note += ", from half"
+    if end.code and end.refusal is None:
+        return Outcome(LOST, f"{note}: {about(end)}")
+    how = about(end) if end.code else "ended"
+    return finish(bench, f"{note}: {how}")

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, Dict, List, Sequence
 
 import files
-from soak import damage, kills, power, trials
+from soak import clock, company, damage, kills, power, surroundings, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
@@ -17,6 +17,10 @@ COLUMNS = {
     kills.FULL: "a write fails",
     damage.DAMAGE: "a file is damaged",
     power.POWER: "power cut",
+    surroundings.PERMISSION: "a right is missing",
+    surroundings.VANISHED: "a folder vanishes",
+    clock.CLOCK: "the clock is wrong",
+    company.TWO: "several at once",
 }
 ALL = "all"
 

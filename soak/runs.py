@@ -153,7 +153,15 @@ def differences(
     )
 
 
-def _training(name: str, program: str, engine: str, **flags: Any) -> Run:
+def training(name: str, program: str, engine: str, **flags: Any) -> Run:
+    """A kind of training.
+
+    Args:
+        name: for people.
+        program: its file.
+        engine: of `ENGINES`.
+        flags: others than most trainings have.
+    """
     values = {
         "init_checkpoint": "{data}/" + material.BERT,
         "output_dir": "{place}/" + OUT,
@@ -180,7 +188,7 @@ def _table(name: str) -> Dict[str, Any]:
 
 def _trainings(engine: str) -> List[Run]:
     classify = functools.partial(
-        _training, program="run_classifier.py", engine=engine
+        training, program="run_classifier.py", engine=engine
     )
     table = _table(material.TABLE)
     return [
@@ -208,7 +216,7 @@ def _trainings(engine: str) -> List[Run]:
             keep_best="mean",
             eval_steps=5,
         ),
-        _training(
+        training(
             "questions",
             "run_squad.py",
             engine,
@@ -220,14 +228,14 @@ def _trainings(engine: str) -> List[Run]:
             doc_stride=4,
             num_train_epochs=10,
         ),
-        _training(
+        training(
             "tagging",
             "run_tagger.py",
             engine,
             data_dir="{data}/" + material.TAGS,
             do_predict=True,
         ),
-        _training(
+        training(
             "masked language modelling",
             "run_mlm.py",
             engine,
@@ -288,7 +296,7 @@ def make_adapters(data: pathlib.Path) -> None:
     methods = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)", "": ""}
     for name, method in methods.items():
         folder = data / (f"{TRAINED}-{name}" if name else TRAINED)
-        run = _training(
+        run = training(
             name,
             "run_classifier.py",
             ENGINES[1],

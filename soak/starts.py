@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -32,7 +32,7 @@ LATE = ("engines.strategy", "sklearn.metrics", "scipy.stats", "seqeval.metrics")
 
 
 class Moment(NamedTuple):
-    """When a program is killed; by what comes first.
+    """When something is done to a program; by what comes first.
 
     Attributes:
         seconds: after its start.
@@ -102,6 +102,7 @@ def start(
     forked: bool = True,
     moment: Moment = NEVER,
     largest_file: Optional[int] = None,
+    happens: Optional[Callable[[], None]] = None,
     tracer: Sequence[str] = (),
 ) -> End:
     """Runs a program to its end, or until it is killed.
@@ -113,6 +114,7 @@ def start(
         forked: whether it is a fork of this process.
         moment: when it is killed.
         largest_file: bytes after which a write into any file fails.
+        happens: what is done at the moment instead.
         tracer: words before the command line of one that is not forked.
     """
     reading, writing = os.pipe()
@@ -134,6 +136,10 @@ def start(
         while is_open:
             left = began + min(moment.seconds, PATIENCE) - time.monotonic()
             if left <= 0 or changes.count >= moment.changes:
+                if happens and moment != NEVER:
+                    happens()
+                    moment = NEVER
+                    continue
                 is_late = left <= 0 and moment.seconds >= PATIENCE
                 started.kill()
                 break

@@ -1,9 +1,10 @@
 """A trial: what is done to a run, drawn from a seed, and what comes of it."""
 
+import json
 import pathlib
 import random
 import shutil
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from soak import starts
 from soak.references import Reference
@@ -16,6 +17,11 @@ from soak.starts import NEVER, End, Moment
 # fails otherwise than by its line, or has changed what was good.
 SAME, REFUSED, DIFFERENT, LOST = "same", "refused", "different", "lost"
 FAULTS = (DIFFERENT, LOST)
+# The material's folder; a trial may have a copy.
+DATA = "data"
+# The program that changes its process, and is then another program.
+INSIDE = "soak/inside.py"
+PLACES = "places.json"
 # One in so many trials starts its programs as a user does.
 UNFORKED = 12
 
@@ -55,31 +61,54 @@ class Bench:
         forked: bool = True,
     ):
         """Takes the soak's folder, what is expected, and the trial's folder."""
-        self.data = work / "data"
+        self.work = work
+        self.data = work / DATA
         self.reference, self.place, self.forked = reference, place, forked
         self.run = reference.run
 
-    def begin(self, state: str = "") -> None:
-        """Makes the trial's folder: new, or as a reference has left it."""
+    def begin(self, state: str = "", own_data: bool = False) -> None:
+        """Makes the trial's folder: new, or as a reference has left it.
+
+        Args:
+            state: of `Reference.states`, or nothing.
+            own_data: whether the run reads a copy of the data.
+        """
         shutil.rmtree(self.place, ignore_errors=True)
         if state:
             shutil.copytree(self.reference.folder / state, self.place)
         else:
             self.run.begin(self.data, self.place)
+        if own_data:
+            self.data = self.place / DATA
+            shutil.copytree(self.work / DATA, self.data)
 
     def start(
         self,
         moment: Moment = NEVER,
         largest_file: Optional[int] = None,
+        happens: Optional[Callable[[], None]] = None,
+        inside: Optional[Dict[str, Any]] = None,
         tracer: Sequence[str] = (),
     ) -> End:
-        """Starts the run."""
+        """Starts the run.
+
+        Args:
+            moment: when it is killed.
+            largest_file: bytes after which a write into any file fails.
+            happens: what is done at the moment instead of a kill.
+            inside: what `soak.inside` changes in its process.
+            tracer: words before the command line, as of `starts.start`.
+        """
+        command = self.run.command(self.data, self.place)
+        if inside:
+            command = [INSIDE, json.dumps(inside), *command]
         return starts.start(
-            self.run.command(self.data, self.place),
+            command,
             str(self.place),
             self.forked and not tracer,
             moment,
             largest_file,
+            happens,
             tracer,
         )
 
@@ -93,9 +122,13 @@ class Bench:
 
     def different(self, pattern: str = "") -> List[str]:
         """The files in which the result is not that of the reference."""
-        return differences(
+        found = differences(
             self.reference.result, self.run.result(self.place), pattern
         )
+        if self.data != self.work / DATA:
+            # They tell where the data is.
+            found = [n for n in found if pathlib.Path(n).name != PLACES]
+        return found
 
 
 def finish(bench: Bench, note: str) -> Outcome:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent import futures
 
 import start_tensorflow  # noqa: F401
 
@@ -29,6 +30,7 @@ import run_tagger
 from engines import ENGINES
 from errors import UserError
 from scripts import minilm
+from soak import inside
 from tasks import tagging, text_classification
 from tokenization import FullTokenizer
 
@@ -125,6 +127,28 @@ def pretrained_dir():
         return pathlib.Path(minilm.folder())
     except UserError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def plain_user():
+    """Calls a function, although by the superuser, as modes of files allow.
+
+    It gives what the function does, or the text of its `UserError`.
+    """
+
+    def call(function, *arguments):
+        def work():
+            # Of this thread alone.
+            inside.drop_rights()
+            try:
+                return function(*arguments)
+            except UserError as error:
+                return str(error)
+
+        with futures.ThreadPoolExecutor(1) as thread:
+            return thread.submit(work).result()
+
+    return call
 
 
 @pytest.fixture(scope="session")

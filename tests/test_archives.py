@@ -379,3 +379,12 @@ def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
         sources.open_init_checkpoint("ram://bert.zip")
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
     assert "cache" in sources.open_init_checkpoint("ram://bert.zip").path
+
+
+def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
+    path = tmp_path / "bert.zip"
+    path.write_bytes(b"anything")
+    path.chmod(0o200)
+    found = plain_user(archives.unpack, str(path))
+    assert found.startswith(f"the archive {path} cannot be unpacked: ")
+    assert "Permission denied" in found

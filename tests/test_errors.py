@@ -25,6 +25,14 @@ def test_a_message_is_one_line():
             ),
             "reset",
         ),
+        (
+            ValueError(
+                "{{function_node __wrapped__SaveV2_dtypes_29_device_/job:x/"
+                "CPU:0}} /a/b; No space left on device [Op:SaveV2] name: "
+            ),
+            "/a/b; No space left on device",
+        ),
+        (ValueError("{{function_node x}}"), "ValueError"),
     ],
 )
 def test_what_an_error_says_has_a_first_line(error, expected):

@@ -5,11 +5,14 @@ import errno
 import io
 import json
 import os
+import tempfile
 
 import disk_order
 import pytest
+import tensorflow as tf
 
 import files
+import folder_lock
 from errors import UserError
 
 
@@ -320,6 +323,94 @@ def test_what_has_come_meanwhile_is_not_written_over(tmp_path):
             (tmp_path / "a" / "mine").write_text("mine")
     assert (tmp_path / "a" / "mine").read_text() == "mine"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_nothing_is_written_where_a_held_folder_was(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with folder_lock.hold(str(folder)):
+        folder.rename(tmp_path / "away")
+        for write in (
+            lambda: files.write_text(str(folder / "file"), "text"),
+            lambda: files.prepare_folder(str(folder / "eval")),
+        ):
+            assert "is not there any more" in message_of(write)
+    assert not folder.exists()
+
+
+def test_what_cannot_be_seen_is_not_what_is_not_there(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "file"
+    assert not files.exists(str(path))
+    for name in ("x" * 300, "a\0b"):
+        assert not files.exists(str(tmp_path / name))
+
+    def stat(_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(files.os, "stat", stat)
+    assert message_of(files.exists, str(path)) == (
+        f"cannot read {path}: Stale file handle"
+    )
+
+
+def test_the_names_in_a_folder_are_in_order(tmp_path, plain_user):
+    for name in "bca":
+        (tmp_path / name).mkdir()
+    assert files.names(str(tmp_path)) == ["a", "b", "c"]
+    tmp_path.chmod(0o300)
+    found = plain_user(files.names, str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert "No such file" in message_of(files.names, str(tmp_path / "d"))
+
+
+def test_a_folder_that_may_not_be_looked_into_is_told(plain_user, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("text")
+    folder.chmod(0o600)
+    found = plain_user(files.exists, str(folder / "file"))
+    assert found == f"cannot read {folder / 'file'}: Permission denied"
+    folder.chmod(0o500)
+    found = plain_user(files.write_text, str(folder / "file"), "new")
+    assert found.startswith(f"cannot write {folder / 'file'}: ")
+    assert "Permission denied" in found
+    assert plain_user(files.read_text, str(folder / "file"), "it") == "text"
+
+
+def test_a_temporary_file_that_cannot_be_deleted_hides_no_error(
+    tmp_path, monkeypatch
+):
+    """A folder that may not be written any more is told of by its own line."""
+
+    def refuse(*_, **__):
+        raise tf.errors.PermissionDeniedError(None, None, "read-only by now")
+
+    monkeypatch.setattr(files.tf.io.gfile, "rename", refuse)
+    monkeypatch.setattr(files.tf.io.gfile, "remove", refuse)
+    path = str(tmp_path / "file")
+    assert message_of(files.write_text, path, "text") == (
+        f"cannot write {path}: read-only by now"
+    )
+    found = message_of(files.prepare_folder, str(tmp_path))
+    assert "read-only by now" in found
+
+
+def test_no_room_for_a_temporary_folder_is_one_line(tmp_path, monkeypatch):
+    with files.temporary_folder() as folder:
+        assert os.listdir(folder) == []
+    assert not os.path.exists(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(UserError, match="set TMPDIR to a folder"):
+        with files.temporary_folder():
+            pass
+
+
+def test_the_disk_of_a_folder_that_is_gone_is_one_line(tmp_path):
+    path = str(tmp_path / "gone")
+    assert message_of(files.check_disk_space, path, 1) == (
+        f"cannot read {path}: No such file or directory"
+    )
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,9 +11,11 @@ import sys
 
 import pytest
 from conftest import ROOT
+from run_folders import artifact_bytes
 
 import folder_lock
 from errors import UserError
+from weights import training_state
 
 HOLDER = """
 import sys, time
@@ -63,6 +66,31 @@ def test_a_run_does_not_begin_where_another_writes(
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
 
+def test_a_run_whose_folder_is_gone_ends_and_goes_on(
+    classify, tiny_flags, tmp_path, monkeypatch
+):
+    """As when a network's folder is unmounted: an empty one is there."""
+    tiny_flags.update(save_checkpoints_steps=5, do_eval=True)
+    classify(**{**tiny_flags, "output_dir": tmp_path / "whole"})
+    out, away = tiny_flags["output_dir"], tmp_path / "away"
+    save = training_state.save_training
+
+    def save_and_take(*arguments):
+        save(*arguments)
+        out.rename(away)
+        out.mkdir()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training_state, "save_training", save_and_take)
+        with pytest.raises(UserError, match="is not there any more"):
+            classify(**tiny_flags)
+    assert list(out.iterdir()) == []
+    out.rmdir()
+    away.rename(out)
+    classify(**tiny_flags)
+    assert artifact_bytes(out) == artifact_bytes(tmp_path / "whole")
+
+
 def test_a_file_system_without_locks_is_warned_of(
     monkeypatch, tmp_path, caplog
 ):
@@ -98,3 +126,75 @@ def test_a_full_disk_is_left_to_what_follows(tmp_path, monkeypatch):
             raise UserError("make room")
     with folder_lock.hold(str(tmp_path)):
         pass
+
+
+def replace(folder):
+    """Another folder comes into a folder's place."""
+    folder.rename(folder.with_name(f"{folder.name}-away"))
+    folder.mkdir()
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda f: f.rename(f.with_name("away")), shutil.rmtree, replace],
+    ids=["moved", "deleted", "replaced"],
+)
+def test_a_folder_that_is_gone_is_noticed(tmp_path, take):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with folder_lock.hold(str(folder)):
+        for path in (folder, folder / "eval" / "file", tmp_path, "gs://run"):
+            folder_lock.check(str(path))
+        take(folder)
+        for path in (folder, folder / "eval" / "file"):
+            with pytest.raises(UserError, match="moved, deleted or unmounted"):
+                folder_lock.check(str(path))
+        folder_lock.check(f"{folder}-2")
+    folder_lock.check(str(folder))
+
+
+def test_a_folder_that_comes_back_is_the_same(tmp_path):
+    folder, away = tmp_path / "run", tmp_path / "away"
+    folder.mkdir()
+    with folder_lock.hold(str(folder)):
+        folder.rename(away)
+        away.rename(folder)
+        folder_lock.check(str(folder))
+
+
+def test_a_folder_may_have_two_locks(tmp_path):
+    with folder_lock.hold(str(tmp_path)):
+        with folder_lock.hold(str(tmp_path), "other.lock") as is_locked:
+            assert is_locked
+        replace(tmp_path)
+        with pytest.raises(UserError, match="moved"):
+            folder_lock.check(str(tmp_path))
+
+
+def test_who_has_waited_looks_again(holder, tmp_path, monkeypatch):
+    """The lock that it gets then may be of a folder that is gone."""
+    waits = []
+
+    def wait(text, *values):
+        waits.append(text % values)
+        replace(tmp_path)
+        holder.kill()
+
+    monkeypatch.setattr(folder_lock.logging, "info", wait)
+    with pytest.raises(UserError, match="taken away while this process wait"):
+        with folder_lock.hold(str(tmp_path), wait=True):
+            pass
+    assert f"process {holder.pid} on" in waits[0]
+
+
+def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(UserError, match="moved, deleted or unmounted"):
+        with folder_lock.hold(str(folder)):
+            shutil.rmtree(folder)
+            raise ValueError("NOT_FOUND")
+    folder.mkdir()
+    with pytest.raises(ValueError, match="a defect"):
+        with folder_lock.hold(str(folder)):
+            raise ValueError("a defect")

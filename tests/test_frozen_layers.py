@@ -1,5 +1,6 @@
 """Frozen layers that are computed once: the same training, and which files."""
 
+import errno
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from run_folders import artifact_bytes, check_nearly_equal, kill_twice
 from test_multiple_choice import copa_row, write_json
 
+import folder_lock
 import run_mlm
 import task_model
 from engines import ENGINES
@@ -363,13 +365,11 @@ def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):
     first = adapter(flags["output_dir"])
     kept = flags["frozen_layers_dir"]
     (name,) = kept_files(flags)
-    # As a killed process leaves it: now, or long ago.
+    # As a killed process leaves it.
     (kept / name).rename(kept / f"{name}.1.new")
-    (kept / "other.npy.2.new").write_bytes(b"half")
-    os.utime(kept / "other.npy.2.new", (0, 0))
     classify(**{**flags, "output_dir": tmp_path / "again"})
     assert kept_files(flags) == [name]
-    assert [path.name for path in kept.glob("*.new")] == [f"{name}.1.new"]
+    assert not list(kept.glob("*.new"))
     for key, value in adapter(tmp_path / "again").items():
         np.testing.assert_array_equal(value, first[key])
     # One that is cut short is told.
@@ -378,6 +378,59 @@ def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):
         (kept / name).write_bytes(content[:size])
         with pytest.raises(UserError, match="delete it to compute it again"):
             classify(**{**flags, "output_dir": tmp_path / f"cut{size}"})
+
+
+@pytest.mark.parametrize("seconds", [0, 4e9])
+def test_what_another_process_writes_is_kept_whatever_the_clock_says(
+    classify, flags, seconds
+):
+    flags.update(cache_frozen_layers=True, tuning_method="head")
+    kept = flags["frozen_layers_dir"]
+    kept.mkdir()
+    half = kept / "other.npy.2.new"
+    half.write_bytes(b"half")
+    os.utime(half, (seconds, seconds))
+    refused = {**flags, "frozen_layers_gb": 1e-9}
+    with folder_lock.hold(str(kept), frozen_layers.LOCK):
+        with pytest.raises(UserError, match="GB are kept already"):
+            classify(**refused)
+        assert half.exists()
+    with pytest.raises(UserError, match="where 0 GB are kept already"):
+        classify(**refused)
+    assert not half.exists()
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_passed_over(classify, flags):
+    """Another process renames what it has written."""
+    flags.update(cache_frozen_layers=True, tuning_method="head")
+    kept = flags["frozen_layers_dir"]
+    kept.mkdir()
+    # A name that is listed, and leads to nothing.
+    (kept / "gone.npy").symlink_to("nowhere")
+    classify(**flags)
+    assert len(kept_files(flags)) == 2
+
+
+@pytest.mark.parametrize(
+    "number,is_refused", [(errno.ENOSPC, True), (errno.EOPNOTSUPP, False)]
+)
+def test_a_disk_that_is_full_meanwhile_is_one_line(
+    classify, flags, monkeypatch, number, is_refused
+):
+    """A write into a mapped file would end the process by a signal."""
+    flags.update(cache_frozen_layers=True, tuning_method="head")
+
+    def reserve(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(frozen_layers.os, "posix_fallocate", reserve)
+    if is_refused:
+        with pytest.raises(UserError, match="cannot write .*No space left"):
+            classify(**flags)
+        assert not list(flags["frozen_layers_dir"].glob("*.n*"))
+    else:
+        classify(**flags)
+        assert len(kept_files(flags)) == 1
 
 
 @pytest.mark.parametrize(

@@ -519,3 +519,25 @@ def test_a_change_waits_for_another_process(shelf, make):
         assert shelf.names() == []
     assert process.wait(60) == 0
     assert shelf.names() == ["mine"]
+
+
+def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
+    os.chmod(shelf.path, 0o300)
+    found = plain_user(shelf.add, str(make()), "mine")
+    os.chmod(shelf.path, 0o700)
+    assert found == f"cannot write into {shelf.path}: Permission denied"
+
+
+def test_nothing_is_added_where_a_library_was(shelf, make, monkeypatch):
+    folder = make()
+    check_new = shelf._check_new
+
+    def take(*arguments):
+        check_new(*arguments)
+        os.rename(shelf.path, f"{shelf.path}-away")
+        os.mkdir(shelf.path)
+
+    monkeypatch.setattr(shelf, "_check_new", take)
+    with pytest.raises(UserError, match="is not there any more"):
+        shelf.add(str(folder), "mine")
+    assert os.listdir(shelf.path) == []

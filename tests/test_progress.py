@@ -1,8 +1,10 @@
 """Progress: log lines without a terminal, a bar on one, TensorBoard curves."""
 
+import time
 import types
 
 import pytest
+import tqdm
 from absl import logging
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
@@ -95,6 +97,20 @@ def test_a_terminal_shows_a_bar_and_no_log_lines(screen, lines, capsys):
     assert "eval" in bar
     assert "10/10" in bar
     assert "loss 0.5" in bar
+
+
+def test_a_bar_goes_on_when_the_clock_goes_back(screen, monkeypatch, capsys):
+    screen.is_terminal = True
+    now = [1e9]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
+    shown = progress.Progress("eval", total=10, unit="examples")
+    now[0] -= 5 * 3600
+    shown.update(3)
+    now[0] += 3
+    shown.update(2)
+    assert "5/10" in capsys.readouterr().err
+    shown.close()
 
 
 def read_scalars(folder):

@@ -244,3 +244,16 @@ def test_the_log_tells_what_an_adapter_supplies():
     assert "here" not in run_record.supplied(record, 128)
     record["task"] = {"name": "squad"}
     assert "labels" not in run_record.supplied(record, 128)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_no_other_run(
+    plain_user, tmp_path
+):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "checkpoint").write_text("")
+    tmp_path.chmod(0o600)
+    arguments = str(tmp_path), {}, None, True
+    found = plain_user(run_record.check, *arguments)
+    tmp_path.chmod(0o700)
+    path = tmp_path / "run.json"
+    assert found == f"cannot read {path}: Permission denied"

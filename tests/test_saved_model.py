@@ -1,10 +1,13 @@
 """The folder of an exported model, and what loads it without this project."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent import futures
 
 import pytest
 import tensorflow as tf
@@ -182,6 +185,13 @@ def test_versions(tmp_path):
         saved_model.next_version("gs://bucket/exported")
 
 
+def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
+    tmp_path.chmod(0o300)
+    found = plain_user(saved_model.next_version, str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert found == f"cannot read {tmp_path}: Permission denied"
+
+
 def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
     def fail(*arguments, **options):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
@@ -189,4 +199,56 @@ def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(UserError, match="cannot write the model: no space"):
         saved_model.export(*parts, str(tmp_path / "exported"))
-    assert list((tmp_path / "exported").iterdir()) == []
+    left = [path.name for path in (tmp_path / "exported").iterdir()]
+    assert left == [saved_model.LOCK_FILE]
+
+
+def test_of_two_exports_at_once_each_has_a_version(
+    parts, tmp_path, monkeypatch
+):
+    folder = str(tmp_path / "exported")
+    begun = threading.Barrier(2)
+    save = tf.saved_model.save
+
+    def slow(*arguments, **options):
+        # The other one has found its number by now, if it ever does.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            begun.wait(1)
+        save(*arguments, **options)
+
+    monkeypatch.setattr(tf.saved_model, "save", slow)
+    with futures.ThreadPoolExecutor(2) as threads:
+        made = [
+            threads.submit(saved_model.export, *parts, folder) for _ in range(2)
+        ]
+        versions = sorted(one.result() for one in made)
+    assert [os.path.basename(version) for version in versions] == ["1", "2"]
+
+
+def test_an_export_whose_folder_is_gone_is_refused(
+    parts, tmp_path, monkeypatch
+):
+    folder = tmp_path / "exported"
+    save = tf.saved_model.save
+
+    def move(*arguments, **options):
+        folder.rename(tmp_path / "away")
+        # It makes the folder anew.
+        save(*arguments, **options)
+
+    monkeypatch.setattr(tf.saved_model, "save", move)
+    with pytest.raises(UserError, match="moved, deleted or unmounted"):
+        saved_model.export(*parts, str(folder))
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_requests_that_cannot_be_written_are_one_line(
+    parts, tmp_path, monkeypatch
+):
+    def fail(path):
+        raise tf.errors.ResourceExhaustedError(None, None, "no space left")
+
+    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: None)
+    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
+    with pytest.raises(UserError, match="cannot write .*warmup.*no space"):
+        saved_model.export(*parts, str(tmp_path / "exported"))

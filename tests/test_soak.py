@@ -112,8 +112,10 @@ def test_no_traceback_no_other_code_and_no_change_is_a_refusal(
     assert LOST in found and REFUSED not in found
 
 
-def test_a_write_that_fails_must_be_refused(make_bench):
+def test_a_write_that_fails_must_be_refused(make_bench, monkeypatch):
     bench = make_bench()
+    plan = kills.draw(kills.FULL, 1)._replace(disk=False)
+    monkeypatch.setattr(kills, "draw", lambda *_: plan)
     outcome = kills.run_trial(kills.FULL, 1, bench)
     assert outcome.what == LOST and "OSError" in outcome.note
 
@@ -209,20 +211,30 @@ def test_a_table_counts(tmp_path):
     found = report.read(tmp_path)
     assert [trial["seed"] for trial in found] == [1, 2, 3]
     table = report.rows(found)
-    assert table[1:] == [
-        [names[0], "2", "1", "0", "0", "1", "0", "0", "0", "1"],
-        [names[1], "1", "0", "0", "0", "1", "0", "1", "0", "0"],
-        ["all", "3", "1", "0", "0", "2", "0", "1", "0", "1"],
+    header, *others = table
+    assert header[2:-3] == list(report.COLUMNS.values())
+    counted = [
+        {name: cell for name, cell in zip(header, row) if cell != "0"}
+        for row in others
+    ]
+    kind, damaged = "kind of run", "a file is damaged"
+    one = {"trials": "2", "killed": "1", damaged: "1", "refused": "1"}
+    two = {"trials": "1", damaged: "1", "lost": "1"}
+    total = {"trials": "3", "killed": "1", damaged: "2"}
+    assert counted == [
+        {kind: names[0], **one},
+        {kind: names[1], **two},
+        {kind: "all", **total, "lost": "1", "refused": "1"},
     ]
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
+    page.write_text(f"before\n{report.BEGIN}earlier\n{report.END}after\n")
     about = dict(
         minutes=1.2, cores=2, processor="p", tensorflow="2", seeds=(1, 3)
     )
     report.write_page(report.markdown(about, table), page)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n")
-    assert "old" not in text and "| all | 3 |" in text
+    assert "earlier" not in text and "| all | 3 |" in text
     widths = {len(line) for line in report.plain(table).splitlines()}
     assert len(widths) == 1
 

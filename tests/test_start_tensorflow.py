@@ -52,6 +52,14 @@ def test_whoever_sets_the_level_sees_all(load):
     assert found == f"{NOTICES}{REAL}after\n"
 
 
+def test_a_disk_that_cannot_be_written_hinders_nothing(load, tmp_path):
+    """Then the notices are seen as well."""
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'none')!r}\n"
+    (tmp_path / "usercustomize.py").write_text(code)
+    (tmp_path / "sitecustomize.py").write_text(code)
+    assert load() == f"{NOTICES}{REAL}after\n"
+
+
 def test_an_error_is_seen(load):
     found = load(BROKEN="1")
     assert found.startswith(REAL)

@@ -92,7 +92,7 @@ def unpack(path: str) -> str:
         logging.info("unpacking %s to %s", path, folder)
         _unpack_to(path, folder)
     # What macOS adds to an archive.
-    inner = [name for name in os.listdir(folder) if name != "__MACOSX"]
+    inner = [name for name in files.names(folder) if name != "__MACOSX"]
     if len(inner) == 1 and os.path.isdir(os.path.join(folder, inner[0])):
         return os.path.join(folder, inner[0])
     return folder
@@ -101,7 +101,7 @@ def unpack(path: str) -> str:
 def _digest(path: str) -> str:
     """Differs between archives of different content."""
     size = files.size(path)
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
         file.seek(max(0, size - END))
         content = file.read()
     return hashlib.sha256(b"%d %b" % (size, content)).hexdigest()[:12]

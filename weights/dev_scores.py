@@ -129,12 +129,22 @@ def write(
 
 
 def forget_others(output_dir: str, scores: DevScores) -> None:
-    """Deletes what is kept of steps that are not the best, if one is."""
+    """Deletes what is kept of steps that are not the best, if one is.
+
+    Raises:
+        UserError: it cannot be deleted.
+    """
     if scores.best_step is None:
         return
     for name in _kept(output_dir):
         if not name.startswith(f"{BEST}-{scores.best_step}."):
-            tf.io.gfile.remove(os.path.join(output_dir, name))
+            path = os.path.join(output_dir, name)
+            try:
+                tf.io.gfile.remove(path)
+            except tf.errors.OpError as error:
+                raise UserError(
+                    f"cannot delete {path}: {error.message}"
+                ) from error
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:
@@ -168,8 +178,15 @@ def _prefix(output_dir: str, step: int) -> str:
 
 
 def _kept(output_dir: str) -> List[str]:
-    """Names of the files of such checkpoints."""
+    """Names of the files of such checkpoints.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
     if not files.is_folder(output_dir):
         return []
-    names = tf.io.gfile.listdir(output_dir)
+    try:
+        names = tf.io.gfile.listdir(output_dir)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {output_dir}: {error.message}") from error
     return sorted(filter(BEST_FILE.fullmatch, names))

@@ -227,7 +227,7 @@ def check(
         UserError: the folder holds another run; the message says what differs.
     """
     path = os.path.join(output_dir, RUN_FILE)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         if training_state.holds_checkpoints(output_dir):
             raise UserError(
                 f"{output_dir} holds checkpoints of another program (no "

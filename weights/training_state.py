@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 import files
+import folder_lock
 from errors import UserError, first_line
 from weights.base import check_shape
 from weights.google import open_tensorflow, read_whole
@@ -66,7 +67,9 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
 
     Raises:
         tf.errors.OpError, OSError: it cannot be written.
+        UserError: the folder that this process holds is gone.
     """
+    folder_lock.check(prefix)
     part = f"{prefix}_temp/part"
     names = sorted(values)
     tf.raw_ops.SaveV2(
