@@ -127,11 +127,24 @@ class AdapterLibrary:
         )
 
     def folder(self, name: str) -> str:
-        """The folder of an adapter.
+        """The folder of an adapter, to read its files.
 
         Raises:
-            UserError: none has this name.
+            UserError: none has this name, or a file in it is a link.
         """
+        folder = self._place(name)
+        for file in os.listdir(folder):
+            path = os.path.join(folder, file)
+            # None is written here, and it may lead to anything.
+            if os.path.islink(path):
+                raise UserError(
+                    f"{path} is a link, expected a file; remove the adapter, "
+                    "and add it again"
+                )
+        return folder
+
+    def _place(self, name: str) -> str:
+        """As `folder`, whatever is in it."""
         names = self.names()
         if name not in names:
             known = ", ".join(names)[:200] or "none"
@@ -229,7 +242,7 @@ class AdapterLibrary:
         """
         with self._changing() as unfinished:
             # At once; the rest may take its time.
-            os.rename(self.folder(name), os.path.join(unfinished, name))
+            os.rename(self._place(name), os.path.join(unfinished, name))
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives an adapter another name.
@@ -239,7 +252,7 @@ class AdapterLibrary:
         """
         check_name(new_name)
         with self._changing():
-            folder = self.folder(name)
+            folder = self._place(name)
             others = [other for other in self.names() if other != name]
             self._check_free(new_name, others)
             os.rename(folder, os.path.join(self.path, new_name))
