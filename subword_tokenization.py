@@ -22,6 +22,8 @@ SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
 # What decides how a text is tokenized. Cutting and padding, which some files
 # have as well, are left out.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# Of a model; what tokenizers of other models have.
+UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 # Fairseq fills its vocabularies with such entries.
 MADE_UP = re.compile(r"madeupword\d+")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -120,7 +122,7 @@ def _read_ids(
     """
     model = described.get("model") if isinstance(described, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
-    if kind not in SPACES:
+    if not isinstance(kind, str) or kind not in SPACES:
         raise UserError(
             f"{path} is a tokenizer of type {kind!r}, expected "
             f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
@@ -152,6 +154,13 @@ def _make(
         UserError: the library cannot make it, or with other ids.
     """
     model = described["model"]
+    for key in UNUSED:
+        # The library fails at some of them, and chooses at random at others.
+        if model.get(key):
+            raise UserError(
+                f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
+                "RoBERTa's tokenizer has none"
+            )
     if isinstance(model["vocab"], list):
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
@@ -175,8 +184,11 @@ def _make(
     }
     try:
         tokenizer = Tokenizer.from_str(json.dumps(plain))
-    # The library has no class of its own for what it cannot read.
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    # The library has no class of its own for what it cannot read, and some of
+    # what it raises is no `Exception`.
+    except BaseException as error:
         raise UserError(
             f"{path} is no tokenizer that can be read here: {error}"
         ) from error
