@@ -161,6 +161,7 @@ def _make(
                 f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
                 "RoBERTa's tokenizer has none"
             )
+    _check_unknown(model, path)
     if isinstance(model["vocab"], list):
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
@@ -199,6 +200,24 @@ def _make(
                 "behind those of special tokens, which cannot be kept here"
             )
     return tokenizer
+
+
+def _check_unknown(model: Dict[str, Any], path: str) -> None:
+    """Checks what a model says of pieces that it does not know.
+
+    Raises:
+        UserError: the library would fail at the first of these.
+    """
+    token, number = model.get("unk_token"), model.get("unk_id")
+    vocabulary = model["vocab"]
+    is_known = token is None or token in vocabulary
+    if isinstance(vocabulary, list):
+        is_known = type(number) is int and 0 <= number < len(vocabulary)
+    if not is_known:
+        raise UserError(
+            f"{path}: the model's unknown token is {token!r}, {number!r}; "
+            "expected one of its vocabulary"
+        )
 
 
 def _clean(text: str) -> str:
