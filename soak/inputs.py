@@ -24,7 +24,7 @@ ODD_VALUES: Tuple[Any, ...] = (
 
 def change(content: bytes, chance: random.Random) -> bytes:
     """Some bytes of it changed, or a value if it is JSON."""
-    if chance.random() < 0.002:
+    if chance.random() < 0.005:
         return grow(content, chance)
     if chance.random() < 0.5:
         try:

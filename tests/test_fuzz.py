@@ -117,7 +117,7 @@ def test_some_inputs_are_large():
         for number in range(5000)
     ]
     large = [content for content in made if len(content) > 2**17]
-    assert 2 < len(large) < 50
+    assert 5 < len(large) < 100
     assert max(map(len, large)) <= inputs.GROWN
 
 
