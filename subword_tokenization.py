@@ -210,7 +210,7 @@ def _check_unknown(model: Dict[str, Any], path: str) -> None:
     """
     token, number = model.get("unk_token"), model.get("unk_id")
     vocabulary = model["vocab"]
-    is_known = token is None or token in vocabulary
+    is_known = token is None or isinstance(token, str) and token in vocabulary
     if isinstance(vocabulary, list):
         is_known = type(number) is int and 0 <= number < len(vocabulary)
     if not is_known:

@@ -148,6 +148,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
         (put("</w>", "model", "end_of_word_suffix"), "word_suffix is '</w>'"),
         (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),
+        (put(["x"], "model", "unk_token"), "token is .'x'., None; expected"),
         # Of this the library panics.
         (
             put("a" * 9, "model", "continuing_subword_prefix"),
