@@ -9,7 +9,7 @@ from errors import UserError
 from runs.help_page import HelpFlag
 
 # More than any flag's name has, in characters.
-LONGEST_NAME = 100
+LONGEST_NAME = 40
 # Categories of characters: bytes that are no text, and what would break a line
 # of the log.
 BROKEN = {"Cc", "Cs", "Zl", "Zp"}

@@ -87,13 +87,17 @@ def _program(
     def read_file(folder: pathlib.Path) -> None:
         parse([f"--flagfile={folder / 'given'}"])
 
-    files = {"given": "\n".join(given).encode()}
-    raises = (UserError, SystemExit)
-    name = module.__name__
+    content = "\n".join(given).encode()
     return {
-        f"command line of {name}": Reader(files, "given", read, raises),
-        f"flagfile of {name}": Reader(files, "given", read_file, raises),
+        f"command line of {module.__name__}": _reader(content, read),
+        f"flagfile of {module.__name__}": _reader(content, read_file),
     }
+
+
+def _reader(content: bytes, read: Callable[[pathlib.Path], None]) -> Reader:
+    """Of arguments, which are few: absl takes their number's square."""
+    raises = (UserError, SystemExit)
+    return Reader({"given": content}, "given", read, raises, grows=False)
 
 
 def _library(folder: pathlib.Path) -> None:
@@ -122,10 +126,5 @@ def flag_readers() -> Dict[str, Reader]:
         **_program(run_mlm, SHARED, run_flags.tuning_method),
         **_program(predict, asked, adapter_flags.check_adapter_flags),
         **_program(serve, limits, serve.limits_from_flags),
-        "command line of adapter_library": Reader(
-            {"given": library.encode()},
-            "given",
-            _library,
-            (UserError, SystemExit),
-        ),
+        "command line of adapter_library": _reader(library.encode(), _library),
     }

@@ -32,7 +32,7 @@ from soak.readers import Reader, text_readers
 
 LONGEST = 1.0  # seconds of the processor
 # Bytes of memory for each byte of an input, and whatever its size.
-MEMORY_FACTOR, MEMORY_BESIDE = 100, 2**26
+MEMORY_FACTOR, MEMORY_BESIDE = 100, 2**27
 # That a process may take at most, beside what it has when it begins.
 MOST_MEMORY = 2**30
 MOST_SHOWN = 20
@@ -48,7 +48,8 @@ def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
     content = reader.files[reader.changed]
     if not number:
         return content
-    return change(content, random.Random(f"{seed}/{name}/{number}"))
+    chance = random.Random(f"{seed}/{name}/{number}")
+    return change(content, chance, reader.grows)
 
 
 def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:

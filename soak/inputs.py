@@ -22,9 +22,15 @@ ODD_VALUES: Tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def change(content: bytes, chance: random.Random) -> bytes:
-    """Some bytes of it changed, or a value if it is JSON."""
-    if chance.random() < 0.005:
+def change(content: bytes, chance: random.Random, grows: bool = True) -> bytes:
+    """Some bytes of it changed, or a value if it is JSON.
+
+    Args:
+        content: that is right.
+        chance: what is changed, and into what.
+        grows: whether it may become large.
+    """
+    if chance.random() < 0.005 and grows:
         return grow(content, chance)
     if chance.random() < 0.5:
         try:

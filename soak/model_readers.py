@@ -33,7 +33,7 @@ from weights.hugging_face import open_safetensors
 VALUES = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
     "step": np.int64(7),
-    "texts": np.array([b"xy", b""], object),
+    "texts": np.array([b"xy", b"zz"], object),
 }
 
 

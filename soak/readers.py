@@ -15,6 +15,7 @@ from errors import UserError
 from methods.parsing import parse
 from modeling import BertConfig
 from serving import bulk, library, rest, row_stream
+from soak.bundles import write_bundle
 from tasks.custom import custom_task
 from tasks.restored import restore_task
 from tasks.squad_data import read_questions
@@ -44,12 +45,14 @@ class Reader:
         changed: the name of the one that is changed.
         read: takes the folder.
         raises: what it says of inputs that it does not take.
+        grows: whether some of its inputs are large.
     """
 
     files: Mapping[str, bytes]
     changed: str
     read: Callable[[pathlib.Path], Any]
-    raises: Tuple[Type[Exception], ...] = (UserError,)
+    raises: Tuple[Type[BaseException], ...] = (UserError,)
+    grows: bool = True
 
 
 def as_json(value: Any) -> bytes:
@@ -242,6 +245,7 @@ def text_readers() -> Dict[str, Reader]:
         "versions": run_record.versions(),
     }
     adapter = _artifact()
+    saved = write_bundle({"global_step": np.int64(3)})
     custom, sets = custom_task(), custom_task(multi_label=True)
     texts = custom_task(regression=True)
     adapterhub = "adapterhub/houlsby_7"
@@ -297,7 +301,10 @@ def text_readers() -> Dict[str, Reader]:
         "adapter's weights": _weights(adapter),
         "library entry": _entry(adapter),
         "list of checkpoints": Reader(
-            {"checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n'},
+            {
+                "checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n',
+                **{f"model.ckpt-3{end}": c for end, c in saved.items()},
+            },
             "checkpoint",
             lambda folder: training_state.latest_step(str(folder)),
         ),

@@ -7,6 +7,8 @@ from limits import limited
 from errors import UserError
 from runs import arguments
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture
 def known():

@@ -37,6 +37,8 @@ from weights import adapter_artifact
 from weights import sources as models
 from weights.hugging_face import open_safetensors
 
+pytestmark = pytest.mark.newer_stack
+
 # Beside what the process has; what a file's header claims is far more.
 LITTLE = 2**28
 
@@ -340,7 +342,6 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1
 
 
-@pytest.mark.newer_stack
 def test_a_run_writes_through_no_link_of_its_folder(
     classify, tiny_flags, tmp_path
 ):
