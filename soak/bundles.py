@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 MAGIC = 0xDB4775248B80FB57
 # A table's footer, and what follows each of its blocks.
 FOOTER, TRAILER = 48, 5
+MOST_SLICES = 100
 
 
 def crc32c(content: bytes) -> int:
@@ -82,6 +83,9 @@ def write_bundle(
             or `slices` (how many).
         lengths: what the data say instead of the length of each text.
         shards: files of data that the header claims.
+
+    Raises:
+        ValueError: a number is greater than a file can have.
     """
     data, entries = b"", []
     for name, value in sorted(values.items()):
@@ -128,6 +132,8 @@ def _entry(told: Mapping[str, Any], checksum: int) -> bytes:
     )
     for size in told["shape"]:
         entry.shape.dim.add(size=size)
+    if not 0 <= told["slices"] <= MOST_SLICES:
+        raise ValueError("so many slices take for ever to write")
     for _ in range(told["slices"]):
         entry.slices.add().extent.add(start=0, length=1)
     return entry.SerializeToString()

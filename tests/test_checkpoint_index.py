@@ -160,7 +160,9 @@ def test_a_footer_leads_into_the_index(tmp_path, size, which):
     handles[which] = varint(0) + varint(size)
     footer = b"".join(handles).ljust(40, b"\0")
     files[".index"] = whole[:-48] + footer + whole[-8:]
-    assert_refused(write(tmp_path / "a", files), "its index is cut off|damaged")
+    assert_refused(
+        write(tmp_path / "a", files), "its index is (cut off|damaged)"
+    )
 
 
 def test_a_model_with_such_a_checkpoint_is_refused(tmp_path):
