@@ -22,6 +22,8 @@ SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
 # What decides how a text is tokenized. Cutting and padding, which some files
 # have as well, are left out.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# The one regular expression of XLM-R; RoBERTa has none in its file.
+PATTERN = " {2,}"
 # Of a model; what tokenizers of other models have.
 UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 # Fairseq fills its vocabularies with such entries.
@@ -162,6 +164,7 @@ def _make(
                 "RoBERTa's tokenizer has none"
             )
     _check_unknown(model, path)
+    _check_patterns(described, path)
     if isinstance(model["vocab"], list):
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
@@ -218,6 +221,29 @@ def _check_unknown(model: Dict[str, Any], path: str) -> None:
             f"{path}: the model's unknown token is {token!r}, {number!r}; "
             "expected one of its vocabulary"
         )
+
+
+def _check_patterns(described: Dict[str, Any], path: str) -> None:
+    """Checks the regular expressions of a tokenizer.
+
+    With others a text of few characters can be more than the library bears,
+    which fails then without being an `Exception`.
+
+    Raises:
+        UserError: there is another one than those of published models.
+    """
+    parts = [described.get("normalizer"), described.get("pre_tokenizer")]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            if part.get("Regex", PATTERN) != PATTERN:
+                raise UserError(
+                    f"{path} has the pattern {str(part['Regex'])[:80]!r}, "
+                    f"which a text could fail at; expected {PATTERN!r} alone"
+                )
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
 
 
 def _clean(text: str) -> str:

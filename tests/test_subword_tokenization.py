@@ -174,6 +174,19 @@ def test_a_unigram_model_has_an_unknown_token(golden_dir, tmp_path, number):
         SubwordTokenizer(str(spoiled))
 
 
+@pytest.mark.parametrize("key", ["normalizer", "pre_tokenizer"])
+def test_no_other_pattern_is_taken(golden_dir, tmp_path, key):
+    """With this one the library fails at thirty characters."""
+    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
+    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    pattern = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
+    inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+    whole = {"type": "Sequence", inner[key]: [pattern]}
+    change(spoiled, put(whole, key))
+    with pytest.raises(UserError, match=r"the pattern '\(a\+\)\+\$', which"):
+        SubwordTokenizer(str(spoiled))
+
+
 def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
     class Panic(BaseException):
         """As that of a library in Rust, which is no `Exception`."""
