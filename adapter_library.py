@@ -279,8 +279,12 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {self.prog} --help tells what is expected")
 
 
-def _parse() -> argparse.Namespace:
-    """Reads the command line."""
+def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Reads a command line, by default that of this process.
+
+    Raises:
+        UserError: it is none.
+    """
     parser = _Parser(description=__doc__.split("\n")[0], allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND"
@@ -374,12 +378,12 @@ def _parse() -> argparse.Namespace:
         help="name by which that program finds the BERT, as "
         "bert-base-uncased; default: the name of the BERT's folder",
     )
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def main() -> None:
     """Does what the command line says."""
-    arguments = _parse()
+    arguments = parse()
     arguments.function(arguments)
 
 

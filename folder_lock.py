@@ -85,9 +85,13 @@ def hold(
     path = os.path.join(folder, lock_file)
     try:
         # Read as well: what the holder has written.
-        file = open(path, "a+", encoding="utf-8", errors="replace")
+        file = open(
+            path, "a+", encoding="utf-8", errors="replace", opener=_open
+        )
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        is_link = error.errno == errno.ELOOP
+        why = "it is a link; delete it" if is_link else error.strerror
+        raise UserError(f"cannot write {path}: {why}") from error
     is_locked = False
     with file:
         try:
@@ -155,6 +159,14 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
         raise
     finally:
         _held.remove(found)
+
+
+def _open(path: str, how: int) -> int:
+    """Opens a file, but not what a link of its name leads to.
+
+    Whoever made the folder may have put one there, and the file is written.
+    """
+    return os.open(path, how | os.O_NOFOLLOW, 0o666)
 
 
 def _sign(file) -> None:

@@ -17,7 +17,7 @@ from absl import flags, logging
 
 from errors import UserError
 from runs import flags as run_flags
-from tasks.squad import COUNTS, Squad
+from tasks.squad import COUNTS, MOST_CANDIDATES, Squad
 
 FLAGS = flags.FLAGS
 POSITIVE = (
@@ -88,6 +88,7 @@ def task_from_flags() -> Squad:
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
     most = max(FLAGS.max_seq_length, FLAGS["n_best_size"].default)
+    most = min(most, MOST_CANDIDATES)
     if FLAGS.n_best_size > most:
         raise UserError(
             f"--n_best_size is {FLAGS.n_best_size}, expected at most {most}"

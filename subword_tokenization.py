@@ -22,6 +22,10 @@ SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
 # What decides how a text is tokenized. Cutting and padding, which some files
 # have as well, are left out.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# The one regular expression of XLM-R; RoBERTa has none in its file.
+PATTERN = " {2,}"
+# Of a model; what tokenizers of other models have.
+UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 # Fairseq fills its vocabularies with such entries.
 MADE_UP = re.compile(r"madeupword\d+")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -120,7 +124,7 @@ def _read_ids(
     """
     model = described.get("model") if isinstance(described, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
-    if kind not in SPACES:
+    if not isinstance(kind, str) or kind not in SPACES:
         raise UserError(
             f"{path} is a tokenizer of type {kind!r}, expected "
             f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
@@ -152,6 +156,15 @@ def _make(
         UserError: the library cannot make it, or with other ids.
     """
     model = described["model"]
+    for key in UNUSED:
+        # The library fails at some of them, and chooses at random at others.
+        if model.get(key):
+            raise UserError(
+                f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
+                "RoBERTa's tokenizer has none"
+            )
+    _check_unknown(model, path)
+    _check_patterns(described, path)
     if isinstance(model["vocab"], list):
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
@@ -175,8 +188,11 @@ def _make(
     }
     try:
         tokenizer = Tokenizer.from_str(json.dumps(plain))
-    # The library has no class of its own for what it cannot read.
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    # The library has no class of its own for what it cannot read, and some of
+    # what it raises is no `Exception`.
+    except BaseException as error:
         raise UserError(
             f"{path} is no tokenizer that can be read here: {error}"
         ) from error
@@ -187,6 +203,47 @@ def _make(
                 "behind those of special tokens, which cannot be kept here"
             )
     return tokenizer
+
+
+def _check_unknown(model: Dict[str, Any], path: str) -> None:
+    """Checks what a model says of pieces that it does not know.
+
+    Raises:
+        UserError: the library would fail at the first of these.
+    """
+    token, number = model.get("unk_token"), model.get("unk_id")
+    vocabulary = model["vocab"]
+    is_known = token is None or isinstance(token, str) and token in vocabulary
+    if isinstance(vocabulary, list):
+        is_known = type(number) is int and 0 <= number < len(vocabulary)
+    if not is_known:
+        raise UserError(
+            f"{path}: the model's unknown token is {token!r}, {number!r}; "
+            "expected one of its vocabulary"
+        )
+
+
+def _check_patterns(described: Dict[str, Any], path: str) -> None:
+    """Checks the regular expressions of a tokenizer.
+
+    With others a text of few characters can be more than the library bears,
+    which fails then without being an `Exception`.
+
+    Raises:
+        UserError: there is another one than those of published models.
+    """
+    parts = [described.get("normalizer"), described.get("pre_tokenizer")]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            if part.get("Regex", PATTERN) != PATTERN:
+                raise UserError(
+                    f"{path} has the pattern {str(part['Regex'])[:80]!r}, "
+                    f"which a text could fail at; expected {PATTERN!r} alone"
+                )
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
 
 
 def _clean(text: str) -> str:

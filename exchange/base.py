@@ -5,7 +5,6 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 import files
@@ -22,6 +21,7 @@ from tasks.restored import (
 )
 from weights import run_record
 from weights.adapter_artifact import Artifact
+from weights.base import UNREADABLE_TENSORS, as_floats
 from weights.hugging_face import pickle_advice
 
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
@@ -109,15 +109,15 @@ class Tensors:
             raise UserError(pickle_advice(pickle, self.path))
         content = files.read_bytes(self.path, "the adapter's weights")
         try:
-            found = safetensors.numpy.load(content)
-        except (safetensors.SafetensorError, TypeError, KeyError) as error:
+            self._left = {
+                name: as_floats(value)
+                for name, value in safetensors.numpy.load(content).items()
+            }
+        except UNREADABLE_TENSORS as error:
             raise UserError(
                 f"{self.path} is damaged, no safetensors file, or of a type "
                 f"that numpy lacks ({error}); save it as float32"
             ) from error
-        self._left = {
-            name: np.asarray(value, np.float32) for name, value in found.items()
-        }
         for name, value in self._left.items():
             if not np.isfinite(value).all():
                 raise UserError(f"{self.path}: {name} is not finite")

@@ -6,6 +6,7 @@ composition trains is called as usual. So what `stack(language, pfeiffer)` has
 trained is an adapter for any other language too.
 """
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -29,6 +30,9 @@ from hooks import Context, Hooks, act_by_token, acts_at
 from methods.base import CHANGES, Part, Rules, TuningMethod
 from methods.fine_tuning import HeadOnly
 from optimization import Recipe
+
+# A method's text is short, but what it takes to check grows with its square.
+MOST_PARTS = 100
 
 
 class _Scoped(MutableMapping):
@@ -205,7 +209,8 @@ class Composition(TuningMethod):
         parts: names of trained adapters, and methods.
 
     Raises:
-        UserError: no parts, a name twice, or a composition in a composition.
+        UserError: no parts or too many, a name twice, or a composition in a
+            composition.
     """
 
     parts: Tuple[Part, ...] = ()
@@ -215,6 +220,11 @@ class Composition(TuningMethod):
             raise UserError(
                 f"{self.name} has no parts; expected names of trained adapters "
                 f"or methods, as in {self.name}(a, b)"
+            )
+        if len(self.parts) > MOST_PARTS:
+            raise UserError(
+                f"{self.name} has {len(self.parts)} parts, expected at most "
+                f"{MOST_PARTS}"
             )
         for method in self.trained:
             if method.parts:
@@ -247,8 +257,8 @@ class Composition(TuningMethod):
             part.method.check(config)
         created: List[str] = []
         self.build(config, lambda name, *_: created.append(name), True)
-        for name in created:
-            if created.count(name) > 1:
+        for name, count in collections.Counter(created).items():
+            if count > 1:
                 raise UserError(
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"

@@ -50,7 +50,7 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
         return _method(ast.parse(text.strip(), mode="eval").body, defaults)
     except UNREADABLE as error:
         raise UserError(
-            f"tuning method {text!r} cannot be read; expected one of "
+            f"tuning method {text[:200]!r} cannot be read; expected one of "
             f"{', '.join(METHODS)}, with arguments as in houlsby(size=64) or "
             "houlsby(layers='6-11'), and names of adapters that are no plain "
             "words in quotation marks, as in stack('sst-2', pfeiffer)"

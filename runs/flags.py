@@ -5,7 +5,6 @@ read here and in the entry points, nowhere else.
 """
 
 import re
-import unicodedata
 from typing import Any, Callable, Dict, List, Optional
 
 from absl import app, flags
@@ -17,9 +16,8 @@ from engines.products import DTYPES
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from methods import parsing
-from runs import experiment
+from runs import arguments, experiment
 from runs.evaluation import EPOCH
-from runs.help_page import HelpFlag
 from runs.setup import Experiment, Training, describe_parameters
 from tasks.base import Task
 from tasks.flags import FILE_FLAGS
@@ -492,29 +490,14 @@ def run_app(main: Callable[[], None]) -> None:
     It ends as `command_line.run` says.
     """
     app.define_help_flags()
-    for name, short in (("help", "?"), ("helpshort", None)):
-        flags.DEFINE_flag(HelpFlag(FLAGS, name, short))
+    arguments.define_help(FLAGS)
 
-    def parse_flags(arguments: List[str]) -> List[str]:
-        # Bytes that are no text, and what would break a line of the log.
-        broken = {"Cc", "Cs", "Zl", "Zp"}
-        for argument in arguments:
-            if broken & set(map(unicodedata.category, argument)):
-                raise UserError(f"unreadable argument {argument!a}")
-        try:
-            return FLAGS(arguments)
-        except BrokenPipeError:  # Of --help's reader, not of the flags.
-            raise
-        except (flags.Error, OSError) as error:
-            raise UserError(str(error)) from error
-        except UnicodeError as error:
-            raise UserError(
-                f"the --flagfile is not UTF-8 text: {error}"
-            ) from error
+    def parse(given: List[str]) -> List[str]:
+        return arguments.parse(FLAGS, given)
 
-    def checked(arguments: List[str]) -> None:
-        if len(arguments) > 1:
-            raise UserError(f"unexpected: {arguments[1]}")
+    def checked(left: List[str]) -> None:
+        if len(left) > 1:
+            raise UserError(f"unexpected: {left[1]}")
         main()
 
-    command_line.run(lambda: app.run(checked, flags_parser=parse_flags))
+    command_line.run(lambda: app.run(checked, flags_parser=parse))

@@ -124,11 +124,24 @@ class AdapterLibrary:
         ]
 
     def folder(self, name: str) -> str:
-        """The folder of an adapter.
+        """The folder of an adapter, to read its files.
 
         Raises:
-            UserError: none has this name.
+            UserError: none has this name, or a file in it is a link.
         """
+        folder = self._place(name)
+        for file in os.listdir(folder):
+            path = os.path.join(folder, file)
+            # None is written here, and it may lead to anything.
+            if os.path.islink(path):
+                raise UserError(
+                    f"{path} is a link, expected a file; remove the adapter, "
+                    "and add it again"
+                )
+        return folder
+
+    def _place(self, name: str) -> str:
+        """As `folder`, whatever is in it."""
         names = self.names()
         if name not in names:
             known = ", ".join(names)[:200] or "none"
@@ -226,7 +239,7 @@ class AdapterLibrary:
         """
         with self._changing() as unfinished:
             # At once; the rest may take its time.
-            self._move(self.folder(name), os.path.join(unfinished, name))
+            self._move(self._place(name), os.path.join(unfinished, name))
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives an adapter another name.
@@ -236,7 +249,7 @@ class AdapterLibrary:
         """
         check_name(new_name)
         with self._changing():
-            folder = self.folder(name)
+            folder = self._place(name)
             others = [other for other in self.names() if other != name]
             self._check_free(new_name, others)
             self._move(folder, os.path.join(self.path, new_name))

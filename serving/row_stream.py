@@ -106,7 +106,7 @@ def _rows(
         # The reader says what is wrong with it.
         names = names or columns[0]
     elif ending in READERS:
-        cells = _cells(first, ending)
+        cells = _cells(name, first, ending)
         names = _choose(columns, cells)
         if not names and len(cells) != count:
             raise UserError(
@@ -137,12 +137,19 @@ def _keys(line: str) -> List[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def _cells(line: str, ending: str) -> List[str]:
-    """The cells of a first line."""
+def _cells(name: str, line: str, ending: str) -> List[str]:
+    """The cells of a first line.
+
+    Raises:
+        UserError: it is not what the file's name says.
+    """
     line = line.rstrip("\r\n")
-    if ending == ".csv":
+    if ending != ".csv":
+        return line.split("\t")
+    try:
         return next(csv.reader([line]), [""])
-    return line.split("\t")
+    except csv.Error as error:
+        raise UserError(f"{name}:1: not CSV: {error}") from error
 
 
 def _unnamed(

@@ -4,21 +4,19 @@
 
 An input is a small right one, changed in a few places at random: bytes, and
 values where it is JSON. A reader may take it or refuse it in its own words.
-Anything else is a defect: another exception, more than a second of the
-processor's time, more memory than `MOST_MEMORY`, a file that is left behind.
-`--only=NAME --first=N --inputs=1` does one input again.
+Anything else is a defect: another exception, the end of the process, more than
+a second of the processor's time, more memory than `most_memory`, a file that is
+left behind. `--reader=NAME --first=N --inputs=1` does one input again.
 """
 
 import argparse
-import copy
-import json
 import pathlib
 import random
 import resource
 import shutil
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List
 
 import start_tensorflow  # noqa: F401
 
@@ -26,107 +24,23 @@ import command_line
 import files
 from errors import UserError
 from progress import Progress
-from soak.readers import Reader, readers
+from soak.children import feed
+from soak.flag_readers import flag_readers
+from soak.inputs import change
+from soak.model_readers import model_readers
+from soak.readers import Reader, text_readers
 
 LONGEST = 1.0  # seconds of the processor
-# Beside what the process has when it begins.
+# Bytes of memory for each byte of an input, and whatever its size.
+MEMORY_FACTOR, MEMORY_BESIDE = 100, 2**27
+# That a process may take at most, beside what it has when it begins.
 MOST_MEMORY = 2**30
 MOST_SHOWN = 20
 
-ODD_BYTES = (
-    b"\0", b"\n", b"\r\n", b"\t", b'"', b"'", b"\\", b"{", b"}", b"[", b"]",
-    b",", b":", b"(", b")", b"\xef\xbb\xbf", b"\xff", b"\xed\xa0\x80",
-    b"\\ud800", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true",
-    b"9" * 30, b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"A" * 3000, b"[" * 2000,
-    b"../", b"/", b"-DOCSTART-", b"B-", b"__import__", b"**", b"%s", b"#",
-)  # fmt: skip
-ODD_VALUES: Tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 1.5, -0.0, 1e308, 10**30, "", "a", "\0",
-    "\ud800", "x" * 3000, "../../x", "(", [], [[]], [None], {}, {"a": {}},
-    [1, "a"], {"": ""}, "houlsby(size=1)", "custom", "tagging", "squad",
-)  # fmt: skip
 
-
-def change(content: bytes, chance: random.Random) -> bytes:
-    """Some bytes of it changed, or a value if it is JSON."""
-    if chance.random() < 0.5:
-        try:
-            value = json.loads(content)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            for _ in range(chance.choice((1, 1, 1, 2, 3))):
-                value = _change_value(value, chance)
-            return json.dumps(value).encode("utf-8", "surrogatepass")
-    for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
-        content = chance.choice(CHANGES)(content, chance)
-    return content
-
-
-def _place(content: bytes, chance: random.Random) -> Tuple[int, int]:
-    first = chance.randrange(len(content) + 1)
-    most = chance.choice((1, 4, 16, len(content)))
-    return first, min(len(content), first + chance.randint(0, most))
-
-
-def _flip(content: bytes, chance: random.Random) -> bytes:
-    if not content:
-        return content
-    place = chance.randrange(len(content))
-    bits = content[place] ^ 1 << chance.randrange(8)
-    return content[:place] + bytes([bits]) + content[place + 1 :]
-
-
-def _cut(content: bytes, chance: random.Random) -> bytes:
-    return content[: chance.randrange(len(content) + 1)]
-
-
-def _drop(content: bytes, chance: random.Random) -> bytes:
-    first, last = _place(content, chance)
-    return content[:first] + content[last:]
-
-
-def _repeat(content: bytes, chance: random.Random) -> bytes:
-    first, last = _place(content, chance)
-    times = chance.choice((1, 1, 2, 50)) if last - first < 100 else 1
-    return content[:last] + content[first:last] * times + content[last:]
-
-
-def _insert(content: bytes, chance: random.Random) -> bytes:
-    first, last = _place(content, chance)
-    # In the place of what was there, or before it.
-    rest = content[chance.choice((first, last)) :]
-    return content[:first] + chance.choice(ODD_BYTES) + rest
-
-
-def _scatter(content: bytes, chance: random.Random) -> bytes:
-    first, last = _place(content, chance)
-    return content[:first] + chance.randbytes(last - first) + content[last:]
-
-
-CHANGES: Tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _flip, _cut, _drop, _repeat, _insert, _insert, _scatter,
-)  # fmt: skip
-
-
-def _change_value(value: Any, chance: random.Random) -> Any:
-    """The same with something within it changed, at any depth."""
-    inside = value if isinstance(value, (dict, list)) and value else None
-    if inside is None or chance.random() < 0.1:
-        return copy.deepcopy(chance.choice(ODD_VALUES))
-    value = copy.copy(inside)
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    key = chance.choice(keys)
-    what = chance.random()
-    if what < 0.1:
-        del value[key]
-    elif what < 0.2 and isinstance(value, dict):
-        value[str(chance.choice(ODD_VALUES))[:50]] = value.pop(key)
-    elif what < 0.3 and isinstance(value, list):
-        value.append(value[key])
-    else:
-        value[key] = _change_value(value[key], chance)
-    return value
+def readers() -> Dict[str, Reader]:
+    """Every reader by its name."""
+    return {**text_readers(), **model_readers(), **flag_readers()}
 
 
 def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
@@ -134,7 +48,8 @@ def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
     content = reader.files[reader.changed]
     if not number:
         return content
-    return change(content, random.Random(f"{seed}/{name}/{number}"))
+    chance = random.Random(f"{seed}/{name}/{number}")
+    return change(content, chance, reader.grows)
 
 
 def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
@@ -147,6 +62,7 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
     """
     before = set(folder.iterdir())
     (folder / reader.changed).write_bytes(content)
+    has = _forget_peak()
     began = time.process_time()
     try:
         reader.read(folder)
@@ -155,9 +71,15 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
         found = "refused"
         if "\n" in str(error) or not str(error):
             found = f"a message of several lines or none: {str(error)[:200]!r}"
-    except Exception as error:  # noqa: BLE001
+    except KeyboardInterrupt:
+        raise
+    # Libraries in other languages have errors that are no `Exception`.
+    except BaseException as error:  # noqa: BLE001
         found = f"{type(error).__name__}: {str(error)[:200]}"
     took = time.process_time() - began
+    more = _peak() - has
+    if more > most_memory(len(content)):
+        found = f"{more >> 20} MB for {len(content)} bytes: {found[:200]}"
     for path in set(folder.iterdir()) - before:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         if found == "refused":
@@ -165,9 +87,36 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
     return found if took < LONGEST else f"{took:.1f} s for: {found[:200]}"
 
 
+def most_memory(size: int) -> int:
+    """Bytes that reading an input of a size may take."""
+    return MEMORY_FACTOR * size + MEMORY_BESIDE
+
+
+def _forget_peak() -> int:
+    """Bytes of memory that the process has; its peak begins anew with them.
+
+    Source: Linux, `proc(5)`, `/proc/pid/clear_refs`.
+    """
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return _peak()
+
+
+def _peak() -> int:
+    """The most bytes of memory that the process had since then."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
 def fuzz(
-    name: str, reader: Reader, numbers: range, seed: int
-) -> Dict[str, Any]:
+    name: str,
+    reader: Reader,
+    numbers: range,
+    seed: int,
+    tell: Callable[[int, str], None],
+    until: float = float("inf"),
+) -> None:
     """Tries inputs of one reader.
 
     Args:
@@ -175,27 +124,52 @@ def fuzz(
         reader: that reads them.
         numbers: of the inputs.
         seed: of all of them.
-
-    Returns:
-        How many were `taken` and `refused`; `defects`, the first of each
-        kind, with their numbers.
+        tell: is given the number of each input before it is read, with "",
+            and afterwards with what came of it.
+        until: when to stop, by `time.monotonic`.
     """
-    counts = {"taken": 0, "refused": 0}
-    defects: Dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "input"
         folder.mkdir()
         for file, content in reader.files.items():
             (folder / file).write_bytes(content)
         for number in numbers:
+            if time.monotonic() > until:
+                return
+            tell(number, "")
             content = input_of(seed, name, reader, number)
             found = try_input(reader, folder, content)
-            if found in counts:
-                counts[found] += 1
-            elif len(defects) < MOST_SHOWN:
-                defects.setdefault(found.replace(scratch, ""), number)
-    shown = [{"number": n, "found": text} for text, n in defects.items()]
-    return {"inputs": len(numbers), **counts, "defects": shown}
+            tell(number, found.replace(scratch, ""))
+
+
+class Found:
+    """What came of a reader's inputs.
+
+    Attributes:
+        counts: how many were `taken` and `refused`.
+        defects: the number of the first input of each kind of defect.
+    """
+
+    def __init__(self):
+        """Begins with nothing."""
+        self.counts = {"taken": 0, "refused": 0}
+        self.defects: Dict[str, int] = {}
+        self.inputs = 0
+
+    def tell(self, number: int, found: str) -> None:
+        """Takes what `fuzz` tells."""
+        if not found:
+            return
+        self.inputs += 1
+        if found in self.counts:
+            self.counts[found] += 1
+        elif len(self.defects) < MOST_SHOWN:
+            self.defects.setdefault(found, number)
+
+    def describe(self) -> Dict[str, Any]:
+        """For a file of JSON."""
+        shown = [{"number": n, "found": t} for t, n in self.defects.items()]
+        return {"inputs": self.inputs, **self.counts, "defects": shown}
 
 
 def to_table(results: Dict[str, Dict[str, Any]]) -> str:
@@ -217,23 +191,35 @@ def parse_arguments() -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--inputs", type=int, default=100_000, help="of all readers together"
+        "--inputs", type=int, default=10_000, help="of each reader"
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=0.0,
+        help="for all readers together, after which no input is begun",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="readers at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number to begin")
-    parser.add_argument("--only", default="", help="name of a reader")
+    parser.add_argument("--reader", default="", help="name of one of them")
     parser.add_argument("--output", default="", help="file of JSON")
     arguments = parser.parse_args()
     known = readers()
-    if arguments.only and arguments.only not in known:
+    if arguments.reader and arguments.reader not in known:
         raise UserError(
-            f"no reader is called {arguments.only!r}; there are: "
+            f"no reader is called {arguments.reader!r}; there are: "
             f"{', '.join(known)}"
         )
     if arguments.inputs < 1 or arguments.first < 0:
         raise UserError(
             f"--inputs={arguments.inputs} --first={arguments.first}: expected "
             "at least one input, from 0 on"
+        )
+    if arguments.jobs < 1 or not 0 <= arguments.minutes < 1e6:
+        raise UserError(
+            f"--jobs={arguments.jobs} --minutes={arguments.minutes}: expected "
+            "at least one job, and no less than no time"
         )
     return arguments
 
@@ -255,17 +241,29 @@ def main() -> None:
     chosen = {
         name: reader
         for name, reader in readers().items()
-        if arguments.only in ("", name)
+        if arguments.reader in ("", name)
     }
-    count = -(-arguments.inputs // len(chosen))
-    numbers = range(arguments.first, arguments.first + count)
-    limit_memory()
-    results = {}
-    progress = Progress("fuzz", count * len(chosen), "inputs")
-    for name, reader in chosen.items():
-        results[name] = fuzz(name, reader, numbers, arguments.seed)
-        progress.update(count, name)
+    numbers = range(arguments.first, arguments.first + arguments.inputs)
+    seconds = float("inf")
+    if arguments.minutes:
+        seconds = 60 * arguments.minutes * arguments.jobs / len(chosen)
+    told = {name: Found() for name in chosen}
+    progress = Progress("fuzz", len(chosen), "readers")
+
+    def work(name: str, left: range, tell: Callable[[int, str], None]) -> None:
+        limit_memory()
+        until = time.monotonic() + seconds
+        fuzz(name, chosen[name], left, arguments.seed, tell, until)
+
+    for name in feed(
+        {name: numbers for name in chosen},
+        work,
+        {name: found.tell for name, found in told.items()},
+        arguments.jobs,
+    ):
+        progress.update(1, name)
     progress.close()
+    results = {name: found.describe() for name, found in told.items()}
     print(to_table(results))
     found: List[str] = [
         f"{name}: input {defect['number']}: {defect['found']}"

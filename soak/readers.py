@@ -1,13 +1,10 @@
 """What is read of others: each reader, with an input that it takes."""
 
 import dataclasses
-import gzip
 import hashlib
-import io
 import json
 import pathlib
-import tarfile
-import zipfile
+import shutil
 from typing import Any, Callable, Dict, Mapping, Tuple, Type
 
 import numpy as np
@@ -17,17 +14,26 @@ import exchange
 from errors import UserError
 from methods.parsing import parse
 from modeling import BertConfig
-from serving import rest
+from serving import bulk, library, rest, row_stream
+from soak.bundles import write_bundle
 from tasks.custom import custom_task
 from tasks.restored import restore_task
 from tasks.squad_data import read_questions
 from tasks.tagging_files import Columns, read_map, read_sentences
 from tokenization import FullTokenizer, read_vocabulary
-from weights import adapter_artifact, archives, dev_scores, run_record
-from weights.hugging_face import open_safetensors
+from weights import adapter_artifact, dev_scores, run_record, training_state
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "exchange"
 FEW_WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat".split()
+# The smallest that has all of an encoder's kinds of variables.
+SMALL = BertConfig(
+    vocab_size=len(FEW_WORDS),
+    hidden_size=4,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=8,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,19 +45,22 @@ class Reader:
         changed: the name of the one that is changed.
         read: takes the folder.
         raises: what it says of inputs that it does not take.
+        grows: whether some of its inputs are large.
     """
 
     files: Mapping[str, bytes]
     changed: str
     read: Callable[[pathlib.Path], Any]
-    raises: Tuple[Type[Exception], ...] = (UserError,)
+    raises: Tuple[Type[BaseException], ...] = (UserError,)
+    grows: bool = True
 
 
-def _json(value: Any) -> bytes:
+def as_json(value: Any) -> bytes:
+    """A value as JSON."""
     return json.dumps(value).encode()
 
 
-def _one(
+def of_file(
     name: str, content: bytes, read: Callable[[str], Any], **more: Any
 ) -> Reader:
     """A reader of a single file's path."""
@@ -67,14 +76,9 @@ def _table(name: str, content: str, task: Any) -> Reader:
     )
 
 
-def _tensors(values: Mapping[str, np.ndarray]) -> bytes:
+def as_tensors(values: Mapping[str, np.ndarray]) -> bytes:
+    """A safetensors file."""
     return safetensors.numpy.save(dict(values))
-
-
-def _read_all(path: str) -> None:
-    weights = open_safetensors(path, True)
-    for name in weights.shapes:
-        weights.read(name)
 
 
 def _folder(path: pathlib.Path) -> Dict[str, bytes]:
@@ -105,7 +109,7 @@ def _artifact() -> Reader:
         "versions": run_record.versions(),
     }
     values = {"output_bias": np.zeros(2, np.float32)}
-    content = _tensors(values)
+    content = as_tensors(values)
 
     scratch["sha256"] = hashlib.sha256(content).hexdigest()
 
@@ -119,38 +123,75 @@ def _artifact() -> Reader:
 
     name = adapter_artifact.CONFIG_FILE
     return Reader(
-        {name: _json(scratch), adapter_artifact.WEIGHTS_FILE: content},
+        {name: as_json(scratch), adapter_artifact.WEIGHTS_FILE: content},
         name,
         read,
     )
 
 
-def _zip() -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bert/vocab.txt", "\n".join(FEW_WORDS))
-        archive.writestr("bert/bert_config.json", "{}")
-    return content.getvalue()
-
-
-def _tar() -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as archive:
-        info = tarfile.TarInfo("assets/vocab.txt")
-        info.size = 9
-        archive.addfile(info, io.BytesIO(b"[PAD]\nthe"))
-    return gzip.compress(content.getvalue(), mtime=0)
-
-
-def _unpack(name: str, content: bytes) -> Reader:
-    """Archives unpack beside themselves, in a folder that goes with them."""
+def _weights(described: Reader) -> Reader:
+    """A head, whose hash is made right, and all of it is checked."""
+    name = adapter_artifact.WEIGHTS_FILE
+    sizes = dataclasses.asdict(SMALL)
+    whole = {
+        **json.loads(described.files[adapter_artifact.CONFIG_FILE]),
+        "method": "head",
+        "bert_config": sizes,
+    }
+    values = {
+        "output_weights": np.ones((2, SMALL.hidden_size), np.float32),
+        "output_bias": np.zeros(2, np.float32),
+    }
 
     def read(folder: pathlib.Path) -> None:
-        inside = set(folder.parent.iterdir())
-        archives.unpack(str(folder / name))
-        assert set(folder.parent.iterdir()) == inside, "written elsewhere"
+        content = (folder / name).read_bytes()
+        config = {**whole, "sha256": hashlib.sha256(content).hexdigest()}
+        path = folder / adapter_artifact.CONFIG_FILE
+        path.write_bytes(as_json(config))
+        library.check(str(folder))
 
-    return Reader({name: content}, name, read)
+    files = {**described.files, name: as_tensors(values)}
+    return Reader(files, name, read)
+
+
+def _entry(described: Reader) -> Reader:
+    """A library of one adapter, whose entry is changed."""
+
+    def read(folder: pathlib.Path) -> None:
+        shelf = folder / "shelf"
+        (shelf / "a").mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            if file.is_file():
+                shutil.copy(file, shelf / "a")
+        try:
+            library.AdapterLibrary(str(shelf)).entry("a")
+        finally:
+            shutil.rmtree(shelf)
+
+    entry = {"added": "2024-01-01T00:00:00+00:00", "scores": {"f1": 0.5}}
+    files = {**described.files, library.ENTRY_FILE: as_json(entry)}
+    return Reader(files, library.ENTRY_FILE, read)
+
+
+def _questions(folder: pathlib.Path) -> None:
+    """A line of a large input, which is refused in what is answered."""
+    tasks = {"one": {"texts": [1], "columns": ["text"]}}
+    for name in ("a.jsonl", "a.txt"):
+        content = (folder / "line").read_bytes()
+        for found in bulk.questions(name, content, tasks, ["one"]):
+            if isinstance(found, bulk.Refusal):
+                bulk.refusal_line(found)
+
+
+def _rows(name: str, content: str) -> Reader:
+    """What `predict.py` reads."""
+    return of_file(
+        name,
+        content.encode(),
+        lambda path: list(
+            row_stream.file_rows(path, [["text", "text_b"]], lambda _: None)
+        ),
+    )
 
 
 def _tokenize(folder: pathlib.Path) -> None:
@@ -170,8 +211,8 @@ def _post(folder: pathlib.Path) -> None:
     rest.read_rows((folder / "body").read_bytes(), 100)
 
 
-def readers() -> Dict[str, Reader]:
-    """Every reader by its name."""
+def text_readers() -> Dict[str, Reader]:
+    """Readers of data, descriptions, adapters and requests, by name."""
     words = "\n".join(FEW_WORDS).encode()
     table = "id\ttext\tlabel\n1\ta cat sat\tgood\n2\tthe dog\tbad\n"
     rows = [{"text": "a cat", "label": "good"}, {"text": "b", "label": "bad"}]
@@ -203,10 +244,8 @@ def readers() -> Dict[str, Reader]:
         "tokenizer": {"do_lower_case": True},
         "versions": run_record.versions(),
     }
-    tensors = {
-        "bert.pooler.dense.weight": np.ones((2, 2), np.float32),
-        "bert.embeddings.LayerNorm.bias": np.ones(2, np.float32),
-    }
+    adapter = _artifact()
+    saved = write_bundle({"global_step": np.int64(3)})
     custom, sets = custom_task(), custom_task(multi_label=True)
     texts = custom_task(regression=True)
     adapterhub = "adapterhub/houlsby_7"
@@ -217,24 +256,24 @@ def readers() -> Dict[str, Reader]:
         "jsonl": _table("train.jsonl", lines, custom),
         "label sets": _table("train.csv", 'text,label\na,"x,y"\nb,\n', sets),
         "numbers": _table("train.tsv", "text\tlabel\na\t1.5\nb\t-2\n", texts),
-        "conll": _one("train.conll", conll.encode(), read_sentences),
-        "tags jsonl": _one("train.jsonl", _json(tags), read_sentences),
-        "tag columns": _one(
+        "conll": of_file("train.conll", conll.encode(), read_sentences),
+        "tags jsonl": of_file("train.jsonl", as_json(tags), read_sentences),
+        "tag columns": of_file(
             "train.conll",
             conll.encode(),
             lambda path: read_sentences(path, Columns("0", "1"), True, True),
         ),
-        "map of tags": _one("map.tsv", b"person\tPER\nother\tO\n", read_map),
-        "squad": _one(
-            "a.json", _json(squad), lambda path: read_questions(path, False)
+        "map of tags": of_file("map.tsv", b"person\tPER\nother\tO\n", read_map),
+        "squad": of_file(
+            "a.json", as_json(squad), lambda path: read_questions(path, False)
         ),
-        "squad 2": _one(
-            "a.json", _json(squad), lambda path: read_questions(path, True)
+        "squad 2": of_file(
+            "a.json", as_json(squad), lambda path: read_questions(path, True)
         ),
-        "bert config": _one(
-            "config.json", _json(config), BertConfig.from_json_file
+        "bert config": of_file(
+            "config.json", as_json(config), BertConfig.from_json_file
         ),
-        "vocabulary": _one("vocab.txt", words, read_vocabulary),
+        "vocabulary": of_file("vocab.txt", words, read_vocabulary),
         "text": Reader(
             {
                 "vocab.txt": words,
@@ -249,27 +288,40 @@ def readers() -> Dict[str, Reader]:
             _parse_method,
         ),
         "run.json": Reader(
-            {"run.json": _json(record)},
+            {"run.json": as_json(record)},
             "run.json",
             lambda folder: run_record.place_of_base(str(folder)),
         ),
         "dev scores": Reader(
-            {dev_scores.SCORES_FILE: _json(scores)},
+            {dev_scores.SCORES_FILE: as_json(scores)},
             dev_scores.SCORES_FILE,
             lambda folder: dev_scores.read(str(folder)),
         ),
-        "adapter": _artifact(),
-        "safetensors": _one("a.safetensors", _tensors(tensors), _read_all),
+        "adapter": adapter,
+        "adapter's weights": _weights(adapter),
+        "library entry": _entry(adapter),
+        "list of checkpoints": Reader(
+            {
+                "checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n',
+                **{f"model.ckpt-3{end}": c for end, c in saved.items()},
+            },
+            "checkpoint",
+            lambda folder: training_state.latest_step(str(folder)),
+        ),
+        "rows.jsonl": _rows("rows.jsonl", '{"text": "a", "text_b": "b"}\n'),
+        "rows.csv": _rows("rows.csv", 'text,text_b\na,"b"\n'),
+        "rows": _rows("rows", "a\tb\nc\td\n"),
+        "lines in bulk": Reader(
+            {"line": b'{"text": "a", "task": "one"}'}, "line", _questions
+        ),
         "adapterhub": _foreign(adapterhub, "adapter_config.json"),
         "adapterhub head": _foreign(adapterhub, "head_config.json"),
         "adapterhub weights": _foreign(adapterhub, "adapter.safetensors"),
         "peft": _foreign("peft/lora_7", "adapter_config.json"),
         "peft patterns": _foreign("peft/lora_patterns", "adapter_config.json"),
         "peft weights": _foreign("peft/lora_7", "adapter_model.safetensors"),
-        "zip": _unpack("bert.zip", _zip()),
-        "tar.gz": _unpack("bert.tar.gz", _tar()),
-        "rest": Reader({"body": _json(body)}, "body", _post, refused),
+        "rest": Reader({"body": as_json(body)}, "body", _post, refused),
         "rest columns": Reader(
-            {"body": _json(columns)}, "body", _post, refused
+            {"body": as_json(columns)}, "body", _post, refused
         ),
     }

@@ -8,7 +8,7 @@ from tasks.base import Task
 from tasks.custom import MOST_CHOICES, custom_task
 from tasks.masked_lm import NAME as MASKED_LM
 from tasks.masked_lm import masked_lm_task
-from tasks.squad import Squad
+from tasks.squad import MOST_CANDIDATES, Squad
 from tasks.tagging import NAME as TAGGING
 from tasks.tagging import tagging_task
 from tasks.text_task import TEXT_COLUMNS
@@ -93,6 +93,11 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
                 f"value like {found[name]!r}"
             )
         found[name] = value
+    if found["n_best_size"] > MOST_CANDIDATES:
+        raise UserError(
+            f"{source}: task_settings.n_best_size is {found['n_best_size']}, "
+            f"expected at most {MOST_CANDIDATES}"
+        )
     return Squad("squad", train_file="", predict_file="", **found)
 
 

@@ -28,6 +28,8 @@ from tokenization import TextTokenizer
 
 # A logit that no real one comes near to.
 NEVER = -1e30
+# Most that `n_best_size` can be: pairs of so many starts and ends are compared.
+MOST_CANDIDATES = 1000
 # What `Squad.settings` holds.
 SETTINGS = (
     "doc_stride",

@@ -28,6 +28,9 @@ from errors import UserError
 from tasks.label_sets import join_labels
 from tasks.split_files import ending_of
 
+# Else Python takes no cell of more than 128 kB, in all of a process.
+csv.field_size_limit(sys.maxsize)
+
 Column = Union[int, str]
 Found = TypeVar("Found")
 # (line number from 0, its cells), without the header's line.
@@ -213,7 +216,6 @@ def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """Cells with a comma or a line break stand in quotation marks."""
 
     def split() -> Lines:
-        csv.field_size_limit(sys.maxsize)
         reader = csv.reader(text, strict=True)
         line = 0
         try:

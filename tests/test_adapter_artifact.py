@@ -122,6 +122,17 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
+@pytest.mark.parametrize("kind", [np.float32, bool])
+def test_places_of_changes_are_whole_numbers(changes, kind):
+    _, stored, folder = changes
+    config = adapter_artifact.read_config(str(folder))
+    places = stored["bert/a/indices"].astype(kind)
+    values = {**stored, "bert/a/indices": places}
+    adapter_artifact.write(str(folder), config, values)
+    with pytest.raises(UserError, match="the changes of bert/a do not fit"):
+        adapter_artifact.read(str(folder), weights(BASE))
+
+
 @pytest.mark.parametrize(
     "other", [{"bert/b": BASE["bert/b"]}, {"bert/a": np.zeros(3)}]
 )

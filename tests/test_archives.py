@@ -1,5 +1,6 @@
 """Pretrained models in archives, as they are downloaded."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -10,6 +11,7 @@ import sys
 import tarfile
 import threading
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from conftest import ROOT
 from hub_modules import write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import limited
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 from errors import UserError
@@ -248,9 +251,76 @@ def test_a_file_without_a_name_is_refused(tmp_path):
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(archives, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
-    with pytest.raises(UserError, match="holds more than 0 GB"):
+    with pytest.raises(UserError, match="holds more than 1,000,000, which"):
         archives.unpack(path)
     assert os.listdir(tmp_path) == [f"bert{end}"]
+
+
+def zeros(count):
+    """Gigabytes of zeros, compressed: a part of a stream again and again."""
+    packer = zlib.compressobj(9, wbits=-15)
+    part = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return part * (count // 2**20) + packer.flush()
+
+
+def zip_bomb(path, name, count, claimed):
+    """A zip archive of a file of zeros, of which it claims another size."""
+    content = zeros(count)
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_size, info.file_size = len(content), claimed
+    info.CRC = info.header_offset = 0
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.fp.write(info.FileHeader(zip64=True) + content)
+        archive.filelist.append(info)
+        archive.start_dir, archive._didModify = archive.fp.tell(), True
+
+
+def tar_bomb(path, name, count, claimed):
+    info = tarfile.TarInfo(name)
+    info.size = claimed
+    head = zlib.compressobj(wbits=-15)
+    start = head.compress(info.tobuf()) + head.flush(zlib.Z_FULL_FLUSH)
+    # A gzip file's own header; its sum at the end is never come to.
+    path.write_bytes(b"\x1f\x8b\x08" + bytes(7) + start + zeros(count))
+
+
+@pytest.mark.parametrize("bomb", [zip_bomb, tar_bomb])
+@pytest.mark.parametrize(
+    "claimed,message",
+    [
+        (10 * 2**30, "has 1.,...,... bytes and holds more than 1,..."),
+        (1000, "cannot be unpacked"),
+    ],
+)
+def test_gigabytes_of_zeros_are_never_written(
+    tmp_path, monkeypatch, bomb, claimed, message
+):
+    """Ten of them in ten megabytes, whatever the archive says."""
+    path = tmp_path / f"bert{'.zip' if bomb is zip_bomb else '.tar.gz'}"
+    bomb(path, "model.safetensors", 10 * 2**30, claimed)
+    assert path.stat().st_size < 2e7
+    with pytest.raises(UserError, match=message):
+        with limited(fsize=2**20):
+            archives.unpack(str(path))
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_sparse_file_is_no_plain_one(tmp_path):
+    """Its header says terabytes, and where of these there is anything."""
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    size = b"%011o\0" % 2**32
+    header[386:482] = bytes(96)
+    header[483:495] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = tmp_path / "bert.tar.gz"
+    path.write_bytes(gzip.compress(bytes(header) + bytes(1024)))
+    with tarfile.open(path) as archive:
+        assert archive.next().size == 2**32
+    with pytest.raises(UserError, match="x is no plain file"):
+        archives.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -316,16 +386,32 @@ def test_long_names_are_no_damage(tmp_path):
     assert (pathlib.Path(archives.unpack(path)) / name[91:]).read_text() == "x"
 
 
-def test_damage_of_lzma_is_one_line(tmp_path):
+@pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_ways_to_compress_are_refused(tmp_path, way):
+    """A header of LZMA's says how much memory it takes, up to four GB."""
     path = tmp_path / "bert.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+    with zipfile.ZipFile(path, "w", way) as archive:
         archive.writestr("vocab.txt", bytes(range(256)) * 9)
     content = bytearray(path.read_bytes())
     start = content.index(b"vocab.txt") + len("vocab.txt")
-    content[start + 4 : start + 9] = b"\xff" * 5
+    # Of LZMA's the size of its dictionary.
+    content[start + 5 : start + 9] = b"\xff" * 4
     path.write_bytes(content)
-    with pytest.raises(UserError, match="cannot be unpacked"):
-        archives.unpack(str(path))
+    with pytest.raises(UserError, match="compressed otherwise than by defl"):
+        with limited(more=2**28):
+            archives.unpack(str(path))
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "d/" * 3000 + "x"])
+def test_names_that_no_file_can_have_are_one_line(tmp_path, end, name):
+    (tmp_path / "in").mkdir()
+    path = write_one(tmp_path / "in" / f"bert{end}", name)
+    with contextlib.suppress(UserError):
+        # Of a zip archive the rest after NUL is left out.
+        archives.unpack(path)
+    assert os.listdir(tmp_path) == ["in"]
+    assert not [p for p in os.listdir(tmp_path / "in") if p.startswith(".")]
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -112,6 +112,12 @@ def test_adapters_that_never_meet_are_not_fused(tiny_config):
         method.check(tiny_config)
 
 
+def test_of_parts_there_are_a_hundred_at_most():
+    assert len(parse(f"stack({', '.join(['lora'] * 100)})").parts) == 100
+    with pytest.raises(UserError, match="101 parts, expected at most 100"):
+        parse(f"stack({', '.join(['lora'] * 101)})")
+
+
 def test_names_with_hyphens_want_quotation_marks():
     with pytest.raises(UserError, match="quotation marks, as in stack.'sst-2'"):
         parse("fusion(sst-2, rte)")

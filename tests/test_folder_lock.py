@@ -114,6 +114,16 @@ def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
             pass
 
 
+def test_a_lock_that_is_a_link_is_not_written(tmp_path):
+    """Whoever made the folder may have put it there."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run.lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="run.lock: it is a link; delete it"):
+        with folder_lock.hold(str(tmp_path)):
+            pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_full_disk_is_left_to_what_follows(tmp_path, monkeypatch):
     """The message of what happens under the lock is the one that is seen."""
 

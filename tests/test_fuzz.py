@@ -1,16 +1,32 @@
 """Readers get damaged inputs: what finds defects, and a few inputs each."""
 
 import json
+import os
 import random
+import signal
 
 import pytest
 from conftest import run_process
 from task_files import refusal
 
-from soak import fuzz
-from soak.readers import Reader, readers
+from soak import children, flag_readers, fuzz, inputs
+from soak.readers import Reader
 
-READERS = readers()
+READERS = fuzz.readers()
+
+
+@pytest.fixture(autouse=True)
+def no_flags_are_left():
+    """Other tests define theirs."""
+    yield
+    flag_readers.forget()
+
+
+def found_of(name, numbers):
+    """What came of a reader's inputs."""
+    found = fuzz.Found()
+    fuzz.fuzz(name, READERS[name], numbers, 1, found.tell)
+    return found.describe()
 
 
 def try_one(tmp_path, read, content=b"a", **more):
@@ -21,10 +37,10 @@ def try_one(tmp_path, read, content=b"a", **more):
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name):
-    found = fuzz.fuzz(name, READERS[name], range(200), seed=1)
+    found = found_of(name, range(60))
     assert not found["defects"]
-    assert found["taken"] + found["refused"] == 200
-    assert fuzz.fuzz(name, READERS[name], range(1), seed=1)["taken"] == 1
+    assert found["taken"] + found["refused"] == found["inputs"] == 60
+    assert found_of(name, range(1))["taken"] == 1
 
 
 def test_inputs_are_the_same_each_time_and_differ():
@@ -38,7 +54,7 @@ def test_inputs_are_the_same_each_time_and_differ():
 
 def test_values_within_json_are_changed():
     content = json.dumps({"a": [{"b": 1}], "c": "d"}).encode()
-    found = [fuzz.change(content, random.Random(n)) for n in range(200)]
+    found = [inputs.change(content, random.Random(n)) for n in range(200)]
     parsed = []
     for one in found:
         try:
@@ -67,14 +83,88 @@ def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
     assert try_one(tmp_path, leave, **refusing) == "left is left behind"
     assert not (tmp_path / "left").exists()
     assert "several lines" in try_one(tmp_path, say_much, **refusing)
+
+    class Panic(BaseException):
+        """As of a library in another language."""
+
+    def panic(folder):
+        raise Panic("no")
+
+    assert try_one(tmp_path, panic) == "Panic: no"
     monkeypatch.setattr(fuzz, "LONGEST", -1.0)
     assert "s for: taken" in try_one(tmp_path, lambda folder: None)
+
+
+def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
+    """Whatever is given back at once is counted too."""
+
+    def take(megabytes):
+        return try_one(
+            tmp_path,
+            lambda folder: bytearray(megabytes << 20).count(1),
+            b"a" * 2**20,
+        )
+
+    assert fuzz.most_memory(2**20) == 228 * 2**20
+    assert take(200) == "taken"
+    assert take(300).endswith("MB for 1048576 bytes: taken")
+    assert take(200) == "taken"
+
+
+def test_some_inputs_are_large():
+    made = [
+        inputs.change(b"a\tb\n", random.Random(number))
+        for number in range(5000)
+    ]
+    large = [content for content in made if len(content) > 2**17]
+    assert 5 < len(large) < 100
+    few = [
+        inputs.change(b"a\tb\n", random.Random(number), grows=False)
+        for number in range(5000)
+    ]
+    assert max(map(len, few)) < 2**17
+    assert max(map(len, large)) <= inputs.GROWN
+
+
+def test_a_process_that_dies_of_an_input_is_a_defect(monkeypatch):
+    """Or hangs; those after it are tried all the same."""
+    monkeypatch.setattr(children, "PATIENCE", 1.0)
+
+    def work(name, numbers, tell):
+        for number in numbers:
+            tell(number, "")
+            if (name, number) == ("a", 3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if (name, number) == ("a", 5):
+                signal.pause()
+            tell(number, "taken")
+
+    found = {"a": fuzz.Found(), "b": fuzz.Found()}
+    tell = {name: one.tell for name, one in found.items()}
+    numbers = {"a": range(7), "b": range(1000)}
+    done = list(children.feed(numbers, work, tell, jobs=2))
+    assert sorted(done) == ["a", "b"]
+    assert found["a"].defects == {
+        "the process died of SIGTERM": 3,
+        "the process died of SIGKILL": 5,
+    }
+    assert (found["a"].inputs, found["a"].counts["taken"]) == (7, 5)
+    assert found["b"].counts["taken"] == 1000
+
+
+def test_work_that_fails_is_no_outcome(capfd):
+    def work(name, numbers, tell):
+        raise KeyError("x")
+
+    with pytest.raises(ChildProcessError, match="process of a has failed"):
+        list(children.feed({"a": range(3)}, work, {"a": print}))
+    assert "KeyError: 'x'" in capfd.readouterr().err
 
 
 def test_the_program_writes_what_it_found(tmp_path):
     path = tmp_path / "found.json"
     done = run_process(
-        "-m", "soak.fuzz", "--only=map of tags", "--inputs=50",
+        "-m", "soak.fuzz", "--reader=map of tags", "--inputs=50",
         f"--output={path}", program="-Wignore",
     )  # fmt: skip
     assert "| map of tags | 50 |" in done.stdout
@@ -83,5 +173,7 @@ def test_the_program_writes_what_it_found(tmp_path):
 
 
 def test_an_unknown_reader_is_one_line(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fuzz", "--only=chess"])
+    monkeypatch.setattr("sys.argv", ["fuzz", "--reader=chess"])
     assert refusal(fuzz.parse_arguments).startswith("no reader is called")
+    monkeypatch.setattr("sys.argv", ["fuzz", "--jobs=0"])
+    assert refusal(fuzz.parse_arguments).startswith("--jobs=0")

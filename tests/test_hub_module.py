@@ -10,6 +10,7 @@ from conftest import TINY_WORDS
 from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from limits import limited
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment  # noqa: F401 (a fixture)
 
@@ -209,6 +210,27 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
 
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
         pretrained.read_config(tf1(edit))
+
+
+@pytest.mark.parametrize("name", ["scale", "case"])
+@pytest.mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
+def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):
+    """A single value stands for all of them, however many it claims."""
+
+    def edit(graph):
+        output = graph.signature_def["tokenization_info"].outputs[
+            "do_lower_case"
+        ]
+        wanted = {
+            "scale": hub_module.TF1_SCALE,
+            "case": output.name.split(":")[0],
+        }[name]
+        (node,) = [n for n in graph.graph_def.node if n.name == wanted]
+        for size in sizes:
+            node.attr["value"].tensor.tensor_shape.dim.add(size=size)
+
+    with limited(more=2**30), pytest.raises(UserError, match="no single numb"):
+        tf1(edit)
 
 
 def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):

@@ -101,6 +101,18 @@ def test_single_texts(tmp_path, name, content, expected):
     assert texts(read(path, ONE)) == [(text,) for text in expected]
 
 
+def test_a_long_text_is_one_wherever_it_stands(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a" * 200_000 + "\n")
+    assert texts(read(path, ONE)) == [("a" * 200_000,)]
+    limit = csv.field_size_limit(1000)
+    try:
+        with pytest.raises(UserError, match="a.csv:1: not CSV: field larger"):
+            read(path, ONE)
+    finally:
+        csv.field_size_limit(limit)
+
+
 @hypothesis.settings(derandomize=True, deadline=None, max_examples=60)
 @hypothesis.given(rows=st.lists(st.tuples(TEXT, TEXT), min_size=1))
 def test_what_is_written_is_read(tmp_path_factory, rows):

@@ -366,6 +366,10 @@ BAD_FLAGS = {
     "no query": ({"max_query_length": 0}, "--max_query_length is 0"),
     "no candidates": ({"n_best_size": 0}, "--n_best_size is 0"),
     "too many candidates": ({"n_best_size": 21}, "expected at most"),
+    "far too many candidates": (
+        {"n_best_size": 1001, "max_seq_length": 4096},
+        "expected at most 1000",
+    ),
     "no length": ({"max_answer_length": -1}, "--max_answer_length is -1"),
     "nothing to do": ({"do_train": False}, "nothing to do"),
     "untrained": (

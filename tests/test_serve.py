@@ -3,12 +3,15 @@
 import concurrent.futures
 import http.client
 import json
+import os
+import pathlib
 import random
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import ROOT, entry_point, own_lines, run_process
@@ -25,11 +28,10 @@ pytestmark = pytest.mark.newer_stack
 CLIENTS, REQUESTS = 16, 12
 
 
-@pytest.fixture
-def running(tiny_exported):
+def start(model, *flags):
     """A server's process and its port."""
     process = subprocess.Popen(
-        [sys.executable, "serve.py", f"--model={tiny_exported}", "--port=0"],
+        [sys.executable, "serve.py", f"--model={model}", "--port=0", *flags],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,10 +41,20 @@ def running(tiny_exported):
     (port,) = next(
         found.groups() for found in map(address.search, lines) if found
     )
-    yield process, int(port)
+    return process, int(port)
+
+
+def end(process):
     process.kill()
     process.wait()
     process.stderr.close()
+
+
+@pytest.fixture
+def running(tiny_exported):
+    process, port = start(tiny_exported)
+    yield process, port
+    end(process)
 
 
 def ask(port, instances):
@@ -101,6 +113,48 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) in (0, -signal.SIGTERM)
     assert "Traceback" not in process.stderr.read()
+
+
+def listening(process):
+    """The addresses at which a process listens, as the system has them."""
+    own = {
+        os.readlink(path)
+        for path in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
+        # One may be closed meanwhile.
+        if os.path.lexists(path)
+    }
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        path = pathlib.Path(f"/proc/{process.pid}/net/{table}")
+        for line in path.read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if f"socket:[{inode}]" in own and state in ("0A", "07"):
+                address, port = local.split(":")
+                yield table, address, int(port, 16)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
+def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
+    """Who says nothing is cut off, and of who asks nothing is written."""
+    process, port = start(tiny_exported, "--timeout_s=3")
+    try:
+        # 127.0.0.1, its bytes from the last to the first.
+        assert list(listening(process)) == [("tcp", "0100007F", port)]
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            asked = [{"task": "nobody", "text": "secret"}]
+            assert ask(port, asked)[0] == 400
+            silent.settimeout(60)
+            began = time.monotonic()
+            try:
+                assert silent.recv(1) == b""
+            except ConnectionResetError:
+                pass
+            # Twice the time that a request has.
+            assert time.monotonic() - began > 2
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert "secret" not in said and ":predict" not in said
+    finally:
+        end(process)
 
 
 @pytest.fixture

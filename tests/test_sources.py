@@ -306,6 +306,7 @@ def test_an_error_without_a_text_is_one_line_too(monkeypatch):
     def fail(prefix):
         raise RuntimeError
 
+    monkeypatch.setattr(google, "check_index", lambda prefix: None)
     monkeypatch.setattr(tf.compat.v1.train, "NewCheckpointReader", fail)
     with pytest.raises(UserError, match="or incomplete: RuntimeError$"):
         google.open_tensorflow("model.ckpt")

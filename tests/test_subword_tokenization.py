@@ -1,5 +1,9 @@
 """Tokens of a `tokenizer.json` against those of transformers."""
 
+import pathlib
+import shutil
+import types
+
 import numpy as np
 import pytest
 from roberta_folders import (
@@ -10,7 +14,9 @@ from roberta_folders import (
     put,
 )
 
+import subword_tokenization
 from errors import UserError
+from subword_tokenization import SubwordTokenizer
 from tasks.masking import Pieces
 from tasks.squad_answers import _span
 from tasks.squad_data import Answer, Question
@@ -131,6 +137,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     "function, message",
     [
         (put("WordPiece", "model", "type"), "of type 'WordPiece', expected"),
+        (put(["BPE"], "model", "type"), r"of type \['BPE'\], expected"),
         (drop("model"), "of type None, expected 'BPE' or 'Unigram'"),
         (drop("model", "vocab"), "no description of a tokenizer"),
         (put({}, "model", "vocab"), "no tokenizer that can be read here"),
@@ -138,6 +145,15 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put([3], "added_tokens"), "no description of a tokenizer"),
         (put("x", "model", "vocab", "<s>"), "can be read here"),
         (put(9999, "model", "vocab", "x"), "the vocabulary has 10000 entries"),
+        (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
+        (put("</w>", "model", "end_of_word_suffix"), "word_suffix is '</w>'"),
+        (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),
+        (put(["x"], "model", "unk_token"), "token is .'x'., None; expected"),
+        # Of this the library panics.
+        (
+            put("a" * 9, "model", "continuing_subword_prefix"),
+            "continuing_subword_prefix is 'aaaaaaaaa', but",
+        ),
     ],
 )
 def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
@@ -145,6 +161,43 @@ def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
     with pytest.raises(UserError, match=message) as error:
         open_tokenizer(roberta_folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", [None, -1, 1000, "3", True])
+def test_a_unigram_model_has_an_unknown_token(golden_dir, tmp_path, number):
+    """Else the library fails at the first text with an unknown character."""
+    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
+    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    change(spoiled, put(number, "model", "unk_id"))
+    SubwordTokenizer(str(path)).encode(["\u4e2d"])
+    with pytest.raises(UserError, match=f"unknown token is None, {number!r};"):
+        SubwordTokenizer(str(spoiled))
+
+
+@pytest.mark.parametrize("key", ["normalizer", "pre_tokenizer"])
+def test_no_other_pattern_is_taken(golden_dir, tmp_path, key):
+    """With this one the library fails at thirty characters."""
+    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
+    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    pattern = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
+    inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+    whole = {"type": "Sequence", inner[key]: [pattern]}
+    change(spoiled, put(whole, key))
+    with pytest.raises(UserError, match=r"the pattern '\(a\+\)\+\$', which"):
+        SubwordTokenizer(str(spoiled))
+
+
+def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
+    class Panic(BaseException):
+        """As that of a library in Rust, which is no `Exception`."""
+
+    def fail(text):
+        raise Panic("index out of range")
+
+    tokenizer = types.SimpleNamespace(from_str=fail)
+    monkeypatch.setattr(subword_tokenization, "Tokenizer", tokenizer)
+    with pytest.raises(UserError, match="read here: index out of range"):
+        open_tokenizer(roberta_folder)
 
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):

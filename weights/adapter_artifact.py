@@ -15,14 +15,13 @@ import os
 from typing import Any, Callable, Container, Dict, Optional
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 import files
 from errors import UserError
 from methods.base import changed_by
 from weights import run_record
-from weights.base import Weights
+from weights.base import UNREADABLE_TENSORS, Weights, as_floats
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter.safetensors"
@@ -146,6 +145,7 @@ def _check_changes(variable, shape, stored, base, path) -> None:
     if (
         values is None
         or indices.ndim != 1
+        or indices.dtype.kind not in "iu"
         or indices.shape != values.shape
         or (indices.size and not 0 <= indices.min() <= indices.max() < size)
     ):
@@ -205,12 +205,10 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
         )
     try:
         values = {
-            name: value
-            if name.endswith(INDICES)
-            else np.asarray(value, np.float32)
+            name: value if name.endswith(INDICES) else as_floats(value)
             for name, value in safetensors.numpy.load(content).items()
         }
-    except (safetensors.SafetensorError, TypeError, KeyError) as error:
+    except UNREADABLE_TENSORS as error:
         raise UserError(f"{path} is no safetensors file: {error}") from error
     if base is not None and any(name.endswith(INDICES) for name in values):
         return Artifact(config, _apply(values, base, path))

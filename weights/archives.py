@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import gzip
 import hashlib
-import lzma
 import os
 import pathlib
 import re
@@ -32,6 +31,11 @@ ENDS = (".zip", ".tar.gz", ".tgz")
 # More than all of Google's BERTs in one.
 MAX_BYTES = 32 * 2**30
 MAX_FILES = 1000
+# Times an archive's own size, beside some room for small ones. Weights can
+# hardly be compressed; zeros can, to a thousandth.
+MAX_GROWTH, ROOM = 100, 2**24
+# How a zip archive's files may be compressed.
+WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Of what a tar archive has before, between and after its files: `tarfile` reads
 # it into memory.
 MAX_HEADERS = 2**20
@@ -42,18 +46,17 @@ DAMAGES = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
-    lzma.LZMAError,
     EOFError,
     OSError,
-    # Of passwords, and of ways to compress that Python lacks.
+    # Of passwords, and of folders in folders in folders.
     RuntimeError,
     NotImplementedError,
     ValueError,
     tf.errors.OpError,
 )
 
-# Name, file to read from; of each file of an archive.
-Members = Iterator[Tuple[str, IO[bytes]]]
+# Of each file of an archive: name, size, and what gives no more than that.
+Members = Iterator[Tuple[str, int, IO[bytes]]]
 
 
 def is_archive(path: str) -> bool:
@@ -153,27 +156,30 @@ def _without_leftovers(folder: str) -> Iterator[None]:
 
 def _write_members(path: str, folder: str) -> None:
     """Writes an archive's files into a folder."""
-    left = MAX_BYTES
+    own = files.size(path)
+    most = min(MAX_BYTES, MAX_GROWTH * own + ROOM)
     is_zip = path.lower().endswith(".zip")
     with _readable(path):
         with tf.io.gfile.GFile(path, "rb") as file:
             members = _zip(file) if is_zip else _tar(file)
-            for number, (name, member) in enumerate(members, 1):
+            size = 0
+            # Nothing is written of a file that is too much.
+            for number, (name, more, member) in enumerate(members, 1):
                 if number > MAX_FILES:
                     raise UserError(
                         f"{path} holds more than {MAX_FILES} files, which is "
                         "no BERT"
                     )
+                size += more
+                if size > most:
+                    raise UserError(
+                        f"{path} has {own:,} bytes and holds more than "
+                        f"{most:,}, which is no BERT"
+                    )
                 target = os.path.join(folder, _safe(name, path))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as out:
                     for block in iter(partial(member.read, files.BLOCK), b""):
-                        left -= len(block)
-                        if left < 0:
-                            raise UserError(
-                                f"{path} holds more than {MAX_BYTES / 1e9:.0f} "
-                                "GB, which is no BERT"
-                            )
                         out.write(block)
 
 
@@ -200,8 +206,13 @@ def _zip(file: IO[bytes]) -> Members:
                 continue
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
                 raise zipfile.BadZipFile(f"{info.filename} is no plain file")
+            if info.compress_type not in WAYS:
+                # Of some a header says how much memory they take.
+                raise zipfile.BadZipFile(
+                    f"{info.filename} is compressed otherwise than by deflate"
+                )
             with archive.open(info) as member:
-                yield info.filename, member
+                yield info.filename, info.file_size, member
 
 
 class _Limited:
@@ -238,10 +249,11 @@ def _tar(file: IO[bytes]) -> Members:
             for info in archive:
                 if info.isdir():
                     continue
-                if not info.isfile():
+                # A sparse one has less content than its size.
+                if not info.isfile() or info.issparse() or info.size < 0:
                     raise tarfile.TarError(f"{info.name} is no plain file")
                 content.left = info.size + MAX_HEADERS
-                yield info.name, archive.extractfile(info)
+                yield info.name, info.size, archive.extractfile(info)
                 content.left = MAX_HEADERS
         # The sum comes last.
         while content.read(files.BLOCK):

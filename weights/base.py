@@ -18,6 +18,7 @@ from typing import (
 )
 
 import numpy as np
+import safetensors
 from absl import logging
 
 import files
@@ -26,6 +27,15 @@ from errors import UserError
 from modeling import BertConfig, Initializer, Shape
 
 POOLER = "bert/pooler/"
+# What reading a safetensors file comes to that is damaged, has a shape that no
+# array can have, or a type that numpy lacks.
+UNREADABLE_TENSORS = (
+    safetensors.SafetensorError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +106,19 @@ class Base:
     def is_known_as(self, fingerprint: str) -> bool:
         """Whether something was trained upon this one."""
         return fingerprint in (self.fingerprint, self.without_pooler)
+
+
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """An array of any type of real numbers as float32.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Numbers that are too great become infinite, which is looked for later.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
 
 
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:

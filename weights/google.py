@@ -8,7 +8,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from errors import UserError, first_line
-from weights.base import Weights
+from weights.base import Weights, as_floats
+from weights.checkpoint_index import check_index
 
 
 @contextlib.contextmanager
@@ -35,6 +36,20 @@ def guard(prefix: str) -> Iterator[None]:
         ) from error
 
 
+def open_reader(prefix: str) -> tf.compat.v1.train.NewCheckpointReader:
+    """TensorFlow's reader of a checkpoint, whose entries are as they can be.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    with guard(prefix):
+        try:
+            check_index(prefix)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
 def open_tensorflow(prefix: str) -> Weights:
     """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
 
@@ -42,12 +57,11 @@ def open_tensorflow(prefix: str) -> Weights:
         UserError: there is none, or it is damaged; reading a tensor from a
             damaged one raises it too.
     """
-    with guard(prefix):
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    reader = open_reader(prefix)
 
     def read(name: str) -> np.ndarray:
         with guard(prefix):
-            return np.asarray(reader.get_tensor(name), np.float32)
+            return as_floats(np.asarray(reader.get_tensor(name)))
 
     shapes = {
         name: tuple(shape)
@@ -62,8 +76,8 @@ def read_whole(prefix: str) -> None:
     Raises:
         UserError: there is none, or it is damaged.
     """
+    reader = open_reader(prefix)
     with guard(prefix):
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
 

@@ -11,6 +11,7 @@ import dataclasses
 import os
 from typing import Dict, Optional
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
@@ -99,7 +100,7 @@ def _tf1_lower_case(graph: meta_graph_pb2.MetaGraphDef) -> Optional[bool]:
     """The constant that the signature gives as `do_lower_case`, or None."""
     name = graph.signature_def[TF1_SIGNATURE].outputs[LOWER_CASE].name
     value = _constants(graph).get(name.split(":")[0])
-    return None if value is None else bool(tf.make_ndarray(value))
+    return None if value is None else bool(_number(value))
 
 
 def _tf1_config(
@@ -108,7 +109,7 @@ def _tf1_config(
     """The sizes; None if the graph does not tell the number of heads."""
     sizes = config_of(weights.shapes, 1, weights.source)
     value = _constants(graph).get(TF1_SCALE)
-    scale = 0.0 if value is None else float(tf.make_ndarray(value))
+    scale = 0.0 if value is None else float(_number(value))
     if not 0 < scale <= 1:
         return None
     head_size = round(scale**-2)
@@ -117,6 +118,18 @@ def _tf1_config(
         return None
     heads = sizes.hidden_size // head_size
     return dataclasses.replace(sizes, num_attention_heads=heads)
+
+
+def _number(value: tensor_pb2.TensorProto) -> np.ndarray:
+    """The value of a constant that is a single one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value.tensor_shape.dim:
+        # A shape that a few bytes can claim would be filled up.
+        raise ValueError("a constant is no single number")
+    return tf.make_ndarray(value)
 
 
 def _constants(

@@ -10,7 +10,7 @@ import numpy as np
 import safetensors
 
 from errors import UserError
-from weights.base import Weights
+from weights.base import UNREADABLE_TENSORS, Weights, as_floats
 
 # Of models that have more than the encoder.
 PREFIXES = ("bert.", "roberta.")
@@ -180,7 +180,7 @@ def open_safetensors(path: str, translate: bool) -> Weights:
             found = {
                 name: tuple(file.get_slice(name).get_shape()) for name in names
             }
-    except (OSError, safetensors.SafetensorError, struct.error) as error:
+    except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
         ) from error
@@ -200,12 +200,12 @@ def open_safetensors(path: str, translate: bool) -> Weights:
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
-                value = np.asarray(file.get_tensor(source), np.float32)
+                value = as_floats(file.get_tensor(source))
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
             ) from error
-        except (TypeError, safetensors.SafetensorError) as error:
+        except UNREADABLE_TENSORS as error:
             raise UserError(
                 f"{path}: the tensor {source} cannot be read ({error}); save "
                 "it as float32"

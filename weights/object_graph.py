@@ -15,13 +15,12 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from errors import UserError
 from modeling import BertConfig, Shape
-from weights.base import Weights
-from weights.google import guard
+from weights.base import Weights, as_floats
+from weights.google import guard, open_reader
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
@@ -106,9 +105,8 @@ def open_objects(prefix: str, source: str) -> Objects:
     Raises:
         UserError: it is damaged, or holds no BERT of the known names.
     """
-    with guard(prefix):
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        found = reader.get_variable_to_shape_map()
+    reader = open_reader(prefix)
+    found = reader.get_variable_to_shape_map()
     if GRAPH not in found:
         raise UserError(
             f"{source} holds no BERT: its variables have neither Google's "
@@ -134,7 +132,7 @@ def open_objects(prefix: str, source: str) -> Objects:
 
     def read(name: str) -> np.ndarray:
         with guard(prefix):
-            value = np.asarray(reader.get_tensor(keys[name]), np.float32)
+            value = as_floats(reader.get_tensor(keys[name]))
         return value.reshape(shapes[name])
 
     return Objects(Weights(source, shapes, read), config, do_lower_case)

@@ -1,0 +1,172 @@
+"""A checkpoint's index says nothing that could end the process.
+
+TensorFlow's reader ends it for most of these: SIGABRT, SIGSEGV.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from errors import UserError
+from soak.bundles import varint, write_bundle
+from weights import checkpoint_index, google, sources, training_state
+
+VALUES = {
+    "numbers": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "one": np.int64(7),
+    "texts": np.array([b"xy", b""], object),
+    "none": np.zeros((0, 3), np.float32),
+}
+
+
+def write(prefix, files):
+    for end, content in files.items():
+        pathlib.Path(f"{prefix}{end}").write_bytes(content)
+    return str(prefix)
+
+
+def read(prefix):
+    """Reads all of it in a process of its own, which may not die.
+
+    Returns:
+        The error's text, "" if there was none.
+    """
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        found = "another error"
+        try:
+            google.read_whole(prefix)
+            google.open_tensorflow(prefix)
+            found = ""
+        except UserError as error:
+            found = str(error)
+        finally:
+            os.write(send, found.encode())
+            os._exit(0)
+    os.close(send)
+    with open(receive, encoding="utf-8") as file:
+        found = file.read()
+    assert os.waitpid(child, 0)[1] == 0, "the process died"
+    return found
+
+
+def test_what_tensorflow_writes_is_taken(tmp_path):
+    values = {
+        f"{kind}/{name}": np.zeros(shape, kind)
+        for kind in ("float16", "float32", "float64", "int8", "int64", "bool")
+        for name, shape in (("a", ()), ("b", (3, 2)), ("c", (0,)))
+    }
+    values["texts"] = np.array([[b"a" * 300, b"", b"\xff"]], object)
+    # More than one block of the index.
+    values.update({f"layer_{n}/kernel": np.ones(2) for n in range(500)})
+    training_state.save_tensors(str(tmp_path / "a"), values)
+    checkpoint_index.check_index(str(tmp_path / "a"))
+    assert set(
+        google.open_reader(str(tmp_path / "a")).get_variable_to_shape_map()
+    ) == set(values)
+
+
+def test_a_checkpoint_of_several_files_is_taken(tmp_path):
+    parts = []
+    for part in range(2):
+        parts.append(str(tmp_path / f"part{part}"))
+        tf.raw_ops.SaveV2(
+            prefix=parts[-1],
+            tensor_names=[f"a{part}"],
+            shape_and_slices=[""],
+            tensors=[tf.ones([2])],
+        )
+    prefix = str(tmp_path / "whole")
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=parts, destination_prefix=prefix
+    )
+    assert (tmp_path / "whole.data-00001-of-00002").exists()
+    assert google.open_tensorflow(prefix).shapes == {"a0": (2,), "a1": (2,)}
+
+
+def test_what_is_written_here_is_as_tensorflow_reads_it(tmp_path):
+    prefix = write(tmp_path / "a", write_bundle(VALUES))
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    for name, value in VALUES.items():
+        np.testing.assert_array_equal(reader.get_tensor(name), value)
+    assert read(prefix) == ""
+
+
+LIES = {
+    "a negative shape": ("numbers", {"shape": [-1, 3]}, r"shape \[-1, 3\]"),
+    "terabytes": ("numbers", {"shape": [2**40]}, "takes 4398046511104"),
+    "more than any number": ("numbers", {"shape": [2**40] * 2}, "takes"),
+    "bytes that are not there": (
+        "numbers",
+        {"shape": [2**36], "size": 2**38},
+        "has 274877906944 bytes from",
+    ),
+    "many axes": ("numbers", {"shape": [1] * 300}, "has the shape"),
+    "no type": ("numbers", {"dtype": 0}, "of the type 0, no one of numbers"),
+    "an unknown type": ("numbers", {"dtype": 99}, "of the type 99"),
+    "a resource": ("numbers", {"dtype": 20}, "of the type 20"),
+    "a variant": ("numbers", {"dtype": 21}, "of the type 21"),
+    "a reference": ("numbers", {"dtype": 101}, "of the type 101"),
+    "slices": ("numbers", {"slices": 2}, "divided into slices"),
+    "a place before the file": ("numbers", {"offset": -5}, "from -5 on"),
+    "a place behind the file": ("numbers", {"offset": 2**62}, "but .* has"),
+    "a negative size": ("numbers", {"size": -1}, "has -1 bytes"),
+    "another file": ("numbers", {"shard_id": 7}, "in file 7 of 1"),
+    "a file before the first": ("numbers", {"shard_id": -1}, "in file -1"),
+    "many texts": ("texts", {"shape": [2**40]}, "texts of other lengths"),
+    "numbers as texts": ("numbers", {"dtype": 7}, "texts of other lengths"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_entry_that_lies_is_one_line(tmp_path, lie):
+    name, told, message = LIES[lie]
+    prefix = write(tmp_path / "a", write_bundle(VALUES, {name: told}))
+    assert_refused(prefix, f"its tensor {name} .*{message}")
+
+
+def assert_refused(prefix, message):
+    found = read(prefix)
+    assert found.startswith(f"the checkpoint {prefix} is damaged") and (
+        "\n" not in found
+    )
+    with pytest.raises(UserError, match=message):
+        raise UserError(found)
+
+
+@pytest.mark.parametrize("length", [2**31, 2**40, 2**62])
+def test_the_length_of_a_text_is_that_of_its_bytes(tmp_path, length):
+    files = write_bundle(VALUES, lengths={"texts": length})
+    assert_refused(write(tmp_path / "a", files), "texts of other lengths")
+
+
+@pytest.mark.parametrize("shards", [0, -1, 2**31 - 1])
+def test_a_header_names_a_number_of_files(tmp_path, shards):
+    files = write_bundle(VALUES, shards=shards)
+    assert_refused(write(tmp_path / "a", files), "says that it has")
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**62, 2**64 - 5])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_footer_leads_into_the_index(tmp_path, size, which):
+    """No checksum is of the footer."""
+    files = write_bundle(VALUES)
+    whole = files[".index"]
+    handles = [varint(0) + varint(1), varint(0) + varint(1)]
+    handles[which] = varint(0) + varint(size)
+    footer = b"".join(handles).ljust(40, b"\0")
+    files[".index"] = whole[:-48] + footer + whole[-8:]
+    assert_refused(
+        write(tmp_path / "a", files), "its index is (cut off|damaged)"
+    )
+
+
+def test_a_model_with_such_a_checkpoint_is_refused(tmp_path):
+    files = write_bundle(VALUES, {"numbers": {"shape": [-1]}})
+    write(tmp_path / "bert_model.ckpt", files)
+    with pytest.raises(UserError, match="its tensor numbers has the shape"):
+        sources.open_init_checkpoint(str(tmp_path))

@@ -1,0 +1,417 @@
+"""What SECURITY.md promises of files that strangers have made.
+
+Each test would fail if a promise were broken. More of them are beside what
+they test; SECURITY.md has a list.
+"""
+
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from conftest import ROOT, TINY_WORDS
+from hub_modules import write_tf2
+from limits import limited
+from test_architecture import attributes, sources
+from tiny_artifacts import make_artifact
+
+import exchange
+import files
+import predict
+from bert_config import BertConfig
+from errors import UserError
+from exchange.base import Tensors
+from serving import library
+from serving.library import AdapterLibrary
+from serving.predictor import Predictor
+from soak import fuzz
+from tasks.restored import restore_task
+from tokenization import FullTokenizer
+from weights import adapter_artifact
+from weights import sources as models
+from weights.hugging_face import open_safetensors
+
+pytestmark = pytest.mark.newer_stack
+
+# Beside what the process has; what a file's header claims is far more.
+LITTLE = 2**28
+
+
+def safetensors_file(header, data=b""):
+    """A file of any header, also of one that is no JSON."""
+    if not isinstance(header, bytes):
+        header = json.dumps(header).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def tensor(shape, kind="F32", size=0):
+    told = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
+    return safetensors_file({"a": told}, bytes(size))
+
+
+ODD_TENSORS = {
+    "a header of 2^60 bytes": struct.pack("<Q", 2**60) + b"{}",
+    "a header of 100 MB that is not there": struct.pack("<Q", 10**8 - 1),
+    "a header that is nested deeply": safetensors_file(b"[" * 10**6),
+    "2^62 numbers in no bytes": tensor([2**62]),
+    "2^64 numbers in no bytes": tensor([2**32, 2**32]),
+    "nothing times 2^62": tensor([0, 2**62]),
+    "an axis of 2^64": tensor([0, 2**64 - 1]),
+    "a hundred axes": tensor([1] * 100, size=4),
+    "eight bits": tensor([1], "F8_E4M3", 1),
+    "four bits": tensor([2], "F4", 1),
+    "complex numbers": tensor([1], "C64", 8),
+    "bytes before the first": safetensors_file(
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}
+    ),
+    "bytes behind the last": safetensors_file(
+        {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
+    ),
+}
+
+
+def read_model(folder):
+    weights = open_safetensors(str(folder / "a.safetensors"), False)
+    for name in weights.shapes:
+        weights.read(name)
+
+
+def read_foreign(folder):
+    Tensors(str(folder), "a.safetensors", "a.bin")
+
+
+def read_artifact(folder):
+    reader = fuzz.readers()["adapter's weights"]
+    for name, content in reader.files.items():
+        (folder / name).write_bytes(content)
+    shutil.copy(folder / "a.safetensors", folder / reader.changed)
+    reader.read(folder)
+
+
+@pytest.mark.parametrize("read", [read_model, read_foreign, read_artifact])
+@pytest.mark.parametrize("name", ODD_TENSORS)
+def test_no_header_of_tensors_allocates_more_than_the_file(
+    tmp_path, name, read
+):
+    (tmp_path / "a.safetensors").write_bytes(ODD_TENSORS[name])
+    with limited(more=LITTLE), pytest.raises(UserError) as caught:
+        read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("hidden_size", 2**40),
+        ("num_hidden_layers", 10**9),
+        ("vocab_size", 10**12),
+        ("max_position_embeddings", 10**12),
+        ("num_attention_heads", 2**62),
+        ("type_vocab_size", 10**30),
+        ("intermediate_size", 1e300),
+    ],
+)
+def test_no_size_of_a_config_is_believed(tmp_path, tiny_config, name, value):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**vars(tiny_config), name: value}))
+    with limited(more=LITTLE), pytest.raises(UserError, match=name):
+        BertConfig.from_json_file(str(path))
+
+
+QUESTIONS = {"name": "squad"}
+# What an adapter's description may say of itself.
+CLAIMS = {
+    "bert_config": {"hidden_size": 10**7},
+    "method": "houlsby(size=1000000000)",
+    "method ": "prefix(length=1000000000)",
+    "method  ": f"stack({', '.join(['houlsby'] * 3000)})",
+    "method   ": "stack(" * 9000,
+    "task": {"name": "squad", "head": {"layers": 10**9}},
+    "task ": {"name": "custom", "choices": 10**9},
+    "task_settings": {"n_best_size": 10**6},
+    "task_settings ": {"n_best_size": 10**12},
+    "training": {"max_seq_length": 10**9},
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_no_number_of_an_adapter_is_believed(tmp_path, tiny_bert, name):
+    folder = tmp_path / "adapter"
+    task = restore_task(QUESTIONS, {"max_query_length": 8}, "")
+    make_artifact(folder, tiny_bert, "houlsby(size=4)", task, QUESTIONS)
+    path = folder / adapter_artifact.CONFIG_FILE
+    config = json.loads(path.read_text())
+    del config[files.SEAL]
+    claim, key = CLAIMS[name], name.strip()
+    if isinstance(claim, dict):
+        claim = {**config.get(key, {}), **claim}
+    path.write_text(json.dumps({**config, key: claim}))
+    with limited(more=2**30), pytest.raises(UserError) as caught:
+        asked = {"a": str(folder)}
+        Predictor.load(str(tiny_bert), asked).ask([("a", ("the", "a cat"))])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 2000
+
+
+def is_json(content):
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
+JSON_READERS = {
+    name: reader
+    for name, reader in fuzz.readers().items()
+    if is_json(reader.files[reader.changed])
+}
+BOMBS = {
+    "lists in lists": b"[" * 10**5 + b"]" * 10**5,
+    "objects in objects": b'{"a":' * 10**5 + b"1" + b"}" * 10**5,
+    "a number of 10^5 digits": b'{"a": ' + b"9" * 10**5 + b"}",
+    "a number of 10^5 digits after the point": b"[0." + b"9" * 10**5 + b"]",
+    "many lists": b"[" + b"[]," * 10**5 + b"[]]",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("name", JSON_READERS)
+def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
+    reader = JSON_READERS[name]
+    for file, content in reader.files.items():
+        (tmp_path / file).write_bytes(content)
+    found = fuzz.try_input(reader, tmp_path, BOMBS[bomb])
+    # A line in bulk is answered by what is wrong with it.
+    assert found == ("taken" if name == "lines in bulk" else "refused")
+
+
+class Program:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "adapter_config.json", "adapter.safetensors",
+        "adapter_model.safetensors",
+        "adapter_model.bin", "pytorch_adapter.bin", "head_config.json",
+        "model.safetensors", "pytorch_model.bin", "tf_model.h5",
+        "bert_model.ckpt.index", "saved_model.pb", "checkpoint", "config.json",
+        "vocab.txt", "tokenizer.json", "run.json", "bert.zip", "bert.tar.gz",
+        "train.tsv", "train.jsonl", "weights.npz",
+    ],
+)  # fmt: skip
+def test_a_pickle_is_run_nowhere(tmp_path, file):
+    """Whatever it is called, and whoever reads the folder or the file."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / file
+    path.write_bytes(pickle.dumps(Program(str(tmp_path / "was run"))))
+    config = BertConfig(9)
+    for read in (
+        lambda: models.open_init_checkpoint(str(folder)),
+        lambda: models.open_init_checkpoint(str(path)),
+        lambda: exchange.read(str(folder), config),
+        lambda: adapter_artifact.read(str(folder)),
+        lambda: library.check(str(folder)),
+        lambda: open_safetensors(str(path), True),
+        lambda: BertConfig.from_json_file(str(path)),
+        lambda: FullTokenizer(str(path)),
+    ):
+        try:
+            read()
+        except UserError as error:
+            assert "\n" not in str(error)
+    assert os.listdir(tmp_path) == ["folder"]
+    pickle.loads(path.read_bytes())
+    assert (tmp_path / "was run").exists()
+
+
+NAMES_ELSEWHERE = (
+    "../x",
+    "/tmp/x",
+    "a/../../x",
+    "x\0y",
+    "x\ny",
+    "..",
+    "\ud800",
+)
+
+
+@pytest.mark.parametrize("name", NAMES_ELSEWHERE)
+def test_no_name_leads_out_of_a_library(tmp_path, tiny_bert, name):
+    (tmp_path / "x").mkdir()
+    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
+    make_artifact(tmp_path / "a", tiny_bert, "head", task, QUESTIONS)
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for act in (
+        lambda: shelf.add(str(tmp_path / "a"), name),
+        lambda: shelf.folder(name),
+        lambda: shelf.entry(name),
+        lambda: shelf.remove(name),
+        lambda: shelf.rename(name, "b"),
+    ):
+        with pytest.raises(UserError) as caught:
+            act()
+        assert str(caught.value).isprintable()
+    assert sorted(os.listdir(tmp_path)) == ["a", "shelf", "x"]
+    assert set(os.listdir(shelf.path)) <= {library.LOCK_FILE}
+
+
+def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
+    tmp_path, tiny_bert
+):
+    """It is called as its task if nobody names it."""
+    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
+    make_artifact(tmp_path / "a", tiny_bert, "head", task, QUESTIONS)
+    path = tmp_path / "a" / adapter_artifact.CONFIG_FILE
+    config = json.loads(path.read_text())
+    del config[files.SEAL]
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for name in NAMES_ELSEWHERE[:-1]:
+        path.write_text(json.dumps({**config, "task": {"name": name}}))
+        with pytest.raises(UserError):
+            shelf.add(str(tmp_path / "a"))
+    assert sorted(os.listdir(tmp_path)) == ["a", "shelf"]
+
+
+@pytest.fixture
+def shelf(tmp_path, tiny_bert):
+    """A library of one adapter, of a folder of links."""
+    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
+    make_artifact(tmp_path / "real", tiny_bert, "head", task, QUESTIONS)
+    (tmp_path / "links").mkdir()
+    for path in (tmp_path / "real").iterdir():
+        (tmp_path / "links" / path.name).symlink_to(path)
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    shelf.add(str(tmp_path / "links"), "mine")
+    return shelf
+
+
+def test_a_library_holds_no_links(shelf):
+    found = [path for path in pathlib.Path(shelf.path).rglob("*")]
+    assert len(found) == 5 and not any(path.is_symlink() for path in found)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["adapter.safetensors", "adapter_config.json", "library_entry.json", "x"],
+)
+def test_no_link_of_a_librarys_adapter_is_followed(shelf, tmp_path, file):
+    path = pathlib.Path(shelf.path) / "mine" / file
+    (tmp_path / "secret").write_text("secret")
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "secret")
+    for read in (shelf.folder, shelf.entry):
+        with pytest.raises(UserError, match=f"mine/{file} is a link, expected"):
+            read("mine")
+    # Deleted is the link alone.
+    shelf.remove("mine")
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+@pytest.mark.parametrize("name", [".lock", ".unfinished-{}", "mine"])
+def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
+    """Whoever made the folder may have put links there."""
+    shelf.remove("mine")
+    path = pathlib.Path(shelf.path) / name.format(os.getpid())
+    elsewhere = tmp_path / "elsewhere"
+    if name == ".lock":
+        path.unlink()
+        elsewhere.write_text("mine")
+    else:
+        elsewhere.mkdir()
+        (elsewhere / "adapter.safetensors").write_text("mine")
+    path.symlink_to(elsewhere)
+    with pytest.raises(UserError, match="is a link|cannot write"):
+        shelf.add(str(tmp_path / "real"), "mine")
+    found = elsewhere if name == ".lock" else elsewhere / "adapter.safetensors"
+    assert found.read_text() == "mine"
+    assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1
+
+
+def test_a_run_writes_through_no_link_of_its_folder(
+    classify, tiny_flags, tmp_path
+):
+    """Whatever has been put there; only its lock is refused."""
+    classify(**tiny_flags, do_eval=True, do_predict=True)
+    first = tiny_flags["output_dir"]
+    written = [p.relative_to(first) for p in first.rglob("*") if p.is_file()]
+    tiny_flags["output_dir"] = tmp_path / "second"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for number, path in enumerate(written):
+        link = tmp_path / "second" / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not path.name.startswith(("run.lock", "model.ckpt")):
+            # It leads to what is not there yet, so nothing is read by it.
+            link.symlink_to(elsewhere / str(number))
+    classify(**tiny_flags, do_eval=True, do_predict=True)
+    assert len(written) > 8 and os.listdir(elsewhere) == []
+    for path in written:
+        if "tfevents" not in path.name:
+            assert not (tmp_path / "second" / path).is_symlink()
+
+
+def test_exported_models_alone_are_loaded_as_programs():
+    """They, and libraries of other programs' operations, can do anything."""
+    loading = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for _, path in sources()
+        for name in attributes(path)
+        if name.split(".")[-1]
+        in (
+            "load_library",
+            "load_model",
+            "load_op_library",
+            "load_file_system_library",
+        )
+        or name.endswith("saved_model.load")
+        or name.endswith("loader.load")
+        or name == "import_graph_def"
+    }
+    assert loading == {("serving/exported.py", "tf.saved_model.load")}
+
+
+def test_a_module_is_read_and_not_loaded(tmp_path, monkeypatch, tiny_weights):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(TINY_WORDS))
+    module = write_tf2(tmp_path / "module", vocabulary, tiny_weights, 2)
+
+    def fail(*arguments, **named):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(tf.saved_model, "load", fail)
+    monkeypatch.setattr(tf.compat.v1.saved_model, "load", fail)
+    opened = models.open_init_checkpoint(str(module))
+    assert set(opened.weights.shapes) >= set(tiny_weights)
+
+
+def test_data_run_nothing(tmp_path, monkeypatch):
+    """Not as formulas, formats, templates or names of other files."""
+    monkeypatch.chdir(tmp_path)
+    texts = ("=cmd|' /C calc'!A0", "{0.__class__}", "${jndi:x}", "@/etc/passwd")
+    table = "text\tlabel\n" + "".join(
+        f"{t}\t{n}\n" for n, t in enumerate(texts)
+    )
+    (tmp_path / "train.tsv").write_text(table)
+    task = fuzz.readers()["tsv"]
+    task.read(tmp_path)
+    rows = list(
+        predict.row_stream.file_rows("train.tsv", [["text"]], lambda _: None)
+    )
+    assert [row[0] for row, _ in rows] == list(texts)
+    assert np.array(safetensors.numpy.load(tensor([0]))["a"]).size == 0
+    assert os.listdir(tmp_path) == ["train.tsv"]

@@ -1,0 +1,222 @@
+"""What a TensorFlow checkpoint's index may say, before TensorFlow reads it.
+
+TensorFlow's reader believes an index whose checksums are right. One that was
+made on purpose, as with a negative shape or a text of 2^40 bytes, ends the
+whole process. So all that the reader would believe is compared with the files.
+
+Source of the layout: TensorFlow, `tensor_bundle.proto`, `tensor_bundle.cc` and
+`lib/io/table`, which is that of LevelDB's tables.
+"""
+
+import struct
+from typing import Dict, Iterator, Tuple
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import tensor_bundle_pb2
+
+import files
+
+# A table's footer, with the number at its end; what follows each block.
+FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
+# Axes of an array of numpy's.
+MOST_AXES = 32
+# Files of one checkpoint.
+MOST_SHARDS = 100_000
+# By the number that stands for it in a file. What else TensorFlow has are parts
+# of a running program.
+KINDS = {
+    kind.as_datatype_enum: kind
+    for kind in (
+        tf.bfloat16, tf.float16, tf.float32, tf.float64,
+        tf.int8, tf.int16, tf.int32, tf.int64,
+        tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+        tf.bool, tf.complex64, tf.complex128, tf.string,
+    )
+}  # fmt: skip
+
+
+def check_index(prefix: str) -> None:
+    """Compares what a checkpoint's index says with the checkpoint's files.
+
+    Nothing is said of checksums, which TensorFlow compares.
+
+    Args:
+        prefix: of the checkpoint.
+
+    Raises:
+        UserError: a file is missing, or cannot be read.
+        ValueError: the index is damaged, or says what cannot be.
+    """
+    index = files.read_bytes(f"{prefix}.index", "the checkpoint's index")
+    entries = _entries(index)
+    name, content = next(entries, (b"", None))
+    if name or content is None:
+        raise ValueError("its index has no header")
+    header = _parse(tensor_bundle_pb2.BundleHeaderProto(), content)
+    shards = header.num_shards
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ValueError(f"its index says that it has {shards} files")
+    sizes: Dict[int, int] = {}
+    for name, content in entries:
+        try:
+            entry = _parse(tensor_bundle_pb2.BundleEntryProto(), content)
+            if not 0 <= entry.shard_id < shards:
+                raise ValueError(f"is in file {entry.shard_id} of {shards}")
+            path = f"{prefix}.data-{entry.shard_id:05d}-of-{shards:05d}"
+            if entry.shard_id not in sizes:
+                sizes[entry.shard_id] = files.size(path)
+            _check_entry(entry, path, sizes[entry.shard_id])
+        except ValueError as error:
+            shown = name[:100].decode("utf-8", "replace")
+            raise ValueError(f"its tensor {shown} {error}") from error
+
+
+def _check_entry(
+    entry: tensor_bundle_pb2.BundleEntryProto, path: str, available: int
+) -> None:
+    """Compares an entry with the file of its values.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    if not 0 <= entry.offset <= entry.offset + entry.size <= available:
+        raise ValueError(
+            f"has {entry.size} bytes from {entry.offset} on, but {path} has "
+            f"{available}"
+        )
+    if entry.slices:
+        raise ValueError("is divided into slices, which are not read here")
+    shape = [axis.size for axis in entry.shape.dim]
+    if (
+        entry.shape.unknown_rank
+        or len(shape) > MOST_AXES
+        or min(shape or [0]) < 0
+    ):
+        raise ValueError(f"has the shape {str(shape)[:100]}")
+    count = 1
+    for size in shape:
+        count *= size
+    kind = KINDS.get(entry.dtype)
+    if kind is None:
+        raise ValueError(f"is of the type {entry.dtype}, no one of numbers")
+    if kind == tf.string:
+        # Each has at least a byte, of its length.
+        if count > entry.size or entry.size != _size_of_texts(
+            path, entry.offset, entry.size, count
+        ):
+            raise ValueError("has texts of other lengths than it says")
+    elif count * kind.size != entry.size:
+        raise ValueError(
+            f"has {entry.size} bytes, but {kind.name} of the shape {shape} "
+            f"takes {count * kind.size}"
+        )
+
+
+def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
+    """The bytes that texts take by the lengths that stand before them.
+
+    Raises:
+        ValueError: the lengths are none.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(offset)
+        content = file.read(size)
+    place = total = 0
+    for _ in range(count):
+        length, place = _varint(content, place)
+        total += length
+    # A checksum of the lengths is between them and the texts.
+    return place + 4 + total
+
+
+def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """The keys and values of a table.
+
+    Raises:
+        ValueError: it is none.
+    """
+    footer = table[-FOOTER:]
+    if len(footer) < FOOTER or footer[-8:] != struct.pack("<Q", MAGIC):
+        raise ValueError("its index is no table of TensorFlow's")
+    first, place = _handle(footer, 0)
+    index, _ = _handle(footer, place)
+    # The first is of no use here, but TensorFlow reads it.
+    _block(table, first)
+    for _, value in _in_block(_block(table, index)):
+        handle, _ = _handle(value, 0)
+        yield from _in_block(_block(table, handle))
+
+
+def _handle(content: bytes, place: int) -> Tuple[Tuple[int, int], int]:
+    """The offset and size of a block, and the place after them."""
+    offset, place = _varint(content, place)
+    size, place = _varint(content, place)
+    return (offset, size), place
+
+
+def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
+    """The content of a block.
+
+    Raises:
+        ValueError: it lies outside of the table, or is compressed.
+    """
+    offset, size = handle
+    block = table[offset : offset + size + TRAILER]
+    if len(block) != size + TRAILER:
+        raise ValueError("its index is cut off")
+    if block[size]:
+        raise ValueError("its index is compressed, as TensorFlow writes none")
+    return block[:size]
+
+
+def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """The keys and values of a block.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    if len(block) < 4:
+        raise ValueError("its index is damaged")
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 - 4 * restarts
+    if end < 0:
+        raise ValueError("its index is damaged")
+    key, place = b"", 0
+    while place < end:
+        shared, place = _varint(block, place)
+        added, place = _varint(block, place)
+        size, place = _varint(block, place)
+        if shared > len(key) or place + added + size > end:
+            raise ValueError("its index is damaged")
+        key = key[:shared] + block[place : place + added]
+        place += added
+        yield key, block[place : place + size]
+        place += size
+
+
+def _varint(content: bytes, place: int) -> Tuple[int, int]:
+    """A whole number of up to 64 bits, and the place after it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    value = 0
+    for number, byte in enumerate(content[place : place + 10]):
+        value |= (byte & 127) << 7 * number
+        if byte < 128:
+            return value, place + number + 1
+    raise ValueError("a number is cut off")
+
+
+def _parse(message, content: bytes):
+    """The message, filled with what the bytes say.
+
+    Raises:
+        ValueError: they are none.
+    """
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise ValueError("has a damaged entry") from error
+    return message
