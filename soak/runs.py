@@ -153,7 +153,8 @@ def differences(
     )
 
 
-def _training(name: str, program: str, engine: str, **flags: Any) -> Run:
+def training(name: str, program: str, engine: str, **flags: Any) -> Run:
+    """A training of seconds, with flags of its own."""
     values = {
         "init_checkpoint": "{data}/" + material.BERT,
         "output_dir": "{place}/" + OUT,
@@ -174,28 +175,29 @@ def _training(name: str, program: str, engine: str, **flags: Any) -> Run:
     return Run(f"{name}, {engine}", program, words)
 
 
-def _table(name: str) -> Dict[str, Any]:
+def table(name: str) -> Dict[str, Any]:
+    """Flags of a classification of the material's tables."""
     return {"task_name": "custom", "data_dir": "{data}/" + name}
 
 
 def _trainings(engine: str) -> List[Run]:
     classify = functools.partial(
-        _training, program="run_classifier.py", engine=engine
+        training, program="run_classifier.py", engine=engine
     )
-    table = _table(material.TABLE)
+    of_table = table(material.TABLE)
     return [
         classify(
             "classification",
-            **table,
+            **of_table,
             do_predict=True,
             eval_steps=5,
             keep_best="loss",
         ),
-        classify("regression", **_table(material.SCORES), regression=True),
-        classify("lt_sft", **table, tuning_method="lt_sft(0.1)"),
+        classify("regression", **table(material.SCORES), regression=True),
+        classify("lt_sft", **of_table, tuning_method="lt_sft(0.1)"),
         classify(
             "fusion",
-            **table,
+            **of_table,
             tuning_method="fusion(one, two)",
             library="{data}/" + SHELF,
         ),
@@ -208,7 +210,7 @@ def _trainings(engine: str) -> List[Run]:
             keep_best="mean",
             eval_steps=5,
         ),
-        _training(
+        training(
             "questions",
             "run_squad.py",
             engine,
@@ -220,14 +222,14 @@ def _trainings(engine: str) -> List[Run]:
             doc_stride=4,
             num_train_epochs=10,
         ),
-        _training(
+        training(
             "tagging",
             "run_tagger.py",
             engine,
             data_dir="{data}/" + material.TAGS,
             do_predict=True,
         ),
-        _training(
+        training(
             "masked language modelling",
             "run_mlm.py",
             engine,
@@ -288,11 +290,11 @@ def make_adapters(data: pathlib.Path) -> None:
     methods = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)", "": ""}
     for name, method in methods.items():
         folder = data / (f"{TRAINED}-{name}" if name else TRAINED)
-        run = _training(
+        run = training(
             name,
             "run_classifier.py",
             ENGINES[1],
-            **_table(material.TABLE),
+            **table(material.TABLE),
             tuning_method=method or "houlsby(size=4)",
             output_dir=str(folder),
             num_train_epochs=2,
