@@ -1,0 +1,162 @@
+"""Runs tests in forks of a process that has imported TensorFlow alone.
+
+    python -m soak.mutant_tests
+
+It runs in a copy of the project, whose files it may change. Each line of stdin
+is a request, each line of stdout its answer, both JSON: some groups of `tests`
+are run, one after the other, with another `source` in the file of `path`.
+"""
+
+import json
+import multiprocessing
+import os
+import pathlib
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import start_tensorflow  # noqa: F401
+
+# What may be imported before a fork: nothing of the project.
+import hypothesis  # noqa: F401
+import numpy as np  # noqa: F401
+import pytest
+import safetensors.numpy  # noqa: F401
+import scipy.stats  # noqa: F401
+import sklearn.metrics  # noqa: F401
+import tensorflow as tf  # noqa: F401
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What tests come to. TIMED_OUT: one takes longer than it may.
+KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+
+
+class End(NamedTuple):
+    """How tests have ended.
+
+    Attributes:
+        code: pytest's, below 0 the signal that ended it.
+        said: what the fork has told, one of `began` and `failed` each time.
+        is_late: whether a test took too long.
+    """
+
+    code: int
+    said: List[Dict[str, str]]
+    is_late: bool
+
+
+class _Tells:
+    """Has pytest tell which test begins, and which fails."""
+
+    def __init__(self, pipe: int):
+        self._pipe = pipe
+
+    def _say(self, **values: str) -> None:
+        os.write(self._pipe, (json.dumps(values) + "\n").encode())
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._say(began=nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._say(failed=report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._say(failed=report.nodeid)
+
+
+def _become(pipe: int, tests: Sequence[str]) -> None:
+    """Runs tests as `python -m pytest` does, until one fails."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    sys.argv = ["pytest"]
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", closefd=False)
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    code = pytest.main([*options, *tests], plugins=[_Tells(pipe)])
+    os._exit(int(code))
+
+
+def run(tests: Sequence[str], patience: float) -> End:
+    """Runs tests in a fork.
+
+    Args:
+        tests: as pytest names them.
+        patience: seconds after which a test is given up, and all.
+    """
+    reading, writing = os.pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_become, args=(writing, tests)
+    )
+    process.start()
+    os.close(writing)
+    text, is_late = b"", False
+    while True:
+        if not select.select([reading], [], [], patience)[0]:
+            is_late = True
+            break
+        part = os.read(reading, 65536)
+        if not part:
+            break
+        text += part
+    if is_late:
+        # What the tests have started ends as well.
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+    os.close(reading)
+    said = [json.loads(line) for line in text.decode().splitlines()]
+    return End(process.exitcode, said, is_late)
+
+
+def judge(groups: Sequence[Sequence[str]], patience: float) -> Dict[str, str]:
+    """What tests make of the sources as they are.
+
+    Args:
+        groups: of tests, of which the later are run if the earlier pass.
+        patience: as of `run`.
+
+    Returns:
+        `outcome`, and `by`: the test that failed or took too long.
+    """
+    for tests in groups:
+        end = run(tests, patience)
+        if end.is_late:
+            began = [line["began"] for line in end.said if "began" in line]
+            return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
+        failed = [line["failed"] for line in end.said if "failed" in line]
+        if failed:
+            return {"outcome": KILLED, "by": failed[0]}
+        # The tests themselves cannot be run.
+        if end.code != pytest.ExitCode.OK:
+            return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
+    return {"outcome": SURVIVED, "by": ""}
+
+
+def answer(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Does what a request asks, and leaves the file as it was.
+
+    Returns:
+        As `judge`, and the `seconds` that it took.
+    """
+    began = time.monotonic()
+    path = ROOT / request["path"]
+    before = path.read_text()
+    path.write_text(request["source"])
+    try:
+        found: Dict[str, Any] = judge(request["tests"], request["patience"])
+    finally:
+        path.write_text(before)
+    found["seconds"] = round(time.monotonic() - began, 1)
+    return found
+
+
+if __name__ == "__main__":
+    # A source that has changed twice within a second would be mistaken.
+    sys.dont_write_bytecode = True
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
