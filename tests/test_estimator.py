@@ -1,6 +1,7 @@
 """The TPUEstimator engine on the CPU."""
 
 import dataclasses
+import threading
 import unittest.mock
 
 import numpy as np
@@ -64,6 +65,25 @@ def test_training_saves_trained_variables_slots_and_step_only(
         *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
         "global_step",
     }
+
+
+def test_one_thread_writes_all_checkpoints(
+    tiny_config, tmp_path, rows, monkeypatch
+):
+    """Each would keep some of the memory that it has written from."""
+    threads = []
+    save = training_state.save_training
+
+    def watched(*arguments):
+        threads.append(threading.current_thread())
+        save(*arguments)
+
+    monkeypatch.setattr(training_state, "save_training", watched)
+    job = make_job(tiny_config, tmp_path)
+    train(EstimatorEngine(Hardware()), job, rows, save_steps=1)
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert not threads[0].is_alive()
 
 
 @pytest.mark.parametrize(
