@@ -2,16 +2,16 @@
 
     python -m soak.long --rows=100000 --steps=20000
 
-Rows go through `predict.py` and, over HTTP, through `serve.py`; a training has
-so many steps on each engine. All have a tiny BERT. The table goes into
-docs/reliability.md, all samples into `long.json` in `--output_dir`. The exit
-code is 1 if anything grows.
+Rows go through `predict.py` and, over HTTP, through `serve.py`, after as many
+that warm them up; a training has so many steps on each engine. All have a tiny
+BERT. The table goes into docs/reliability.md, all samples into `long.json` in
+`--output_dir`. The exit code is 1 if anything grows.
 """
 
 import argparse
-import collections
 import concurrent.futures
 import contextlib
+import functools
 import http.client
 import json
 import pathlib
@@ -22,7 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Sequence,
+    Tuple,
+)
 
 import start_tensorflow  # noqa: F401
 
@@ -37,7 +46,9 @@ from soak.memory import Growth, Sample
 
 PREDICTOR, SERVER = "predict.py", "serve.py"
 NAME = "it"
-# Samples of a work, and rows of its data.
+# Shares of all rows and of all steps that warm up.
+ROWS_WARM_UP, STEPS_WARM_UP = 0.5, 0.1
+# Samples of a work, and rows of a training's data.
 SAMPLES = 200
 TRAIN_ROWS = 4000
 # Clients that ask at once, the most rows of a request, and requests after
@@ -257,7 +268,7 @@ def rows_of(found: Dict[str, Dict[str, Any]]) -> List[List[str]]:
     """The table.
 
     Args:
-        found: of each work `done`, what was done; `seconds`; `growth`.
+        found: of each work `amount`, `seconds` and `growth`.
     """
     table = [
         [
@@ -277,7 +288,7 @@ def rows_of(found: Dict[str, Dict[str, Any]]) -> List[List[str]]:
         table.append(
             [
                 name,
-                of["done"],
+                of["amount"],
                 f"{of['seconds'] / 60:.1f}",
                 *(f"{n / 1e6:.1f}" for n in (*growth.memory, growth.peak)),
                 f"{100 * growth.share:.2f}%",
@@ -290,24 +301,42 @@ def rows_of(found: Dict[str, Dict[str, Any]]) -> List[List[str]]:
     return table
 
 
-def _works(
-    place: pathlib.Path, rows: int, steps: int
-) -> Dict[str, Tuple[str, Any]]:
-    """Of each work how much is done, and what does it."""
-    works: Dict[str, Tuple[str, Any]] = collections.OrderedDict()
-    for name, work in ((PREDICTOR, predict), (SERVER, serve)):
-        works[name] = (
-            f"{rows:,} rows",
-            lambda work=work: work(place, rows),
-        )
+class Work(NamedTuple):
+    """What is done for long.
+
+    Attributes:
+        amount: of it, after the warm-up.
+        warm_up: share of all.
+        do: gives the samples.
+    """
+
+    amount: str
+    warm_up: float
+    do: Callable[[], List[Sample]]
+
+
+def works(place: pathlib.Path, rows: int, steps: int) -> Dict[str, Work]:
+    """What is done with this TensorFlow, by name.
+
+    Args:
+        place: a folder with a BERT, data and an adapter.
+        rows: after the warm-up.
+        steps: of a training.
+    """
+    total = round(rows / (1 - ROWS_WARM_UP))
+    amount = f"{rows:,} rows"
+    found = {
+        PREDICTOR: Work(amount, ROWS_WARM_UP, lambda: predict(place, total)),
+        SERVER: Work(amount, ROWS_WARM_UP, lambda: serve(place, total)),
+    }
     for engine in runs.ENGINES:
-        if engine == runs.ENGINES[0] and not starts.has_estimator():
-            continue
-        works[f"training, {engine}"] = (
-            f"{steps:,} steps",
-            lambda engine=engine: train(place, engine, steps),
-        )
-    return works
+        if engine != runs.ENGINES[0] or starts.has_estimator():
+            found[f"training, {engine}"] = Work(
+                f"{steps:,} steps",
+                STEPS_WARM_UP,
+                functools.partial(train, place, engine, steps),
+            )
+    return found
 
 
 def _prepare(place: pathlib.Path) -> None:
@@ -345,7 +374,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--only", help="one work, as the table names it")
+    names = [PREDICTOR, SERVER, *(f"training, {e}" for e in runs.ENGINES)]
+    parser.add_argument("--only", choices=names)
     parser.add_argument("--output_dir", default="out/soak")
     arguments = parser.parse_args()
     folder = pathlib.Path(arguments.output_dir)
@@ -354,23 +384,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         _prepare(place)
-        works = _works(place, arguments.rows, arguments.steps)
-        if arguments.only and arguments.only not in works:
-            raise UserError(
-                f"--only={arguments.only!r}, expected one of "
-                f"{', '.join(map(repr, works))}"
-            )
-        for name, (done, work) in works.items():
+        for name, work in works(place, arguments.rows, arguments.steps).items():
             if arguments.only in (None, name):
+                print(name, file=sys.stderr, flush=True)
                 began = time.monotonic()
-                samples = work()
+                samples = work.do()
                 found[name] = {
-                    "done": done,
+                    "amount": work.amount,
                     "seconds": time.monotonic() - began,
-                    "growth": memory.growth(samples)._asdict(),
+                    "growth": memory.growth(samples, work.warm_up)._asdict(),
                     "samples": samples,
                 }
-                print(name, found[name]["growth"], file=sys.stderr, flush=True)
     about = {
         "processor": cpu_cores.name(),
         "cores": cpu_cores.count(),

@@ -4,9 +4,7 @@ import os
 import statistics
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
-# Of a work: it has not seen all there is before, and what it holds grows.
-WARM_UP = 0.1
-# Of the samples, at the end and after the warm-up, that are compared.
+# Of the work after the warm-up: its first and its last part are compared.
 COMPARED = 0.1
 # Growth of the memory from which on it is a leak.
 MOST_GROWTH = 0.02
@@ -81,21 +79,23 @@ def sample(process: int, done: float) -> Sample:
     )
 
 
-def growth(samples: Sequence[Sample]) -> Growth:
+def growth(samples: Sequence[Sample], warm_up: float) -> Growth:
     """Compares the end with the beginning.
 
     Args:
-        samples: of a whole work, at equal distances.
+        samples: of a whole work.
+        warm_up: share of the work that is left out: it has not seen all there
+            is before, and what it holds grows.
 
     Raises:
-        ValueError: one end has no samples.
+        ValueError: one part has no samples.
     """
-    last = max(s.done for s in samples)
+    part = COMPARED * (1 - warm_up)
 
     def of(begin: float, end: float) -> List[Sample]:
-        return [s for s in samples if begin * last <= s.done <= end * last]
+        return [s for s in samples if begin <= s.done <= end]
 
-    parts = (of(WARM_UP, WARM_UP + COMPARED), of(1 - COMPARED, 1.0))
+    parts = (of(warm_up, warm_up + part), of(1 - part, 1.0))
     if not all(parts):
         raise ValueError(f"{len(samples)} samples are too few")
 
