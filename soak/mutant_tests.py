@@ -3,8 +3,8 @@
     python -m soak.mutant_tests
 
 It runs in a copy of the project, whose files it may change. Each line of stdin
-is a request, each line of stdout its answer, both JSON: some groups of `tests`
-are run, one after the other, with another `source` in the file of `path`.
+is a request, each line of stdout its answer, both JSON: `tests` are run with
+another `source` in the file of `path`.
 """
 
 import json
@@ -113,28 +113,27 @@ def run(tests: Sequence[str], patience: float) -> End:
     return End(process.exitcode, said, is_late)
 
 
-def judge(groups: Sequence[Sequence[str]], patience: float) -> Dict[str, str]:
+def judge(tests: Sequence[str], patience: float) -> Dict[str, str]:
     """What tests make of the sources as they are.
 
     Args:
-        groups: of tests, of which the later are run if the earlier pass.
+        tests: as of `run`.
         patience: as of `run`.
 
     Returns:
         `outcome`, and `by`: the test that failed or took too long.
     """
-    for tests in groups:
-        end = run(tests, patience)
-        if end.is_late:
-            began = [line["began"] for line in end.said if "began" in line]
-            return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
-        failed = [line["failed"] for line in end.said if "failed" in line]
-        if failed:
-            return {"outcome": KILLED, "by": failed[0]}
-        # The tests themselves cannot be run.
-        if end.code != pytest.ExitCode.OK:
-            return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
-    return {"outcome": SURVIVED, "by": ""}
+    end = run(tests, patience)
+    if end.is_late:
+        began = [line["began"] for line in end.said if "began" in line]
+        return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
+    failed = [line["failed"] for line in end.said if "failed" in line]
+    if failed:
+        return {"outcome": KILLED, "by": failed[0]}
+    if end.code == pytest.ExitCode.OK:
+        return {"outcome": SURVIVED, "by": ""}
+    # The tests themselves cannot be run.
+    return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
 
 
 def answer(request: Dict[str, Any]) -> Dict[str, Any]:

@@ -6,7 +6,8 @@ Each mutant is one change in a copy of the project, drawn from the seed
 (`soak/mutations.py`). The module's own tests are run upon it until one fails,
 then all others that import the module. The table goes into docs/reliability.md,
 and each survivor into results/mutants.json, where `why` is for whoever looks at
-it. The exit code is 1 if too few are killed.
+it. `tried.jsonl` in `--output_dir` keeps what was killed; delete it to begin
+anew. The exit code is 1 if too few are killed.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -219,8 +220,19 @@ def change_of(mutant: Found) -> List[str]:
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
-def try_all(runners: Runners, mutants: Sequence[Found]) -> List[Found]:
+def try_all(
+    runners: Runners, mutants: Sequence[Found], tried: pathlib.Path
+) -> List[Found]:
     """What each mutant comes to.
+
+    All have their first group of tests run, then those that survive the
+    second.
+
+    Args:
+        runners: that run tests.
+        mutants: as drawn.
+        tried: file of what is known; a mutant is not tried again that has
+            been killed.
 
     Returns:
         Of each what was drawn but the source, its `change`, and what
@@ -229,34 +241,66 @@ def try_all(runners: Runners, mutants: Sequence[Found]) -> List[Found]:
     Raises:
         UserError: a test that has killed one fails without it.
     """
-    found: List[Found] = [{} for _ in mutants]
-
-    def note(number: int, answer: Found) -> None:
-        mutant = mutants[number]
-        found[number] = {
+    found = [
+        {
             **{k: v for k, v in mutant.items() if k != "source"},
             "change": change_of(mutant),
-            **answer,
+            "outcome": SURVIVED,
+            "by": "",
+            "seconds": 0.0,
         }
-        _say(
-            f"{number + 1} {mutant['path']}:{mutant['line']} "
-            f"{answer['outcome']} {answer['seconds']} s {answer['by']}"
-        )
+        for mutant in mutants
+    ]
+    known = _killed_before(tried)
+    for one in found:
+        one.update(known.get(_key(one), {}))
+    for turn in (0, 1):
+        left = [
+            (number, tests[turn])
+            for number, tests in enumerate(tests_of(m["path"]) for m in mutants)
+            if found[number]["outcome"] == SURVIVED and tests[turn:]
+        ]
 
-    runners.ask_all(
-        [
+        def note(place: int, answer: Found, left: Any = left) -> None:
+            one = found[left[place][0]]
+            one.update(answer, seconds=one["seconds"] + answer["seconds"])
+            _say(
+                f"{one['path']}:{one['line']} {one['outcome']} "
+                f"{one['seconds']:.0f} s {one['by']}"
+            )
+            with open(tried, "a") as file:
+                file.write(json.dumps(one) + "\n")
+
+        requests = [
             {
-                "path": mutant["path"],
-                "source": mutant["source"],
-                "tests": tests_of(mutant["path"]),
+                "path": mutants[number]["path"],
+                "source": mutants[number]["source"],
+                "tests": tests,
                 "patience": PATIENCE,
             }
-            for mutant in mutants
-        ],
-        note,
-    )
+            for number, tests in left
+        ]
+        _say(f"{len(requests)} mutants, turn {turn + 1}")
+        runners.ask_all(requests, note)
     _confirm(runners, found)
     return found
+
+
+def _key(one: Found) -> Tuple[str, int, Tuple[str, ...]]:
+    """By which a mutant is known again."""
+    return one["path"], one["line"], tuple(one["change"])
+
+
+def _killed_before(tried: pathlib.Path) -> Dict[Any, Found]:
+    """What killed which mutants, of a file of such."""
+    known = {}
+    if tried.exists():
+        for line in tried.read_text().splitlines():
+            one = json.loads(line)
+            if one["outcome"] != SURVIVED:
+                names = ("outcome", "by", "seconds")
+                known[_key(one)] = {name: one[name] for name in names}
+    return known
 
 
 def _confirm(runners: Runners, found: Sequence[Found]) -> None:
@@ -280,7 +324,7 @@ def _confirm(runners: Runners, found: Sequence[Found]) -> None:
             {
                 "path": found[0]["path"],
                 "source": (ROOT / found[0]["path"]).read_text(),
-                "tests": [killers],
+                "tests": killers,
                 "patience": PATIENCE,
             }
         ],
@@ -355,7 +399,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         runners = Runners(pathlib.Path(place), arguments.jobs)
-        found = try_all(runners, mutants)
+        found = try_all(runners, mutants, folder / "tried.jsonl")
         runners.close()
     keep_reasons(found, RESULTS)
     table = rows_of(found)

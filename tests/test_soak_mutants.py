@@ -43,7 +43,7 @@ def try_sources(tmp_path):
             {
                 "path": "thing.py",
                 "source": source,
-                "tests": [["tests/test_one.py"], ["tests/test_two.py"]],
+                "tests": ["tests/test_one.py", "tests/test_two.py"],
                 "patience": patience,
             }
             for source in sources
@@ -135,33 +135,53 @@ def drawn(path, before, after, line=1):
     }
 
 
-def test_mutants_are_tried_and_their_killers_confirmed():
+def test_mutants_are_tried_and_their_killers_confirmed(tmp_path):
     two = [
         drawn("optimization.py", "0.999", "1.999"),
         drawn("methods/bitfit.py", "import", "import "),
     ]
+    tried = tmp_path / "tried.jsonl"
+    killer = "tests/test_a.py::test_b"
     runners = FakeRunners(
-        answer(KILLED, "tests/test_a.py::test_b"),
+        # The first turn, the second, and the confirmation.
         answer(SURVIVED),
+        answer(SURVIVED),
+        answer(KILLED, killer),
         answer(SURVIVED),
     )
-    killed, survived = mutants.try_all(runners, two)
-    assert killed["outcome"] == KILLED and survived["outcome"] == SURVIVED
+    killed, survived = mutants.try_all(runners, two, tried)
+    assert (killed["outcome"], killed["by"]) == (KILLED, killer)
+    assert killed["seconds"] == 2.0
+    assert survived["outcome"] == SURVIVED
     assert "source" not in killed
     minus, plus = killed["change"]
     assert minus.startswith("-BETA_1") and "1.999" in plus
+    assert [r["path"] for r in runners.asked[:3]] == [
+        "optimization.py",
+        "methods/bitfit.py",
+        "optimization.py",
+    ]
     # The last question is about nothing that has changed.
-    assert runners.asked[-1]["tests"] == [["tests/test_a.py::test_b"]]
+    assert runners.asked[-1]["tests"] == [killer]
     assert runners.asked[-1]["source"] == (ROOT / "optimization.py").read_text()
+    # What was killed is known.
+    runners = FakeRunners(answer(SURVIVED), answer(SURVIVED))
+    again, _ = mutants.try_all(runners, two, tried)
+    assert again == killed
+    assert runners.asked[0]["path"] == "methods/bitfit.py"
 
 
-def test_a_killer_that_fails_by_itself_is_found():
+def test_a_killer_that_fails_by_itself_is_found(tmp_path):
     runners = FakeRunners(
         answer(KILLED, "tests/test_a.py::test_b"),
         answer(KILLED, "tests/test_a.py::test_b"),
     )
     with pytest.raises(UserError, match="test_b: killed where nothing"):
-        mutants.try_all(runners, [drawn("optimization.py", "0.999", "1.999")])
+        mutants.try_all(
+            runners,
+            [drawn("optimization.py", "0.999", "1.999")],
+            tmp_path / "tried.jsonl",
+        )
 
 
 def test_what_changes_nothing_is_not_counted():
