@@ -15,6 +15,7 @@ import ast
 import collections
 import concurrent.futures
 import difflib
+import functools
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -150,17 +151,15 @@ def tests_of(path: str) -> List[List[str]]:
         those of its package. Only groups that hold any.
     """
     package, _, stem = path[: -len(".py")].replace("/", ".").rpartition(".")
-    sources = {
-        file.stem[len("test_") :]: file.read_text()
-        for file in sorted((ROOT / "tests").glob("test_*.py"))
-    }
-    groups: List[List[str]] = [[stem] if stem in sources else []]
+    module = f"{package}.{stem}" if package else stem
+    known = _test_files()
+    groups: List[List[str]] = [[stem] if stem in known else []]
     others = [
         name
-        for name, source in sources.items()
-        if name.startswith(f"{stem}_") or _imports(source, package, stem)
+        for name, file in known.items()
+        if name.startswith(f"{stem}_") or module in file.imported
     ]
-    others.sort(key=lambda name: len(sources[name]))
+    others.sort(key=lambda name: known[name].size)
     later = dict.fromkeys([*others, *OF_PACKAGE[package]])
     groups.append([name for name in later if name not in groups[0]])
     return [
@@ -168,20 +167,34 @@ def tests_of(path: str) -> List[List[str]]:
     ]
 
 
-def _imports(source: str, package: str, stem: str) -> bool:
-    """Whether a source imports a module, or anything of it."""
-    module = f"{package}.{stem}" if package else stem
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found = {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.add(node.module or "")
-        else:
-            continue
-        if module in found:
-            return True
-    return False
+class TestFile(NamedTuple):
+    """A file of tests.
+
+    Attributes:
+        size: of its text.
+        imported: what it imports, as dotted names of modules and of what
+            they hold.
+    """
+
+    size: int
+    imported: Set[str]
+
+
+@functools.lru_cache(None)
+def _test_files() -> Dict[str, TestFile]:
+    """All, by what is between `test_` and `.py`."""
+    found = {}
+    for path in sorted((ROOT / "tests").glob("test_*.py")):
+        text = path.read_text()
+        imported = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+                imported.update(f"{node.module}.{a.name}" for a in node.names)
+        found[path.stem[len("test_") :]] = TestFile(len(text), imported)
+    return found
 
 
 def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
