@@ -227,6 +227,22 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
         assert (value != job.initial_values[name]()).any()
 
 
+@pytest.mark.parametrize(
+    "names, count",
+    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
+)
+def test_the_host_is_a_device_beside_gpus(
+    monkeypatch, tiny_config, tmp_path, names, count
+):
+    # There are no such GPUs here.
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: None)
+    engine = EstimatorEngine(Hardware())
+    monkeypatch.setattr(engine, "_devices", names)
+    job = make_job(tiny_config, tmp_path)
+    made = engine._mirrored_estimator(job, 8, None)
+    assert made.config.session_config.device_count == {"CPU": count}
+
+
 def test_an_unknown_engine_is_refused():
     with pytest.raises(UserError, match="expected auto or one of estimator"):
         choose_engine("keras")
