@@ -31,6 +31,8 @@ import tensorflow as tf  # noqa: F401
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What tests come to. TIMED_OUT: one takes longer than it may.
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+# Why tests were stopped.
+LATE, OUT_OF_TIME = "late", "out of time"
 
 
 class End(NamedTuple):
@@ -39,12 +41,12 @@ class End(NamedTuple):
     Attributes:
         code: pytest's, below 0 the signal that ended it.
         said: what the fork has told, one of `began` and `failed` each time.
-        is_late: whether a test took too long.
+        stopped: LATE if a test took too long, OUT_OF_TIME if all did, or "".
     """
 
     code: int
     said: List[Dict[str, str]]
-    is_late: bool
+    stopped: str
 
 
 class _Tells:
@@ -82,56 +84,63 @@ def _become(pipe: int, tests: Sequence[str]) -> None:
     os._exit(int(code))
 
 
-def run(tests: Sequence[str], patience: float) -> End:
+def run(tests: Sequence[str], patience: float, limit: float) -> End:
     """Runs tests in a fork.
 
     Args:
         tests: as pytest names them.
         patience: seconds after which a test is given up, and all.
+        limit: seconds after which no more tests are run.
     """
+    until = time.monotonic() + limit
     reading, writing = os.pipe()
     process = multiprocessing.get_context("fork").Process(
         target=_become, args=(writing, tests)
     )
     process.start()
     os.close(writing)
-    text, is_late = b"", False
+    text, stopped = b"", ""
     while True:
-        if not select.select([reading], [], [], patience)[0]:
-            is_late = True
+        left = until - time.monotonic()
+        wait = max(min(patience, left), 0.0)
+        if not select.select([reading], [], [], wait)[0]:
+            stopped = LATE if wait == patience else OUT_OF_TIME
+            # What the tests have started ends as well.
+            os.killpg(process.pid, signal.SIGKILL)
             break
         part = os.read(reading, 65536)
         if not part:
             break
         text += part
-    if is_late:
-        # What the tests have started ends as well.
-        os.killpg(process.pid, signal.SIGKILL)
     process.join()
     os.close(reading)
     said = [json.loads(line) for line in text.decode().splitlines()]
-    return End(process.exitcode, said, is_late)
+    return End(process.exitcode, said, stopped)
 
 
-def judge(tests: Sequence[str], patience: float) -> Dict[str, str]:
+def judge(
+    tests: Sequence[str], patience: float, limit: float
+) -> Dict[str, str]:
     """What tests make of the sources as they are.
 
     Args:
         tests: as of `run`.
         patience: as of `run`.
+        limit: as of `run`.
 
     Returns:
-        `outcome`, and `by`: the test that failed or took too long.
+        `outcome`, and `by`: the test that failed or took too long, or
+        OUT_OF_TIME where none has failed in time.
     """
-    end = run(tests, patience)
-    if end.is_late:
-        began = [line["began"] for line in end.said if "began" in line]
-        return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
+    end = run(tests, patience, limit)
     failed = [line["failed"] for line in end.said if "failed" in line]
     if failed:
         return {"outcome": KILLED, "by": failed[0]}
-    if end.code == pytest.ExitCode.OK:
-        return {"outcome": SURVIVED, "by": ""}
+    if end.stopped == LATE:
+        began = [line["began"] for line in end.said if "began" in line]
+        return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
+    if end.stopped or end.code == pytest.ExitCode.OK:
+        return {"outcome": SURVIVED, "by": end.stopped}
     # The tests themselves cannot be run.
     return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
 
@@ -147,7 +156,9 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     before = path.read_text()
     path.write_text(request["source"])
     try:
-        found: Dict[str, Any] = judge(request["tests"], request["patience"])
+        found: Dict[str, Any] = judge(
+            request["tests"], request["patience"], request["limit"]
+        )
     finally:
         path.write_text(before)
     found["seconds"] = round(time.monotonic() - began, 1)

@@ -41,8 +41,9 @@ PACKAGES = os.path.join(sys.prefix, "mutants")
 RESULTS = ROOT / "results" / "mutants.json"
 # Of the mutants that change something, at least so many are to be killed.
 GOAL = 0.95
-# Seconds after which a test does not end any more.
-PATIENCE = 300.0
+# Seconds after which a test does not end any more, and those that each turn of
+# a mutant's tests may take.
+PATIENCE, LIMIT = 300.0, 900.0
 # What looks at a package's modules without importing them.
 OF_PACKAGE = {
     "": ("roberta", "golden_model", "golden_features", "experiment"),
@@ -234,7 +235,10 @@ def change_of(mutant: Found) -> List[str]:
 
 
 def try_all(
-    runners: Runners, mutants: Sequence[Found], tried: pathlib.Path
+    runners: Runners,
+    mutants: Sequence[Found],
+    tried: pathlib.Path,
+    limit: float = LIMIT,
 ) -> List[Found]:
     """What each mutant comes to.
 
@@ -246,6 +250,7 @@ def try_all(
         mutants: as drawn.
         tried: file of what is known; a mutant is not tried again that has
             been killed.
+        limit: seconds that each turn of a mutant may take.
 
     Returns:
         Of each what was drawn but the source, its `change`, and what
@@ -290,6 +295,7 @@ def try_all(
                 "source": mutants[number]["source"],
                 "tests": tests,
                 "patience": PATIENCE,
+                "limit": limit,
             }
             for number, tests in left
         ]
@@ -339,6 +345,7 @@ def _confirm(runners: Runners, found: Sequence[Found]) -> None:
                 "source": (ROOT / found[0]["path"]).read_text(),
                 "tests": killers,
                 "patience": PATIENCE,
+                "limit": float("inf"),
             }
         ],
         note,
@@ -402,6 +409,12 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT,
+        help="seconds of each turn of a mutant, which then survives",
+    )
+    parser.add_argument(
         "--packages", help="folder of cosmic-ray", default=PACKAGES
     )
     parser.add_argument("--output_dir", default="out/mutants")
@@ -412,7 +425,9 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         runners = Runners(pathlib.Path(place), arguments.jobs)
-        found = try_all(runners, mutants, folder / "tried.jsonl")
+        found = try_all(
+            runners, mutants, folder / "tried.jsonl", arguments.limit
+        )
         runners.close()
     keep_reasons(found, RESULTS)
     table = rows_of(found)

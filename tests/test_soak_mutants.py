@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from errors import UserError
 from soak import mutants, report
-from soak.mutant_tests import KILLED, SURVIVED, TIMED_OUT
+from soak.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
 PACKAGES = os.path.join(sys.prefix, "mutants")
 SOURCE = "def larger(a, b):\n    return a > b\n"
@@ -38,13 +38,14 @@ def try_sources(tmp_path):
     )
     (tmp_path / "thing.py").write_text(SOURCE)
 
-    def run(*sources, patience=60):
+    def run(*sources, patience=60.0, limit=600.0):
         requests = [
             {
                 "path": "thing.py",
                 "source": source,
                 "tests": ["tests/test_one.py", "tests/test_two.py"],
                 "patience": patience,
+                "limit": limit,
             }
             for source in sources
         ]
@@ -85,6 +86,11 @@ def test_a_test_that_does_not_end_is_ended(try_sources):
     assert late["by"] == "tests/test_one.py::test_one"
     # What runs afterwards is not disturbed.
     assert wrong["outcome"] == KILLED
+    (out_of_time,) = try_sources(endless, limit=4)
+    assert (out_of_time["outcome"], out_of_time["by"]) == (
+        SURVIVED,
+        OUT_OF_TIME,
+    )
 
 
 def test_the_tests_of_a_module_are_its_own_then_those_that_import_it():
