@@ -51,6 +51,22 @@ def test_a_loss_that_is_no_number_is_one_clear_line(
         train(EstimatorEngine(Hardware()), job, rows)
 
 
+@pytest.mark.parametrize(
+    "names, count",
+    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
+)
+def test_the_host_is_a_device_beside_gpus(
+    monkeypatch, tiny_config, tmp_path, names, count
+):
+    # There are no such GPUs here.
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: None)
+    engine = EstimatorEngine(Hardware())
+    monkeypatch.setattr(engine, "_devices", names)
+    job = make_job(tiny_config, tmp_path)
+    made = engine._mirrored_estimator(job, 8, None)
+    assert made.config.session_config.device_count == {"CPU": count}
+
+
 def test_training_saves_trained_variables_slots_and_step_only(
     tiny_config, tmp_path, rows
 ):
@@ -225,22 +241,6 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     for name, value in plain.items():
         np.testing.assert_allclose(xla[name], value, atol=1e-5, err_msg=name)
         assert (value != job.initial_values[name]()).any()
-
-
-@pytest.mark.parametrize(
-    "names, count",
-    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
-)
-def test_the_host_is_a_device_beside_gpus(
-    monkeypatch, tiny_config, tmp_path, names, count
-):
-    # There are no such GPUs here.
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: None)
-    engine = EstimatorEngine(Hardware())
-    monkeypatch.setattr(engine, "_devices", names)
-    job = make_job(tiny_config, tmp_path)
-    made = engine._mirrored_estimator(job, 8, None)
-    assert made.config.session_config.device_count == {"CPU": count}
 
 
 def test_an_unknown_engine_is_refused():
