@@ -5,6 +5,8 @@
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
+# make mutants     setup, then changes of the code, of which tests must fail:
+#                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
@@ -34,6 +36,8 @@ INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
 MINUTES ?= 60
+SEED ?= 1
+MUTANTS ?= 300
 # Not a checkout that was made one.
 IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 # AdapterHub's adapters, for the benchmarks.
@@ -41,7 +45,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark soak beam tpu-client notebooks lint lock clean
+.PHONY: setup quickstart test benchmark soak mutants beam tpu-client notebooks lint lock clean
 
 setup: $(INSTALLED)
 
@@ -81,6 +85,15 @@ $(PEER)/installed: benchmarks/peers/requirements.txt
 soak: setup
 	$(IN_VENV) -m soak --minutes=$(MINUTES) --jobs=$(JOBS)
 
+mutants: $(VENV)/mutants/installed
+	$(IN_VENV) -m soak.mutants --seed=$(SEED) --mutants=$(MUTANTS) --jobs=$(JOBS)
+
+# Beside the other packages, which its process does not load.
+$(VENV)/mutants/installed: $(INSTALLED) requirements/mutants.txt
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/mutants -r requirements/mutants.txt
+	touch $@
+
 beam: $(BEAM)/installed
 
 $(BEAM)/installed: requirements/beam.txt
@@ -111,7 +124,8 @@ lint: setup
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
-	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10; do \
+	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10 \
+		mutants:3.10; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

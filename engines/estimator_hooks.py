@@ -95,6 +95,9 @@ class SaverHook(v1.train.SessionRunHook):
         self._pause, self._make_predictor = pause, make_predictor
         self.predictor: Optional[Predictor] = None
         self.looked_step = 0
+        # The training's own cannot run operations outside of its graph. One
+        # for all saves: each thread that writes a checkpoint keeps megabytes.
+        self._thread = futures.ThreadPoolExecutor(1)
 
     def begin(self):
         """Finds what is saved in the graph."""
@@ -120,21 +123,19 @@ class SaverHook(v1.train.SessionRunHook):
         step = int(session.run(self._step))
         if step != self._saved_step:
             self._save(v1.train.SessionRunContext(None, session), step, False)
+        self._thread.shutdown()
 
     def _save(self, run_context, step, is_looked_at):
         values = run_context.session.run(self._values)
-        # In a thread of its own, since this one cannot run operations outside
-        # of the training's graph.
-        with futures.ThreadPoolExecutor(1) as thread:
-            thread.submit(
-                training_state.save_training, self._job.output_dir, step, values
-            ).result()
-            self._saved_step = step
-            if (
-                is_looked_at
-                and thread.submit(self._look, step, values).result()
-            ):
-                run_context.request_stop()
+        self._thread.submit(
+            training_state.save_training, self._job.output_dir, step, values
+        ).result()
+        self._saved_step = step
+        if (
+            is_looked_at
+            and self._thread.submit(self._look, step, values).result()
+        ):
+            run_context.request_stop()
 
     def _look(self, step: int, values: Dict[str, np.ndarray]) -> bool:
         if self.predictor is None:

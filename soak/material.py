@@ -50,17 +50,17 @@ def make(folder: pathlib.Path) -> None:
     chance = random.Random("material")
     _write_bert(folder / BERT)
     for name, regression in ((TABLE, False), (SCORES, True)):
-        _write_table(folder / name, chance, regression)
+        write_table(folder / name, chance, regression)
     for name in ("one", "two"):
-        _write_table(folder / SEVERAL / name, chance, False)
+        write_table(folder / SEVERAL / name, chance)
     _write_questions(folder / QUESTIONS, chance)
     (folder / TAGS).mkdir()
     for split, count in (("train", 32), ("dev", 8), ("test", 8)):
-        text = "\n".join(_tagged(_sentence(chance)) for _ in range(count))
+        text = "\n".join(_tagged(sentence(chance)) for _ in range(count))
         (folder / TAGS / f"{split}.conll").write_text(text)
     (folder / LINES).mkdir()
     for split, count in (("train", 40), ("eval", 8)):
-        lines = [" ".join(_sentence(chance)) for _ in range(count)]
+        lines = [" ".join(sentence(chance)) for _ in range(count)]
         (folder / LINES / f"{split}.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -81,22 +81,25 @@ def _write_bert(folder: pathlib.Path) -> None:
     safetensors.numpy.save_file(values, folder / "model.safetensors")
 
 
-def _sentence(chance: random.Random) -> List[str]:
+def sentence(chance: random.Random) -> List[str]:
     """A few words; one of them is a noun."""
     words = chance.choices(WORDS, k=chance.randint(3, 9))
     words.insert(chance.randint(0, len(words)), chance.choice(NOUNS))
     return [*words, "."]
 
 
-def _write_table(
-    folder: pathlib.Path, chance: random.Random, regression: bool
+def write_table(
+    folder: pathlib.Path,
+    chance: random.Random,
+    regression: bool = False,
+    train_rows: int = 40,
 ) -> None:
     """Texts with labels, or with numbers, in three splits."""
     folder.mkdir(parents=True)
-    for split, count in (("train", 40), ("dev", 8), ("test", 8)):
+    for split, count in (("train", train_rows), ("dev", 8), ("test", 8)):
         rows: List[Tuple[str, ...]] = [("text", "label")]
         for _ in range(count):
-            words = _sentence(chance)
+            words = sentence(chance)
             label = GOOD if len(words) % 2 else BAD
             if regression:
                 label = str(len(words) / 2)
@@ -114,7 +117,7 @@ def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
     """SQuAD's layout; the answer is a noun of the context."""
     paragraphs: List[Dict[str, Any]] = []
     for number in range(16):
-        words = _sentence(chance)
+        words = sentence(chance)
         answer = next(word for word in words if word in NOUNS)
         context = " ".join(words)
         found = {"text": answer, "answer_start": context.index(answer)}

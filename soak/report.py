@@ -3,13 +3,12 @@
 import collections
 import json
 import pathlib
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import files
 from soak import clock, company, damage, kills, power, surroundings, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
 # What is tried, and its column.
 COLUMNS = {
     kills.KILL: "killed",
@@ -70,31 +69,38 @@ def plain(table: Sequence[Sequence[str]]) -> str:
     return "".join(lines)
 
 
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """The table for a page; all columns but the first hold numbers."""
+    header, *others = [f"| {' | '.join(row)} |" for row in table]
+    rule = "|---" + "|---:" * (len(table[0]) - 1) + "|"
+    return "\n".join([header, rule, *others, ""])
+
+
 def markdown(about: Dict[str, Any], table: Sequence[Sequence[str]]) -> str:
-    """The table of docs/reliability.md.
+    """The soak's part of docs/reliability.md.
 
     Args:
         about: `processor`, `cores`, `tensorflow`, `minutes`, `seeds`.
         table: as of `rows`.
     """
-    header, *others = [f"| {' | '.join(row)} |" for row in table]
     first, last = about["seeds"]
-    return "\n".join(
-        [
-            f"{about['minutes']:.0f} minutes on {about['cores']} cores "
-            f"({about['processor']}), TensorFlow {about['tensorflow']}; "
-            f"seeds {first} to {last}.",
-            "",
-            header,
-            "|---" + "|---:" * (len(table[0]) - 1) + "|",
-            *others,
-            "",
-        ]
+    return (
+        f"{about['minutes']:.0f} minutes on {about['cores']} cores "
+        f"({about['processor']}), TensorFlow {about['tensorflow']}; "
+        f"seeds {first} to {last}.\n\n{markdown_table(table)}"
     )
 
 
-def write_page(text: str, page: pathlib.Path = PAGE) -> None:
-    """Puts the table between its marks in docs/reliability.md."""
-    before, rest = page.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    files.write_text(str(page), f"{before}{BEGIN}\n{text}\n{END}{after}")
+def marks(name: str) -> Tuple[str, str]:
+    """Between which docs/reliability.md holds a table."""
+    return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+
+
+def write_page(
+    text: str, name: str = "soak", page: pathlib.Path = PAGE
+) -> None:
+    """Puts a table between its marks in docs/reliability.md."""
+    begin, end = marks(name)
+    before, rest = page.read_text().split(begin)
+    _, after = rest.split(end)
+    files.write_text(str(page), f"{before}{begin}\n{text}\n{end}{after}")

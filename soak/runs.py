@@ -154,7 +154,7 @@ def differences(
 
 
 def training(name: str, program: str, engine: str, **flags: Any) -> Run:
-    """A kind of training.
+    """A kind of training of seconds, with flags of its own.
 
     Args:
         name: for people.
@@ -182,7 +182,8 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
     return Run(f"{name}, {engine}", program, words)
 
 
-def _table(name: str) -> Dict[str, Any]:
+def table(name: str) -> Dict[str, Any]:
+    """Flags of a classification of the material's tables."""
     return {"task_name": "custom", "data_dir": "{data}/" + name}
 
 
@@ -190,20 +191,20 @@ def _trainings(engine: str) -> List[Run]:
     classify = functools.partial(
         training, program="run_classifier.py", engine=engine
     )
-    table = _table(material.TABLE)
+    of_table = table(material.TABLE)
     return [
         classify(
             "classification",
-            **table,
+            **of_table,
             do_predict=True,
             eval_steps=5,
             keep_best="loss",
         ),
-        classify("regression", **_table(material.SCORES), regression=True),
-        classify("lt_sft", **table, tuning_method="lt_sft(0.1)"),
+        classify("regression", **table(material.SCORES), regression=True),
+        classify("lt_sft", **of_table, tuning_method="lt_sft(0.1)"),
         classify(
             "fusion",
-            **table,
+            **of_table,
             tuning_method="fusion(one, two)",
             library="{data}/" + SHELF,
         ),
@@ -300,7 +301,7 @@ def make_adapters(data: pathlib.Path) -> None:
             name,
             "run_classifier.py",
             ENGINES[1],
-            **_table(material.TABLE),
+            **table(material.TABLE),
             tuning_method=method or "houlsby(size=4)",
             output_dir=str(folder),
             num_train_epochs=2,

@@ -19,7 +19,13 @@ from engine_jobs import (
     trained_values,
 )
 
-from engines import Hardware, choose_engine, cpu_cores, devices
+from engines import (
+    Hardware,
+    choose_engine,
+    cpu_cores,
+    devices,
+    multi_worker,
+)
 from errors import UserError
 
 DEVICES = """
@@ -151,6 +157,15 @@ def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):
     )
     with pytest.raises(UserError, match="there are only 1 GPUs"):
         devices.count(Hardware(num_devices=2))
+
+
+@pytest.mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
+def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
+    monkeypatch, use_tpu, workers
+):
+    monkeypatch.setattr(multi_worker, "is_cluster", lambda: workers)
+    with pytest.raises(UserError, match="--num_devices=2 is for one machine"):
+        devices.strategy(Hardware(num_devices=2, use_tpu=use_tpu))
 
 
 # Lanes

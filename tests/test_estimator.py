@@ -1,6 +1,7 @@
 """The TPUEstimator engine on the CPU."""
 
 import dataclasses
+import threading
 import unittest.mock
 
 import numpy as np
@@ -50,6 +51,22 @@ def test_a_loss_that_is_no_number_is_one_clear_line(
         train(EstimatorEngine(Hardware()), job, rows)
 
 
+@pytest.mark.parametrize(
+    "names, count",
+    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
+)
+def test_the_host_is_a_device_beside_gpus(
+    monkeypatch, tiny_config, tmp_path, names, count
+):
+    # There are no such GPUs here.
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: None)
+    engine = EstimatorEngine(Hardware())
+    monkeypatch.setattr(engine, "_devices", names)
+    job = make_job(tiny_config, tmp_path)
+    made = engine._mirrored_estimator(job, 8, None)
+    assert made.config.session_config.device_count == {"CPU": count}
+
+
 def test_training_saves_trained_variables_slots_and_step_only(
     tiny_config, tmp_path, rows
 ):
@@ -64,6 +81,25 @@ def test_training_saves_trained_variables_slots_and_step_only(
         *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
         "global_step",
     }
+
+
+def test_one_thread_writes_all_checkpoints(
+    tiny_config, tmp_path, rows, monkeypatch
+):
+    """Each would keep some of the memory that it has written from."""
+    threads = []
+    save = training_state.save_training
+
+    def watched(*arguments):
+        threads.append(threading.current_thread())
+        save(*arguments)
+
+    monkeypatch.setattr(training_state, "save_training", watched)
+    job = make_job(tiny_config, tmp_path)
+    train(EstimatorEngine(Hardware()), job, rows, save_steps=1)
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert not threads[0].is_alive()
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,11 @@ def test_there_is_no_pooler_whatever_is_trained(
         "cls/squad/output_weights": (2, 16),
         "cls/squad/output_bias": (2,),
     }
+
+
+def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
+    other = dataclasses.replace(SQUAD, doc_stride=7, max_answer_length=9)
+    assert other.head_kind == SQUAD.head_kind
+    assert hash(other.head_kind) == hash(SQUAD.head_kind)
+    more = dataclasses.replace(SQUAD, n_best_size=6)
+    assert more.head_kind != SQUAD.head_kind

@@ -26,8 +26,31 @@ from task_files import (
 from test_table_files import FILE_CONTENTS
 
 from errors import UserError
-from tasks import TASKS, get_task, text_task
+from tasks import TASKS, base, get_task, text_task
 from tasks.text_task import make_row
+
+
+def test_a_class_of_tasks_must_say_what_it_is():
+    """It is refused when it is made, not when it has been trained."""
+    names = base.Task.__abstractmethods__
+    assert names == {
+        "answer",
+        "build_head",
+        "describe",
+        "evaluate",
+        "featurize",
+        "make_rows",
+        "read",
+        "reading",
+        "restore",
+        "score_names",
+        "write_predictions",
+    }
+    for name in names:
+        parts = {other: None for other in names - {name}}
+        with pytest.raises(TypeError, match=name):
+            type("Half", (base.Task,), parts)("half")
+
 
 # Reading
 

@@ -25,7 +25,13 @@ from hypothesis import strategies as st
 
 import hooks
 import task_model
-from engines import Hardware, Job, choose_engine, training_step
+from engines import (
+    Hardware,
+    Job,
+    Prediction,
+    choose_engine,
+    training_step,
+)
 from methods.parsing import parse
 from methods.sparse import GateHooks, Gates
 from weights import training_state
@@ -51,6 +57,32 @@ def in_lanes(
     return dataclasses.replace(
         make_job(config, folder, method, task=task), lanes=lanes, **changes
     )
+
+
+@pytest.mark.parametrize(
+    "changes, shares",
+    [
+        ({}, True),
+        ({"share_layers": False}, False),
+        ({"use_xla": True}, False),
+        ({"observes": True}, False),
+    ],
+)
+def test_layers_are_shared_in_prediction_where_nothing_speaks_against_it(
+    changes, shares
+):
+    seen = []
+
+    def model(lane, context):
+        seen.append(context.share_layers)
+        return {"ids": lane["input_ids"]}
+
+    ids = tf.reshape(tf.range(12), [4, 3])
+    found = training_step.predict(
+        Prediction(**changes), model, {"input_ids": ids, "input_mask": ids}
+    )
+    assert seen == [shares]
+    np.testing.assert_array_equal(found["ids"], ids)
 
 
 # Methods that draw for a whole batch, or add to its loss.

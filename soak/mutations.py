@@ -1,0 +1,164 @@
+r"""Draws mutations of the core modules, and writes the mutated sources.
+
+    PYTHONPATH=.venv/mutants python -m soak.mutations --seed=1 --mutants=300
+
+cosmic-ray knows what can be mutated and how. A place is drawn, of all places
+alike, then one of its mutations. Each line of stdout is one, as JSON.
+"""
+
+import argparse
+import ast
+import collections
+import json
+import pathlib
+import random
+import sys
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What trains, answers, reads and keeps; not what speaks to people.
+CORE = (
+    "adapter_modeling.py",
+    "bert_config.py",
+    "forward_backward.py",
+    "functional.py",
+    "hooks.py",
+    "input_pipeline.py",
+    "metrics.py",
+    "modeling.py",
+    "optimization.py",
+    "shared_layers.py",
+    "subword_tokenization.py",
+    "task_model.py",
+    "tokenization.py",
+    "engines/*.py",
+    "methods/*.py",
+    "serving/asking.py",
+    "serving/batching.py",
+    "serving/exported.py",
+    "serving/frozen_bert.py",
+    "serving/graph_*.py",
+    "serving/library.py",
+    "serving/loaded_task.py",
+    "serving/mixed_*.py",
+    "serving/predictor.py",
+    "serving/rest.py",
+    "serving/row_stream.py",
+    "serving/saved_model.py",
+    "serving/tables.py",
+    "serving/text_*.py",
+    "tasks/*.py",
+    "weights/*.py",
+)
+# They change nothing where they can be used: CPython has one object of each
+# small number and each name, and nothing else is None.
+NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
+
+Position = Tuple[int, int]
+
+
+def paths() -> List[str]:
+    """The core modules, from the root."""
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for pattern in CORE
+        for path in ROOT.glob(pattern)
+        if path.name not in ("__init__.py", "flags.py")
+    )
+
+
+def _annotations(source: str) -> Set[int]:
+    """Lines and columns of all that is within annotations, as one number."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        found.append(getattr(node, "annotation", None))
+        found.append(getattr(node, "returns", None))
+    return {
+        _number((inner.lineno, inner.col_offset))
+        for outer in found
+        if outer is not None
+        for inner in ast.walk(outer)
+        if hasattr(inner, "lineno")
+    }
+
+
+def _number(position: Position) -> int:
+    line, column = position
+    return line * 1000 + column
+
+
+def _operators() -> Iterator[Tuple[str, Any]]:
+    for name in operator_names():
+        operator = get_operator(name)
+        if not operator.arguments() and not name.endswith(NO_CHANGE):
+            yield name, operator()
+
+
+def places(source: str) -> Dict[Position, List[Tuple[str, int]]]:
+    """Of each place in a source its mutations: operators and occurrences."""
+    found: Dict[Position, List[Tuple[str, int]]] = collections.defaultdict(list)
+    hidden = _annotations(source)
+    nodes = list(ast_nodes(get_ast(source)))
+    for name, operator in _operators():
+        occurrence = 0
+        for node in nodes:
+            for begin, _ in operator.mutation_positions(node):
+                if _number(begin) not in hidden:
+                    found[begin].append((name, occurrence))
+                occurrence += 1
+    return found
+
+
+def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
+    """Draws mutations, no two of one place.
+
+    Returns:
+        Of each `path`, `line`, `operator`, `occurrence` and `source`, the
+        mutated one.
+    """
+    sources = {path: (ROOT / path).read_text() for path in paths()}
+    everything = [
+        (path, position, mutations)
+        for path, source in sources.items()
+        for position, mutations in sorted(places(source).items())
+    ]
+    chance = random.Random(seed)
+    chance.shuffle(everything)
+    print(f"{len(everything)} places in {len(sources)} files", file=sys.stderr)
+    drawn = 0
+    for path, (line, _), mutations in everything:
+        name, occurrence = chance.choice(mutations)
+        source = mutate_code(sources[path], get_operator(name)(), occurrence)
+        if drawn == count:
+            return
+        if _is_python(source):
+            drawn += 1
+            yield {
+                "path": path,
+                "line": line,
+                "operator": name.partition("/")[2],
+                "occurrence": occurrence,
+                "source": source,
+            }
+
+
+def _is_python(source: str) -> bool:
+    """Whether it compiles; `**values` is taken for a power."""
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mutants", type=int, default=300)
+    arguments = parser.parse_args()
+    for mutation in draw(arguments.seed, arguments.mutants):
+        print(json.dumps(mutation))
