@@ -21,6 +21,7 @@ from absl import logging
 
 import files
 import folder_lock
+import on_disk
 import task_model
 from engines import Job, multi_worker
 from errors import UserError
@@ -310,7 +311,7 @@ class FrozenLayers:
             )
             yield array
             array.flush()
-            files.replace(written, self.path)
+            on_disk.replace(written, self.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(written)
