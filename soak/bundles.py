@@ -132,6 +132,10 @@ def _entry(told: Mapping[str, Any], checksum: int) -> bytes:
     )
     for size in told["shape"]:
         entry.shape.dim.add(size=size)
+    numbers = (told[key] for key in ("dtype", "shard_id", "offset", "size"))
+    if not all(type(number) is int for number in (*numbers, *told["shape"])):
+        # The library of the messages dies of half a character.
+        raise ValueError("an entry is of whole numbers")
     if not 0 <= told["slices"] <= MOST_SLICES:
         raise ValueError("so many slices take for ever to write")
     for _ in range(told["slices"]):
