@@ -22,6 +22,8 @@ SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
 # What decides how a text is tokenized. Cutting and padding, which some files
 # have as well, are left out.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# In characters. The library ends the process with one of 250,000.
+LONGEST_PIECE = 1000
 # The one regular expression of XLM-R; RoBERTa has none in its file.
 PATTERN = " {2,}"
 # Of a model; what tokenizers of other models have.
@@ -140,6 +142,8 @@ def _read_ids(
         special = frozenset(t["content"] for t in added if t["special"])
         if not all(type(number) is int for number in ids.values()):
             raise ValueError("an id is no whole number")
+        if max(map(len, ids), default=0) > LONGEST_PIECE:
+            raise ValueError(f"a piece has more than {LONGEST_PIECE} letters")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} is no description of a tokenizer: {error!r}"

@@ -123,6 +123,10 @@ def _texts(
 
 
 def _entry(told: Mapping[str, Any], checksum: int) -> bytes:
+    numbers = (told[key] for key in ("dtype", "shard_id", "offset", "size"))
+    if not all(type(number) is int for number in (*numbers, *told["shape"])):
+        # The library of the messages dies of half a character.
+        raise ValueError("an entry is of whole numbers")
     entry = tensor_bundle_pb2.BundleEntryProto(
         dtype=told["dtype"],
         shard_id=told["shard_id"],

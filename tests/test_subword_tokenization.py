@@ -145,6 +145,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put([3], "added_tokens"), "no description of a tokenizer"),
         (put("x", "model", "vocab", "<s>"), "can be read here"),
         (put(9999, "model", "vocab", "x"), "the vocabulary has 10000 entries"),
+        (put(9, "model", "vocab", "x" * 1001), "more than 1000 letters"),
         (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
         (put("</w>", "model", "end_of_word_suffix"), "word_suffix is '</w>'"),
         (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),

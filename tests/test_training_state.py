@@ -1,6 +1,7 @@
 """What a folder of checkpoints comes to when some of it is lost."""
 
 import shutil
+import time
 
 import disk_order
 import numpy as np
@@ -255,3 +256,13 @@ def test_a_list_that_names_another_folder_is_written_anew(folder):
     training_state.recover(str(folder))
     newest = str(folder / "model.ckpt-6")
     assert tf.train.latest_checkpoint(str(folder)) == newest
+
+
+def test_a_list_of_checkpoints_is_read_in_no_time(tmp_path):
+    """It may be anything that a disk or a stranger has made of it."""
+    path = tmp_path / "checkpoint"
+    for content in ("\r\n" * 8_000, " " * 8_000 + "x", '" ' * 8_000):
+        path.write_text(f'model_checkpoint_path: "model{content}')
+        began = time.process_time()
+        assert training_state.latest_step(str(tmp_path)) == (None, 0)
+        assert time.process_time() - began < 1

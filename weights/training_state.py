@@ -26,7 +26,10 @@ STATE_FILE = "checkpoint"
 KEPT_CHECKPOINTS = 5
 
 CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
-NAMED = re.compile(r'^\s*(?:all_)?model_checkpoint_paths?: "(.*)"\s*$', re.M)
+# Each within its line, so that lines of nothing take no time.
+NAMED = re.compile(
+    r'^[ \t]*(?:all_)?model_checkpoint_paths?: "(.*)"[ \t\r]*$', re.M
+)
 
 
 class _State(NamedTuple):
