@@ -7,6 +7,7 @@ is a request, each line of stdout its answer, both JSON: `tests` are run with
 another `source` in the file of `path`.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -19,16 +20,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 import start_tensorflow  # noqa: F401
 
-# What may be imported before a fork: nothing of the project.
-import hypothesis  # noqa: F401
-import numpy as np  # noqa: F401
 import pytest
-import safetensors.numpy  # noqa: F401
-import scipy.stats  # noqa: F401
-import sklearn.metrics  # noqa: F401
 import tensorflow as tf  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What may be imported before a fork, beside TensorFlow: nothing of the project.
+FOREIGN = ("hypothesis", "safetensors.numpy", "scipy.stats", "sklearn.metrics")
 # What tests come to. TIMED_OUT: one takes longer than it may.
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 # Why tests were stopped.
@@ -165,8 +162,15 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answers all requests."""
+    for name in FOREIGN:
+        importlib.import_module(name)
     # A source that has changed twice within a second would be mistaken.
     sys.dont_write_bytecode = True
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -223,13 +223,14 @@ def test_what_draws_must_be_installed(tmp_path):
         mutants.draw(1, 1, str(tmp_path / "nothing"))
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_seed_draws_the_same_mutants():
     if not os.path.isdir(PACKAGES):
         pytest.skip(f"no {PACKAGES}; `make mutants` makes it")
     found = mutants.draw(1, 20)
-    assert found == mutants.draw(1, 20)[:20]
-    assert found != mutants.draw(2, 20)
+    # More are the same, and others.
+    assert found == mutants.draw(1, 25)[:20]
     places = {(m["path"], m["operator"], m["occurrence"]) for m in found}
     assert len(places) == 20
     for mutant in found:

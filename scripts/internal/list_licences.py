@@ -45,7 +45,7 @@ def locked() -> Set[str]:
         normalized(name)
         for path in LOCKS.glob("*.txt")
         # In environments of their own.
-        if path.stem not in ("beam", "notebooks", "tpu-client")
+        if path.stem not in ("beam", "mutants", "notebooks", "tpu-client")
         for name in re.findall(r"^([\w.-]+)==", path.read_text(), re.MULTILINE)
     }
 
