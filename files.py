@@ -21,6 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping
 import tensorflow as tf
 
 import folder_lock
+import on_disk
 from errors import UserError, first_line
 
 # Bytes that are read at once.
@@ -29,15 +30,6 @@ BLOCK = 2**20
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 # Of a JSON object that was written with it: the SHA-256 of all else in it.
 SEAL = "content_sha256"
-# What is answered of a folder that cannot be synced: by file systems of some
-# networks, and where it may be written but not read.
-NO_SYNC = (
-    errno.EACCES,
-    errno.EINVAL,
-    errno.ENOSYS,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-)
 
 
 def absolute(path: str) -> str:
@@ -303,7 +295,7 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
             file.write(b"")
             for part in parts:
                 file.write(part)
-        replace(temporary, path)
+        on_disk.replace(temporary, path)
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f"cannot write {path}: {first_line(error)}") from error
     finally:
@@ -311,43 +303,6 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.exists(temporary):
                 tf.io.gfile.remove(temporary)
-
-
-def sync(path: str) -> None:
-    """Waits until a file's content, or a folder's names, are on the disk.
-
-    Until then a loss of power may take them, and of a file that was renamed
-    leave an empty one. Remote files (`gs://`) need no such wait.
-
-    Raises:
-        OSError: the disk has not taken it.
-    """
-    if "://" in path:
-        return
-    try:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-    except OSError as error:
-        if error.errno not in NO_SYNC:
-            raise
-
-
-def replace(written: str, path: str) -> None:
-    """Gives a file that is written its name, on the disk as well.
-
-    Args:
-        written: the file.
-        path: its name, on the same disk; a file that has it is replaced.
-
-    Raises:
-        tf.errors.OpError, OSError: it cannot be renamed or synced.
-    """
-    sync(written)
-    tf.io.gfile.rename(written, path, overwrite=True)
-    sync(os.path.dirname(path) or ".")
 
 
 def write_text(path: str, text: str) -> None:
@@ -402,7 +357,7 @@ def prepare_folder(path: str) -> None:
     """
     folder_lock.check(path)
     try:
-        make_folders(path)
+        on_disk.make_folder(path)
     except (tf.errors.OpError, OSError) as error:
         raise UserError(
             f"cannot make the output folder {path}: {first_line(error)}"
@@ -438,25 +393,6 @@ def temporary_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_folders(path: str) -> None:
-    """Makes a folder and those above it that are missing.
-
-    Raises:
-        tf.errors.OpError, OSError: it cannot be made.
-    """
-    made = []
-    above = absolute(path)
-    while "://" not in above and not os.path.lexists(above):
-        above = os.path.dirname(above)
-        made.append(above)
-    if "://" in path:
-        tf.io.gfile.makedirs(path)
-    else:
-        os.makedirs(path, exist_ok=True)
-    for folder in made:
-        sync(folder)
-
-
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
     """A hidden folder beside `path`, which becomes that when all is written.
@@ -474,14 +410,12 @@ def new_folder(path: str) -> Iterator[str]:
     ):
         raise UserError(f"{path} is there already; choose another folder")
     try:
-        make_folders(hidden)
+        on_disk.make_folder(hidden)
         yield hidden
-        for folder, _, names in os.walk(hidden):
-            for name in (*names, ""):
-                sync(os.path.join(folder, name))
+        on_disk.sync_all(hidden)
         # What has come into the folder meanwhile is not written over.
         os.rename(hidden, path)
-        sync(parent)
+        on_disk.sync(parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -20,6 +20,7 @@ from absl import logging
 
 import files
 import folder_lock
+import on_disk
 import task_model
 from engines import Job, multi_worker
 from errors import UserError, first_line
@@ -336,7 +337,7 @@ class FrozenLayers:
             with _cannot_write(self.path):
                 array.flush()
                 folder_lock.check(self.path)
-                files.replace(written, self.path)
+                on_disk.replace(written, self.path)
         finally:
             # The folder may be gone, or may not be written any more.
             with contextlib.suppress(OSError):

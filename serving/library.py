@@ -20,6 +20,7 @@ from absl import logging
 import exchange
 import files
 import folder_lock
+import on_disk
 import task_model
 from errors import UserError
 from methods import parsing
@@ -242,7 +243,7 @@ class AdapterLibrary:
         """Moves a folder of the library's, or into it, on the disk as well."""
         os.rename(folder, new)
         # Before its files are deleted, if that is why.
-        files.sync(self.path)
+        on_disk.sync(self.path)
 
     def _check_new(self, name: str, artifact: Artifact) -> None:
         """Compares an adapter that is to come with those that are there."""

@@ -19,6 +19,7 @@ from absl import logging
 
 import files
 import folder_lock
+import on_disk
 from errors import UserError, first_line
 from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
@@ -62,7 +63,7 @@ def export(
         UserError: the folder holds other files, or cannot be written.
     """
     try:
-        files.make_folders(folder)
+        on_disk.make_folder(folder)
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from error
     # The next process takes the next number.

@@ -449,38 +449,3 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         (disk_order.RENAME, place, str(path)),
         (disk_order.SYNC, str(tmp_path / "above"), ""),
     ]
-
-
-def test_folders_that_are_made_are_on_the_disk(tmp_path, monkeypatch):
-    events = disk_order.watch(monkeypatch)
-    files.prepare_folder(str(tmp_path / "a" / "b"))
-    made = [(disk_order.SYNC, str(p), "") for p in (tmp_path / "a", tmp_path)]
-    assert events[:2] == made
-
-
-def test_a_sync_reaches_the_file_itself(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda n: synced.append(os.fstat(n)))
-    path = tmp_path / "file"
-    path.touch()
-    files.sync(str(path))
-    files.sync(str(tmp_path))
-    files.sync("gs://bucket/file")
-    expected = map(os.stat, (path, tmp_path))
-    assert list(map(os.path.samestat, synced, expected)) == [True, True]
-
-
-def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
-    def fail(number):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    code = errno.EINVAL
-    files.write_bytes(str(tmp_path / "file"), b"new")
-    code = errno.EIO
-    message = message_of(files.write_bytes, str(tmp_path / "file"), b"lost")
-    assert message.startswith(f"cannot write {tmp_path}/file: ")
-    assert os.strerror(code) in message
-    # What was there stays, and nothing else.
-    assert (tmp_path / "file").read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["file"]

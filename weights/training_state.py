@@ -16,6 +16,7 @@ from absl import logging
 
 import files
 import folder_lock
+import on_disk
 from errors import UserError, first_line
 from weights.base import check_shape
 from weights.google import open_tensorflow, read_whole
@@ -81,7 +82,7 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     # The index comes last: with it a checkpoint is whole. TensorFlow's own
     # merging writes it in place, bit by bit.
     for end in (".data-00000-of-00001", ".index"):
-        files.replace(part + end, prefix + end)
+        on_disk.replace(part + end, prefix + end)
     tf.io.gfile.rmtree(f"{prefix}_temp")
 
 
