@@ -163,6 +163,16 @@ def test_a_folder_that_is_gone_is_noticed(tmp_path, take):
     folder_lock.check(str(folder))
 
 
+def test_where_a_folder_was_no_training_begins_anew(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with folder_lock.hold(str(folder)):
+        assert training_state.latest_step(str(folder)) == (None, 0)
+        replace(folder)
+        with pytest.raises(UserError, match="moved, deleted or unmounted"):
+            training_state.latest_step(str(folder))
+
+
 def test_a_folder_that_comes_back_is_the_same(tmp_path):
     folder, away = tmp_path / "run", tmp_path / "away"
     folder.mkdir()

@@ -124,8 +124,9 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     """The newest whole training checkpoint and its step, or (None, 0).
 
     Raises:
-        UserError: there were checkpoints, and none is whole; so a training
-            from the first step on is not begun by mistake.
+        UserError: there were checkpoints, and none is whole, or the folder
+            that this process holds is gone; so a training from the first step
+            on is not begun by mistake.
     """
     path = _read_state(output_dir).path
     return (path, step_of(path)) if path else (None, 0)
@@ -187,6 +188,7 @@ def _read_state(output_dir: str) -> _State:
     Raises:
         UserError: as `latest_step`.
     """
+    folder_lock.check(output_dir)
     named = _named_steps(output_dir)
     found = _steps_with_files(output_dir)
     lost = []
