@@ -30,8 +30,6 @@ from serving.predictor import Predictor
 from tasks.text_task import TEXT_COLUMNS
 
 FLAGS = flags.FLAGS
-# Adapters of which the log tells what they supply.
-SHOWN = 10
 
 
 def define_flags() -> None:
@@ -127,9 +125,6 @@ def open_predictor() -> Predictor:
     )
     for name, folder in folders.items():
         predictor.add(folder, name)
-    for name in predictor.names[:SHOWN]:
-        told = predictor.task(name).supplied
-        logging.info("%s supplies without flags: %s", folders[name], told)
     return predictor
 
 

@@ -16,7 +16,7 @@ from serving.mixed_bert import MixedBert, Place, can_mix
 from tasks.base import Task
 from tasks.restored import restore_task
 from tokenization import TextTokenizer
-from weights import adapter_artifact, parts, pretrained, run_record
+from weights import adapter_artifact, parts, pretrained
 from weights.base import choose_initial_values
 
 # A text, or the words of one that is divided already.
@@ -67,7 +67,6 @@ class LoadedTask:
         values: all that the kind's BERT lacks.
         tokenizer: what it was trained with.
         max_seq_length: longest input in tokens.
-        supplied: what the adapter has brought along, as the log tells it.
     """
 
     task: Task
@@ -76,7 +75,6 @@ class LoadedTask:
     values: TaskValues
     tokenizer: TextTokenizer
     max_seq_length: int
-    supplied: str = ""
 
     @property
     def can_mix(self) -> bool:
@@ -148,7 +146,6 @@ def load_task(
         values=TaskValues(values),
         tokenizer=tokenizer,
         max_seq_length=length,
-        supplied=run_record.supplied(config, length),
     )
 
 

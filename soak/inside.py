@@ -1,6 +1,6 @@
 """Runs a program in a process that is not as the others.
 
-    python soak/inside.py '{"clock": [[0, -86400], [1.5, 86400]]}' PROGRAM ...
+    .venv/bin/python soak/inside.py '{"clock": [[0, -86400]]}' PROGRAM ...
 
 `clock`: seconds after the start, and by how much the clock is wrong from then
 on; as Python sees it, not TensorFlow's own code. `rights`: modes of files mean

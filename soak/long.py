@@ -1,6 +1,6 @@
 """Works long, and tells whether memory, open files or threads grow.
 
-    python -m soak.long --rows=100000 --steps=20000
+    .venv/bin/python -m soak.long --rows=100000 --steps=20000
 
 Rows go through `predict.py` and, over HTTP, through `serve.py`, after as many
 that warm them up; a training has so many steps on each engine. All have a tiny

@@ -1,6 +1,6 @@
 """Runs tests in forks of a process that has imported TensorFlow alone.
 
-    python -m soak.mutant_tests
+    .venv/bin/python -m soak.mutant_tests
 
 It runs in a copy of the project, whose files it may change. Each line of stdin
 is a request, each line of stdout its answer, both JSON: `tests` are run with

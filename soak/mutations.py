@@ -1,6 +1,7 @@
 r"""Draws mutations of the core modules, and writes the mutated sources.
 
-    PYTHONPATH=.venv/mutants python -m soak.mutations --seed=1 --mutants=300
+    PYTHONPATH=.venv/mutants .venv/bin/python -m soak.mutations \
+        --seed=1 --mutants=300
 
 cosmic-ray knows what can be mutated and how. A place is drawn, of all places
 alike, then one of its mutations. Each line of stdout is one, as JSON.
@@ -149,7 +150,7 @@ def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
 def _is_python(source: str) -> bool:
     """Whether it compiles; `**values` is taken for a power."""
     try:
-        compile(source, "mutant", "exec")
+        ast.parse(source)
     except SyntaxError:
         return False
     return True

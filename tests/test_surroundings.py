@@ -210,9 +210,10 @@ def test_of_several_processes_one_runs(make_bench, monkeypatch):
     for killed in (None, 0):
         plan = company.Plan([0.0, 0.0, 0.1], killed, 0.3, "", False)
         monkeypatch.setattr(company, "draw", lambda *_, plan=plan: plan)
-        outcome = company.run_trial(0, bench)
-        assert outcome.what == SAME, outcome
-        assert "refused" in outcome.note
+        # They may miss each other where a machine is slow.
+        found = [company.run_trial(0, bench) for _ in range(5)]
+        assert {outcome.what for outcome in found} == {SAME}, found
+        assert any("refused" in outcome.note for outcome in found)
 
 
 def test_several_processes_that_disturb_each_other_are_found(
