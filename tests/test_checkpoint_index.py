@@ -65,9 +65,7 @@ def test_what_tensorflow_writes_is_taken(tmp_path):
     values.update({f"layer_{n}/kernel": np.ones(2) for n in range(500)})
     training_state.save_tensors(str(tmp_path / "a"), values)
     checkpoint_index.check_index(str(tmp_path / "a"))
-    assert set(
-        google.open_reader(str(tmp_path / "a")).get_variable_to_shape_map()
-    ) == set(values)
+    assert set(google.Reader(str(tmp_path / "a")).shapes) == set(values)
 
 
 def test_a_checkpoint_of_several_files_is_taken(tmp_path):
@@ -96,6 +94,23 @@ def test_what_is_written_here_is_as_tensorflow_reads_it(tmp_path):
     assert read(prefix) == ""
 
 
+def test_a_partitioned_variable_is_refused_where_it_is_read(tmp_path):
+    """What nobody reads, as an optimizer's, keeps nobody from the rest."""
+    prefix = str(tmp_path / "a")
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=["part", "part", "whole"],
+        shape_and_slices=["8 2 0,5:-", "8 2 5,3:-", ""],
+        tensors=[tf.ones([5, 2]), tf.ones([3, 2]), tf.ones([2])],
+    )
+    weights = google.open_tensorflow(prefix)
+    assert weights.shapes == {"part": (8, 2), "whole": (2,)}
+    assert weights.read("whole").tolist() == [1, 1]
+    with pytest.raises(UserError, match="part is partitioned, which is not"):
+        weights.read("part")
+    assert "part is partitioned" in read(prefix)
+
+
 LIES = {
     "a negative shape": ("numbers", {"shape": [-1, 3]}, r"shape \[-1, 3\]"),
     "terabytes": ("numbers", {"shape": [2**40]}, "takes 4398046511104"),
@@ -111,7 +126,7 @@ LIES = {
     "a resource": ("numbers", {"dtype": 20}, "of the type 20"),
     "a variant": ("numbers", {"dtype": 21}, "of the type 21"),
     "a reference": ("numbers", {"dtype": 101}, "of the type 101"),
-    "slices": ("numbers", {"slices": 2}, "divided into slices"),
+    "slices": ("numbers", {"slices": 2}, "has a slice twice"),
     "a place before the file": ("numbers", {"offset": -5}, "from -5 on"),
     "a place behind the file": ("numbers", {"offset": 2**62}, "but .* has"),
     "a negative size": ("numbers", {"size": -1}, "has -1 bytes"),
@@ -127,6 +142,13 @@ def test_an_entry_that_lies_is_one_line(tmp_path, lie):
     name, told, message = LIES[lie]
     prefix = write(tmp_path / "a", write_bundle(VALUES, {name: told}))
     assert_refused(prefix, f"its tensor {name} .*{message}")
+
+
+def test_entries_do_not_share_bytes(tmp_path):
+    """Many that did would take long, however small the files."""
+    told = {"one": {"shape": [2], "size": 16, "offset": 0}}
+    files = write_bundle(VALUES, told)
+    assert_refused(write(tmp_path / "a", files), "and others share bytes of")
 
 
 def assert_refused(prefix, message):

@@ -9,7 +9,7 @@ Source of the layout: TensorFlow, `tensor_bundle.proto`, `tensor_bundle.cc` and
 """
 
 import struct
-from typing import Dict, Iterator, Tuple
+from typing import Dict, Iterator, Set, Tuple
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
@@ -36,13 +36,17 @@ KINDS = {
 }  # fmt: skip
 
 
-def check_index(prefix: str) -> None:
+def check_index(prefix: str) -> Set[str]:
     """Compares what a checkpoint's index says with the checkpoint's files.
 
     Nothing is said of checksums, which TensorFlow compares.
 
     Args:
         prefix: of the checkpoint.
+
+    Returns:
+        The names of partitioned variables. TensorFlow may open this checkpoint,
+        but their slices are not checked: it may not read them.
 
     Raises:
         UserError: a file is missing, or cannot be read.
@@ -58,7 +62,13 @@ def check_index(prefix: str) -> None:
     if not 1 <= shards <= MOST_SHARDS:
         raise ValueError(f"its index says that it has {shards} files")
     sizes: Dict[int, int] = {}
+    told: Dict[int, int] = {}
+    partitioned: Set[str] = set()
+    before = b""
     for name, content in entries:
+        if name <= before:
+            raise ValueError("its index is not in order")
+        before = name
         try:
             entry = _parse(tensor_bundle_pb2.BundleEntryProto(), content)
             if not 0 <= entry.shard_id < shards:
@@ -67,9 +77,17 @@ def check_index(prefix: str) -> None:
             if entry.shard_id not in sizes:
                 sizes[entry.shard_id] = files.size(path)
             _check_entry(entry, path, sizes[entry.shard_id])
+            # Else a small file could take long: each entry all of its bytes.
+            number = entry.shard_id
+            told[number] = told.get(number, 0) + entry.size
+            if told[number] > sizes[number]:
+                raise ValueError(f"and others share bytes of {path}")
+            if entry.slices:
+                partitioned.add(name.decode("utf-8", "replace"))
         except ValueError as error:
             shown = name[:100].decode("utf-8", "replace")
             raise ValueError(f"its tensor {shown} {error}") from error
+    return partitioned
 
 
 def _check_entry(
@@ -85,8 +103,6 @@ def _check_entry(
             f"has {entry.size} bytes from {entry.offset} on, but {path} has "
             f"{available}"
         )
-    if entry.slices:
-        raise ValueError("is divided into slices, which are not read here")
     shape = [axis.size for axis in entry.shape.dim]
     if (
         entry.shape.unknown_rank
@@ -100,7 +116,9 @@ def _check_entry(
     kind = KINDS.get(entry.dtype)
     if kind is None:
         raise ValueError(f"is of the type {entry.dtype}, no one of numbers")
-    if kind == tf.string:
+    if entry.slices:
+        _check_slices(entry)
+    elif kind == tf.string:
         # Each has at least a byte, of its length.
         if count > entry.size or entry.size != _size_of_texts(
             path, entry.offset, entry.size, count
@@ -111,6 +129,23 @@ def _check_entry(
             f"has {entry.size} bytes, but {kind.name} of the shape {shape} "
             f"takes {count * kind.size}"
         )
+
+
+def _check_slices(entry: tensor_bundle_pb2.BundleEntryProto) -> None:
+    """Checks that no slice of a partitioned variable is named twice.
+
+    Raises:
+        ValueError: one is; TensorFlow would end the process.
+    """
+    slices = [
+        tuple(
+            (part.start, part.length if part.HasField("length") else -1)
+            for part in each.extent
+        )
+        for each in entry.slices
+    ]
+    if len(set(slices)) < len(slices):
+        raise ValueError("has a slice twice")
 
 
 def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:

@@ -1,13 +1,14 @@
 """TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own."""
 
 import contextlib
-from typing import Iterator
+from typing import Any, Dict, Iterator
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from errors import UserError, first_line
+from modeling import Shape
 from weights.base import Weights, as_floats
 from weights.checkpoint_index import check_index
 
@@ -36,18 +37,44 @@ def guard(prefix: str) -> Iterator[None]:
         ) from error
 
 
-def open_reader(prefix: str) -> tf.compat.v1.train.NewCheckpointReader:
+class Reader:
     """TensorFlow's reader of a checkpoint, whose entries are as they can be.
 
-    Raises:
-        UserError: there is none, or it is damaged.
+    Attributes:
+        shapes: of all variables by name.
     """
-    with guard(prefix):
-        try:
-            check_index(prefix)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+    def __init__(self, prefix: str):
+        """Opens a checkpoint.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        self._prefix = prefix
+        with guard(prefix):
+            try:
+                self._partitioned = check_index(prefix)
+            except UserError as error:
+                raise ValueError(str(error)) from error
+            self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+            found = self._reader.get_variable_to_shape_map()
+        self.shapes: Dict[str, Shape] = {
+            name: tuple(shape) for name, shape in found.items()
+        }
+
+    def tensor(self, name: str) -> Any:
+        """The value of a variable: an array, or bytes of a single text.
+
+        Raises:
+            UserError: it is damaged, or partitioned.
+        """
+        if name in self._partitioned:
+            raise UserError(
+                f"the checkpoint {self._prefix}: {name} is partitioned, which "
+                "is not read here; save it again without a partitioner"
+            )
+        with guard(self._prefix):
+            return self._reader.get_tensor(name)
 
 
 def open_tensorflow(prefix: str) -> Weights:
@@ -57,17 +84,14 @@ def open_tensorflow(prefix: str) -> Weights:
         UserError: there is none, or it is damaged; reading a tensor from a
             damaged one raises it too.
     """
-    reader = open_reader(prefix)
+    reader = Reader(prefix)
 
     def read(name: str) -> np.ndarray:
+        value = reader.tensor(name)
         with guard(prefix):
-            return as_floats(np.asarray(reader.get_tensor(name)))
+            return as_floats(np.asarray(value))
 
-    shapes = {
-        name: tuple(shape)
-        for name, shape in reader.get_variable_to_shape_map().items()
-    }
-    return Weights(prefix, shapes, read)
+    return Weights(prefix, reader.shapes, read)
 
 
 def read_whole(prefix: str) -> None:
@@ -76,10 +100,9 @@ def read_whole(prefix: str) -> None:
     Raises:
         UserError: there is none, or it is damaged.
     """
-    reader = open_reader(prefix)
-    with guard(prefix):
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+    reader = Reader(prefix)
+    for name in reader.shapes:
+        reader.tensor(name)
 
 
 def check_name(path: str, flag: str) -> None:

@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from errors import UserError
 from modeling import BertConfig, Shape
 from weights.base import Weights, as_floats
-from weights.google import guard, open_reader
+from weights.google import Reader, guard
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
@@ -105,21 +105,20 @@ def open_objects(prefix: str, source: str) -> Objects:
     Raises:
         UserError: it is damaged, or holds no BERT of the known names.
     """
-    reader = open_reader(prefix)
-    found = reader.get_variable_to_shape_map()
-    if GRAPH not in found:
+    reader = Reader(prefix)
+    if GRAPH not in reader.shapes:
         raise UserError(
             f"{source} holds no BERT: its variables have neither Google's "
             "names nor an object graph"
         )
     with guard(prefix):
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-            reader.get_tensor(GRAPH)
+            reader.tensor(GRAPH)
         )
         keys = _google_names(graph, source)
-        raw = {name: tuple(found[key]) for name, key in keys.items()}
+        raw = {name: reader.shapes[key] for name, key in keys.items()}
         lower = _child(graph, "do_lower_case")
-        do_lower_case = bool(reader.get_tensor(lower)) if lower else None
+        do_lower_case = bool(reader.tensor(lower)) if lower else None
     heads = raw.get(QUERY, ())
     if len(heads) != 3:
         raise UserError(
@@ -131,8 +130,9 @@ def open_objects(prefix: str, source: str) -> Objects:
     config = config_of(shapes, heads[1], source)
 
     def read(name: str) -> np.ndarray:
+        value = reader.tensor(keys[name])
         with guard(prefix):
-            value = as_floats(reader.get_tensor(keys[name]))
+            value = as_floats(value)
         return value.reshape(shapes[name])
 
     return Objects(Weights(source, shapes, read), config, do_lower_case)
