@@ -14,6 +14,7 @@ import tensorflow as tf
 # networks, and where it may be written but not read.
 NO_SYNC = (
     errno.EACCES,
+    errno.EBADF,
     errno.EINVAL,
     errno.ENOSYS,
     errno.ENOTSUP,

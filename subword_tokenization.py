@@ -26,7 +26,7 @@ DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
 LONGEST_PIECE = 1000
 # The one regular expression of XLM-R; RoBERTa has none in its file.
 PATTERN = " {2,}"
-# Of a model; what tokenizers of other models have.
+# Keys of a model that must be empty: tokenizers of other models use them.
 UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 # Fairseq fills its vocabularies with such entries.
 MADE_UP = re.compile(r"madeupword\d+")

@@ -40,6 +40,8 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     try:
         arguments = known.read_flags_from_files(arguments, force_gnu=False)
         for argument in arguments[1:]:
+            if argument == "--":
+                break
             # Else absl looks for long which names are like it.
             name = argument.partition("=")[0]
             if name.startswith("-") and len(name) > LONGEST_NAME:

@@ -128,10 +128,11 @@ class AdapterLibrary:
         """The folder of an adapter, to read its files.
 
         Raises:
-            UserError: none has this name, or a file in it is a link.
+            UserError: none has this name, it cannot be read, or a file in it
+                is a link.
         """
         folder = self._place(name)
-        for file in os.listdir(folder):
+        for file in files.names(folder):
             path = os.path.join(folder, file)
             # None is written here, and it may lead to anything.
             if os.path.islink(path):

@@ -62,6 +62,8 @@ def export(
     Raises:
         UserError: the folder holds other files, or cannot be written.
     """
+    # Refuses a remote folder before it is made.
+    next_version(folder)
     try:
         on_disk.make_folder(folder)
     except OSError as error:

@@ -138,7 +138,11 @@ def judge(
         return {"outcome": TIMED_OUT, "by": (began or [""])[-1]}
     if end.stopped or end.code == pytest.ExitCode.OK:
         return {"outcome": SURVIVED, "by": end.stopped}
-    # The tests themselves cannot be run.
+    if end.code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return {"outcome": SURVIVED, "by": ""}
+    if end.code == pytest.ExitCode.USAGE_ERROR:
+        raise RuntimeError(f"pytest cannot run {' '.join(tests)}")
+    # The tests themselves cannot be read.
     return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
 
 

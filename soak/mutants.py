@@ -75,11 +75,17 @@ class Runner:
             check=True,
             capture_output=True,
         ).stdout
+        # What is deleted here is still git's.
+        there = [
+            name
+            for name in names.split(b"\0")
+            if name and os.path.lexists(os.path.join(os.fsencode(ROOT), name))
+        ]
         subprocess.run(
             ["xargs", "-0", "cp", "--parents", "-t", str(folder)],
             cwd=ROOT,
             check=True,
-            input=names,
+            input=b"\0".join(there),
         )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "soak.mutant_tests"],

@@ -11,6 +11,8 @@ import shutil
 import stat
 from typing import Any, List, NamedTuple, Optional
 
+import folder_lock
+from serving import saved_model
 from soak import mounts
 from soak.references import HALF, WHOLE, Reference
 from soak.runs import OUT, SOURCE
@@ -33,7 +35,7 @@ FILE_MODES = (0o000, 0o400, 0o200)
 # Of the changes of a whole run about so many are left.
 LEFT = {"": 1.0, HALF: 0.5, WHOLE: 0.2}
 # By which a training, or another program, keeps others out of its folder.
-LOCKS = {True: "run.lock", False: ".lock"}
+LOCKS = {True: folder_lock.RUN_LOCK, False: saved_model.LOCK_FILE}
 
 
 class Plan(NamedTuple):
@@ -113,11 +115,13 @@ def _forbid(plan: Plan, bench: Bench) -> Outcome:
         # The folder itself as often as all that is in it.
         which = max(0, int((2 * plan.which - 1) * len(found)))
         path = found[which]
-        before = stat.S_IMODE(path.stat().st_mode)
-        modes = FOLDER_MODES if path.is_dir() else FILE_MODES
-        mode = modes[int(plan.mode * len(modes))]
-        changed.append((path, before, mode))
-        path.chmod(mode)
+        # A temporary file may be gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            before = stat.S_IMODE(path.stat().st_mode)
+            modes = FOLDER_MODES if path.is_dir() else FILE_MODES
+            mode = modes[int(plan.mode * len(modes))]
+            path.chmod(mode)
+            changed.append((path, before, mode))
 
     moment = moment_of(plan, bench.reference)
     if moment == NEVER:

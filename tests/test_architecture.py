@@ -181,6 +181,7 @@ MAY_IMPORT = {
         "errors",
         "exchange",
         "files",
+        "folder_lock",
         "methods",
         "modeling",
         "predict",

@@ -358,8 +358,18 @@ def test_a_run_writes_through_no_link_of_its_folder(
         if not path.name.startswith(("run.lock", "model.ckpt")):
             # It leads to what is not there yet, so nothing is read by it.
             link.symlink_to(elsewhere / str(number))
+        if path.name.startswith("model.ckpt") and path.suffix == ".index":
+            # A folder for a moment, which is deleted then.
+            kept = tmp_path / f"kept{number}"
+            kept.mkdir()
+            (kept / "thesis.txt").write_text("mine")
+            link.with_name(f"{path.stem}_temp").symlink_to(kept)
     classify(**tiny_flags, do_eval=True, do_predict=True)
     assert len(written) > 8 and os.listdir(elsewhere) == []
+    all_kept = list(tmp_path.glob("kept*"))
+    assert all_kept
+    for kept in all_kept:
+        assert os.listdir(kept) == ["thesis.txt"]
     for path in written:
         if "tfevents" not in path.name:
             assert not (tmp_path / "second" / path).is_symlink()

@@ -139,11 +139,11 @@ def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
     try:
         # 127.0.0.1, its bytes from the last to the first.
         assert list(listening(process)) == [("tcp", "0100007F", port)]
+        began = time.monotonic()
         with socket.create_connection(("127.0.0.1", port)) as silent:
             asked = [{"task": "nobody", "text": "secret"}]
             assert ask(port, asked)[0] == 400
             silent.settimeout(60)
-            began = time.monotonic()
             try:
                 assert silent.recv(1) == b""
             except ConnectionResetError:

@@ -213,7 +213,7 @@ def _without_optimizers(
     Slots of optimizers have the names of the variables that they belong to.
     Those of newer optimizers are their children, those of older ones nobody's.
     """
-    left = list(range(len(graph.nodes)))[:1]
+    left = [0] if graph.nodes else []
     found = set(left)
     while left:
         children = graph.nodes[left.pop()].children

@@ -74,6 +74,9 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
         UserError: the folder that this process holds is gone.
     """
     folder_lock.check(prefix)
+    if os.path.islink(f"{prefix}_temp"):
+        # What it leads to would be written, and then deleted.
+        os.unlink(f"{prefix}_temp")
     part = f"{prefix}_temp/part"
     names = sorted(values)
     tf.raw_ops.SaveV2(

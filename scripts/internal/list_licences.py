@@ -19,9 +19,9 @@ LOCKS = pathlib.Path(__file__).parents[2] / "requirements"
 HEAD = """\
 # Licences of what is installed
 
-Made by `scripts.internal.list_licences .venv .venv-tf221`, from what
-each package says of itself. The versions are in `requirements/`. This project
-itself is under Apache-2.0, and holds no copy of any of these.
+Made by `.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221`,
+from what each package says of itself. The versions are in `requirements/`. This
+project itself is under Apache-2.0, and holds no copy of any of these.
 
 | package | licence |
 | --- | --- |
