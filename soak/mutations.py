@@ -14,7 +14,7 @@ import json
 import pathlib
 import random
 import sys
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -133,10 +133,10 @@ def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
     drawn = 0
     for path, (line, _), mutations in everything:
         name, occurrence = chance.choice(mutations)
-        source = mutate_code(sources[path], get_operator(name)(), occurrence)
         if drawn == count:
             return
-        if _is_python(source):
+        source = _mutated(sources[path], name, occurrence)
+        if source is not None and _is_python(source):
             drawn += 1
             yield {
                 "path": path,
@@ -145,6 +145,16 @@ def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
                 "occurrence": occurrence,
                 "source": source,
             }
+
+
+def _mutated(source: str, name: str, occurrence: int) -> Optional[str]:
+    """The source with one mutation, or None where cosmic-ray has none."""
+    try:
+        return mutate_code(source, get_operator(name)(), occurrence)
+    except AttributeError:
+        # A module's exception, as in `except (OSError, zlib.error)`, is no
+        # name that its ExceptionReplacer could replace.
+        return None
 
 
 def _is_python(source: str) -> bool:

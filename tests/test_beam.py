@@ -206,7 +206,7 @@ def test_after_a_killed_worker_the_job_can_be_run_again(
 
     done = run(*TWO_PROCESSES, **flags, output=tmp_path / "two")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{len(asked)} answers, 0 refusals\n"
+    assert done.stdout == f"answered {len(asked)}, refused 0\n"
     paths, refused = shards(tmp_path / "two")
     assert len(paths) == 2 and not refused
     answers = read(paths)
@@ -259,7 +259,7 @@ def test_a_failing_model_ends_the_job_without_answers(tiny_exported, tmp_path):
     assert done.returncode == 1
     assert "MemoryError: no room for a batch" in done.stderr
     assert shards(tmp_path / "answers") == ([], [])
-    assert run(**flags).stdout == "100 answers, 0 refusals\n"
+    assert run(**flags).stdout == "answered 100, refused 0\n"
 
 
 # No file may grow past some bytes.

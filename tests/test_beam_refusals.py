@@ -199,8 +199,8 @@ def test_one_row_ends_no_job_and_one_job_no_other(tiny_exported, tmp_path):
     ]
     found, _ = run_several(right, [*others, {}, {}])
     counts = found[0], found[2]
-    assert counts == ("2 answers, 4 refusals", "1 answers, 2 refusals")
-    assert "4 refusals" in found[1] and "2 refusals" in found[3]
+    assert counts == ("answered 2, refused 4", "answered 1, refused 2")
+    assert "refused 4" in found[1] and "refused 2" in found[3]
     assert "rows-00000-of-00001.jsonl is there already; delete" in found[4]
     assert (tmp_path / "rows-1.jsonl").read_text() == text.replace("\r", "")
     for name, count in (("rows-2", 2), ("rows", 1)):
