@@ -114,8 +114,24 @@ def places(source: str) -> Dict[Position, List[Tuple[str, int]]]:
     return found
 
 
+def _named(
+    source: str,
+) -> Iterator[Tuple[str, Position, List[Tuple[str, int]]]]:
+    """Each place with a name that it keeps when other lines change."""
+    lines = source.splitlines()
+    seen: Dict[str, int] = collections.Counter()
+    for position, mutations in sorted(places(source).items()):
+        line, column = position
+        name = f"{column} of {lines[line - 1]}"
+        yield f"{name} ({seen[name]})", position, mutations
+        seen[name] += 1
+
+
 def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
     """Draws mutations, no two of one place.
+
+    Each place has a chance of its own, so that a change of the code draws no
+    other mutations in the lines that stay.
 
     Returns:
         Of each `path`, `line`, `operator`, `occurrence` and `source`, the
@@ -123,15 +139,15 @@ def draw(seed: int, count: int) -> Iterator[Dict[str, Any]]:
     """
     sources = {path: (ROOT / path).read_text() for path in paths()}
     everything = [
-        (path, position, mutations)
+        (random.Random(f"{seed}/{path}/{name}"), path, position, mutations)
         for path, source in sources.items()
-        for position, mutations in sorted(places(source).items())
+        for name, position, mutations in _named(source)
     ]
-    chance = random.Random(seed)
-    chance.shuffle(everything)
     print(f"{len(everything)} places in {len(sources)} files", file=sys.stderr)
     drawn = 0
-    for path, (line, _), mutations in everything:
+    for chance, path, (line, _), mutations in sorted(
+        everything, key=lambda place: place[0].random()
+    ):
         name, occurrence = chance.choice(mutations)
         if drawn == count:
             return
