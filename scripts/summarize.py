@@ -22,7 +22,6 @@ import dataclasses
 import io
 import json
 import pathlib
-import tempfile
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import start_tensorflow  # noqa: F401
@@ -420,7 +419,7 @@ def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
 def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
     """A trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
-    with tempfile.TemporaryDirectory() as scratch:
+    with files.temporary_folder() as scratch:
         for number, run in enumerate(runs):
             folder = pathlib.Path(scratch) / f"{number}"
             writer = tf.summary.create_file_writer(str(folder))

@@ -25,6 +25,9 @@ import task_model
 from errors import UserError
 from methods import parsing
 from tasks.restored import MASKED_LM, TAGGING, kind_of, restore_task
+from tasks.split_files import ending_of
+from tasks.table_files import READERS
+from tasks.tagging_files import FORMATS
 from weights import adapter_artifact, run_record
 from weights.adapter_artifact import INDICES, VALUES, Artifact
 
@@ -44,7 +47,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ALL = "all"
 # Tasks whose names say nothing of the data, and ends of the names of its files.
 OWN_DATA = ("custom", TAGGING, MASKED_LM)
-DATA_ENDS = (".tsv", ".csv", ".jsonl", ".conll", ".txt")
+DATA_ENDS = (*READERS, *FORMATS, ".txt")
 # Ends of the names of files that only Python's pickle reads.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -326,8 +329,9 @@ def default_name(config: Dict[str, Any]) -> str:
     no more, or cannot be a name.
     """
     task = config["task"]["name"]
-    stem, end = os.path.splitext(run_record.data_name(config))
-    name = stem if end.lower() in DATA_ENDS else stem + end
+    name = run_record.data_name(config)
+    if ending_of(name) in DATA_ENDS:
+        name = os.path.splitext(name)[0]
     if task in OWN_DATA and name != "train" and _is_name(name):
         return name
     return task

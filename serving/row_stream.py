@@ -16,6 +16,7 @@ from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
 import files
 from errors import UserError
 from serving.loaded_task import Row
+from tasks.split_files import ending_of
 from tasks.table_files import READERS, Layout
 
 # The texts of a row, and its place for messages.
@@ -51,7 +52,7 @@ def file_rows(
         UserError: the file cannot be read, or a row is malformed; earlier
             rows may have been yielded.
     """
-    ending = os.path.splitext(path)[1].lower()
+    ending = ending_of(path)
     newline = READERS[ending][1] if ending in READERS else "\n"
 
     def counted() -> Iterator[str]:

@@ -15,7 +15,6 @@ import os
 import pathlib
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
@@ -70,7 +69,7 @@ def _turns(only: Optional[str]) -> Sequence[str]:
     try:
         system_calls.check()
     except UserError as error:
-        _say(f"{error}; they are left out")
+        report.say(f"{error}; they are left out")
         return [turn for turn in TURNS if turn != power.POWER]
     return TURNS
 
@@ -162,7 +161,7 @@ def soak(
     here = runs.here()
     if count == 1:
         here = [r for r in here if r == of_trials.run_of(first_seed)]
-    _say(f"{len(here)} kinds of runs are left alone first")
+    report.say(f"{len(here)} kinds of runs are left alone first")
     (work / "data").mkdir()
     material.make(work / "data")
     starts.preload(runs.PROGRAMS)
@@ -184,7 +183,9 @@ def soak(
         before = time.monotonic()
         outcome = run_trial(turn, seed, work, place)
         if outcome.what in of_trials.FAULTS:
-            _say(f"--only={turn} --seed={seed}: {outcome.what}: {outcome.note}")
+            report.say(
+                f"--only={turn} --seed={seed}: {outcome.what}: {outcome.note}"
+            )
         else:
             shutil.rmtree(place)
         line = {
@@ -198,13 +199,11 @@ def soak(
             file.write(json.dumps(line) + "\n")
         if number % 100 == 99:
             minutes = (until - time.monotonic()) / 60
-            _say(f"{number + 1} seeds, {max(minutes, 0):.0f} minutes left")
+            report.say(
+                f"{number + 1} seeds, {max(minutes, 0):.0f} minutes left"
+            )
 
     _in_forks(jobs, make_trial, range(int(count)), until)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _about(minutes: float, found: List[report.Trial]) -> Dict[str, Any]:

@@ -84,9 +84,7 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
             f"files {start.files / DAY:+.1f} days, clock "
             f"{start.clock[0] / DAY:+.1f}, then {start.clock[1] / DAY:+.1f}"
         )
-        # What a library or an export has done it may refuse to do again.
-        is_done = not bench.run.trains and end.refusal
-        if end.code and not (end.was_killed or is_done):
+        if bench.has_failed(end) and not end.was_killed:
             return Outcome(LOST, f"{'; '.join(notes)}: {about(end)}")
     return finish(bench, "; ".join(notes))
 

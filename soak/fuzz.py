@@ -12,11 +12,10 @@ left behind. `--reader=NAME --first=N --inputs=1` does one input again.
 import argparse
 import pathlib
 import random
-import resource
 import shutil
 import tempfile
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import start_tensorflow  # noqa: F401
 
@@ -24,7 +23,7 @@ import command_line
 import files
 from errors import UserError
 from progress import Progress
-from soak.children import feed
+from soak.children import feed, limit_memory
 from soak.flag_readers import flag_readers
 from soak.inputs import change
 from soak.model_readers import model_readers
@@ -148,6 +147,8 @@ class Found:
     Attributes:
         counts: how many were `taken` and `refused`.
         defects: the number of the first input of each kind of defect.
+        inputs: how many have been read.
+        began: when the first one was told of, by `time.monotonic`, or None.
     """
 
     def __init__(self):
@@ -155,9 +156,12 @@ class Found:
         self.counts = {"taken": 0, "refused": 0}
         self.defects: Dict[str, int] = {}
         self.inputs = 0
+        self.began: Optional[float] = None
 
     def tell(self, number: int, found: str) -> None:
         """Takes what `fuzz` tells."""
+        if self.began is None:
+            self.began = time.monotonic()
         if not found:
             return
         self.inputs += 1
@@ -224,13 +228,6 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def limit_memory() -> None:
-    """Lets this process take `MOST_MEMORY` more than it has, and no more."""
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MOST_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
 def main() -> None:
     """Tries all inputs, prints a table, and fails if there is a defect.
 
@@ -251,9 +248,10 @@ def main() -> None:
     progress = Progress("fuzz", len(chosen), "readers")
 
     def work(name: str, left: range, tell: Callable[[int, str], None]) -> None:
-        limit_memory()
-        until = time.monotonic() + seconds
-        fuzz(name, chosen[name], left, arguments.seed, tell, until)
+        limit_memory(MOST_MEMORY)
+        # It goes on for one that has died: as a fork it knows what was told.
+        began = told[name].began or time.monotonic()
+        fuzz(name, chosen[name], left, arguments.seed, tell, began + seconds)
 
     for name in feed(
         {name: numbers for name in chosen},

@@ -6,7 +6,7 @@ from typing import List, NamedTuple
 
 from soak import mounts
 from soak.references import HALF
-from soak.runs import OUT, Run
+from soak.runs import OUT
 from soak.starts import Moment
 from soak.trials import (
     LOST,
@@ -68,16 +68,11 @@ def run_trial(only: str, seed: int, bench: Bench) -> Outcome:
         end = bench.start(moment)
         if not end.was_killed:
             notes.append(f"{note} it had ended")
-            if end.code and _is_fault(bench.run, end):
+            if bench.has_failed(end):
                 return Outcome(LOST, f"killed {'; '.join(notes)}, {about(end)}")
             break
         notes.append(note)
     return finish(bench, f"killed {'; '.join(notes)}")
-
-
-def _is_fault(run: Run, end) -> bool:
-    """Whether an end is none that a run may have."""
-    return run.trains or end.refusal is None
 
 
 def _full(plan: Plan, bench: Bench) -> Outcome:

@@ -386,7 +386,7 @@ def main() -> None:
         _prepare(place)
         for name, work in works(place, arguments.rows, arguments.steps).items():
             if arguments.only in (None, name):
-                print(name, file=sys.stderr, flush=True)
+                report.say(name)
                 began = time.monotonic()
                 samples = work.do()
                 found[name] = {

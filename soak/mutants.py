@@ -288,7 +288,7 @@ def try_all(
         def note(place: int, answer: Found, left: Any = left) -> None:
             one = found[left[place][0]]
             one.update(answer, seconds=one["seconds"] + answer["seconds"])
-            _say(
+            report.say(
                 f"{one['path']}:{one['line']} {one['outcome']} "
                 f"{one['seconds']:.0f} s {one['by']}"
             )
@@ -305,7 +305,7 @@ def try_all(
             }
             for number, tests in left
         ]
-        _say(f"{len(requests)} mutants, turn {turn + 1}")
+        report.say(f"{len(requests)} mutants, turn {turn + 1}")
         runners.ask_all(requests, note)
     _confirm(runners, found)
     return found
@@ -396,10 +396,6 @@ def keep_reasons(found: Sequence[Found], path: pathlib.Path) -> None:
             before = known.get((one["path"], tuple(one["change"])), {})
             one["why"] = before.get("why", "")
             one["is_same"] = before.get("is_same", False)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:

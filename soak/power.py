@@ -4,6 +4,7 @@ A run is recorded once, call by call (`system_calls`). What a disk may hold at
 any moment of it (`disk`) is then made in the trial's folder.
 """
 
+import json
 import pathlib
 import tempfile
 from typing import List, Tuple
@@ -15,8 +16,9 @@ from soak.runs import OUT, PASSING, Run
 from soak.trials import LOST, Bench, Outcome, about, chance_of, finish
 
 POWER = "power"
-# Folders beside a reference's own: what a recorded run writes, and its calls.
-PLACE, CALLS = "power", "power-calls"
+# Beside a reference's own folders: what a recorded run writes, its calls, and
+# where it gives names too early.
+PLACE, CALLS, FAULTS = "power", "power-calls", "power-faults.json"
 # In one trial of so many the power goes once more when the run goes on.
 AGAIN = 4
 
@@ -47,22 +49,33 @@ def record(work: pathlib.Path, run: Run) -> None:
     end = starts.start(command, str(place), False, tracer=tracer)
     if end.code:
         raise RuntimeError(f"{run.name}, recorded: {about(end)}")
-    for operation in system_calls.read(folder / CALLS, place):
-        disk.do(operation)
-    _compare(disk, place)
+    faults = _faults(disk, system_calls.read(folder / CALLS, place), place)
+    (folder / FAULTS).write_text(json.dumps(faults))
 
 
-def _compare(disk: Disk, place: pathlib.Path) -> None:
+def _faults(
+    disk: Disk, operations: List[system_calls.Operation], place: pathlib.Path
+) -> List[str]:
     """Compares what a recording comes to with what is there.
 
+    Args:
+        disk: as it was before.
+        operations: of the recording.
+        place: the folder as the run has left it.
+
+    Returns:
+        As `order_faults`.
+
     Raises:
-        RuntimeError: it is something else.
+        RuntimeError: it comes to something else.
     """
+    faults = order_faults(disk, operations, is_kept)
     expected, found = disk.contents(), Disk(place).contents()
     names = {*expected, *found}
     wrong = sorted(n for n in names if expected.get(n) != found.get(n))
     if wrong:
         raise RuntimeError(f"{place}: not recorded as is: {', '.join(wrong)}")
+    return faults
 
 
 def is_kept(path: str) -> bool:
@@ -76,20 +89,20 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
     chance = chance_of(f"{POWER} cut", seed)
     folder = bench.reference.folder
     operations = system_calls.read(folder / CALLS, folder / PLACE)
+    faults = json.loads((folder / FAULTS).read_text())
     bench.begin()
     cuts = []
     for number, share in enumerate(draw(seed)):
-        disk, whole = Disk(bench.place), Disk(bench.place)
+        disk = Disk(bench.place)
         if number:
+            whole = Disk(bench.place)
             # From what is left no recording begins.
             end, operations = _go_on(bench)
-            if end.code and (bench.run.trains or end.refusal is None):
+            if bench.has_failed(end):
                 return Outcome(LOST, f"{_note(cuts)}; then {about(end)}")
-        faults = order_faults(whole, operations, is_kept)
+            faults = _faults(whole, operations, bench.place)
         if faults:
             return Outcome(LOST, f"not on the disk in time: {faults}")
-        if number:
-            _compare(whole, bench.place)
         moment = int(share * (len(operations) + 1))
         for operation in operations[:moment]:
             disk.do(operation)

@@ -1,8 +1,9 @@
-"""What a soak has come to: a table, a file of all trials, the page's table."""
+"""What a soak tells: how far it is, its trials, and the page's table."""
 
 import collections
 import json
 import pathlib
+import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
 import files
@@ -24,6 +25,11 @@ COLUMNS = {
 ALL = "all"
 
 Trial = Dict[str, Any]
+
+
+def say(text: str) -> None:
+    """Shows whoever waits how far it is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def read(folder: pathlib.Path) -> List[Trial]:

@@ -120,6 +120,13 @@ class Bench:
             self.forked,
         )
 
+    def has_failed(self, end: End) -> bool:
+        """Whether a run has ended as it may not where nothing hinders it.
+
+        What a library or an export has done it may refuse to do again.
+        """
+        return bool(end.code) and (self.run.trains or end.refusal is None)
+
     def different(self, pattern: str = "") -> List[str]:
         """The files in which the result is not that of the reference."""
         found = differences(
@@ -135,7 +142,7 @@ def finish(bench: Bench, note: str) -> Outcome:
     """Starts a run that was stopped, and compares what it comes to."""
     end = bench.start()
     different = bench.different()
-    if end.code and (bench.run.trains or different or not end.refusal):
+    if bench.has_failed(end) or (end.code and different):
         return Outcome(LOST, f"{note}; then {about(end)}")
     if different:
         return Outcome(DIFFERENT, f"{note}; then {', '.join(different)}")

@@ -1,9 +1,10 @@
 """Limits of what a piece of a test may take: memory, and files' sizes."""
 
 import contextlib
-import pathlib
 import resource
 import signal
+
+from soak.children import limit_memory
 
 
 @contextlib.contextmanager
@@ -14,19 +15,16 @@ def limited(more=None, fsize=None):
         more: bytes of memory beside what it has.
         fsize: bytes of a file.
     """
-    wanted = {}
-    if more is not None:
-        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + more
-        wanted[resource.RLIMIT_AS] = most
-    if fsize is not None:
-        wanted[resource.RLIMIT_FSIZE] = fsize
-    before = {kind: resource.getrlimit(kind) for kind in wanted}
+    kinds = resource.RLIMIT_AS, resource.RLIMIT_FSIZE
+    before = {kind: resource.getrlimit(kind) for kind in kinds}
     # Else a file that is too large ends the process.
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        for kind, most in wanted.items():
-            resource.setrlimit(kind, (most, before[kind][1]))
+        if more is not None:
+            limit_memory(more)
+        if fsize is not None:
+            _, hard = before[resource.RLIMIT_FSIZE]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (fsize, hard))
         yield
     finally:
         for kind, limit in before.items():

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 
 import pytest
 from conftest import run_process
@@ -170,6 +171,22 @@ def test_the_program_writes_what_it_found(tmp_path):
     assert "| map of tags | 50 |" in done.stdout
     found = json.loads(path.read_text())["readers"]["map of tags"]
     assert found["inputs"] == 50 and not found["defects"]
+
+
+def test_a_reader_that_dies_gets_no_new_minutes(tmp_path, monkeypatch):
+    def die(folder):
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    path = tmp_path / "found.json"
+    reader = Reader({"a": b"a"}, "a", die)
+    monkeypatch.setattr(fuzz, "readers", lambda: {"dies": reader})
+    # Of 0.6 seconds.
+    words = ["--inputs=20", "--minutes=0.01", f"--output={path}"]
+    monkeypatch.setattr("sys.argv", ["fuzz", *words])
+    assert refusal(fuzz.main).startswith("1 kinds of defects")
+    found = json.loads(path.read_text())["readers"]["dies"]
+    assert 1 <= found["inputs"] < 5
 
 
 def test_an_unknown_reader_is_one_line(monkeypatch):

@@ -37,6 +37,7 @@ def test_without_a_name_it_is_called_as_its_task(
         ("custom", "tickets.csv", "tickets"),
         ("custom", "tickets-2.1", "tickets-2.1"),
         ("tagging", "conll2003", "conll2003"),
+        ("tagging", "news.conll", "news"),
         ("masked_lm", "raw.TXT", "raw"),
         # They say no more, or cannot be names.
         ("custom", "train.csv", "custom"),

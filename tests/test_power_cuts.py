@@ -351,6 +351,7 @@ def test_a_program_that_does_not_sync_is_found(make_bench, monkeypatch):
     assert outcome.what == LOST
     assert "out/state: renamed, but out/state.tmp-1: not synced" in outcome.note
     # By what it comes to as well.
+    (bench.reference.folder / power.FAULTS).write_text("[]")
     monkeypatch.setattr(
         power, "order_faults", lambda *given: order_faults(*given)[:0]
     )
