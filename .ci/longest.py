@@ -15,6 +15,7 @@ for path in sys.argv[1:]:
     for test in ElementTree.parse(path).iter("testcase"):
         seconds[test.get("classname")] += float(test.get("time"))
     name = os.path.splitext(os.path.basename(path))[0]
-    print(f"== {name}: {sum(seconds.values()) / 60:.0f} minutes; the longest files")
+    minutes = sum(seconds.values()) / 60
+    print(f"== {name}: {minutes:.0f} minutes; the longest files")
     for file, took in seconds.most_common(MOST):
         print(f"{took:6.0f} s  {file}")

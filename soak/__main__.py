@@ -206,14 +206,18 @@ def soak(
     _in_forks(jobs, make_trial, range(int(count)), until)
 
 
-def _about(minutes: float, found: List[report.Trial]) -> Dict[str, Any]:
+def _about(
+    arguments: argparse.Namespace, found: List[report.Trial]
+) -> Dict[str, Any]:
     """What the numbers depend on."""
     return {
+        "tried": arguments.only or report.ALL,
+        "trials": len(found),
         "processor": cpu_cores.name(),
         "cores": cpu_cores.count(),
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
-        "minutes": minutes,
+        "minutes": arguments.minutes,
         "seeds": [found[0]["seed"], found[-1]["seed"]],
     }
 
@@ -222,7 +226,8 @@ def _parse() -> argparse.Namespace:
     """Reads the command line.
 
     Raises:
-        UserError: it asks for nothing, or for what there is not.
+        UserError: it asks for nothing, or for what there is not; or the file
+            of earlier soaks is none.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0)
@@ -230,6 +235,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the one trial to make")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--output_dir", default="out/soak")
+    parser.add_argument(
+        "--add_to",
+        type=pathlib.Path,
+        help="file of JSON with earlier soaks, as results/soak.json; the "
+        "table in docs/reliability.md is that of all",
+    )
     arguments = parser.parse_args()
     if arguments.minutes <= 0 or arguments.jobs < 1:
         raise UserError(
@@ -238,6 +249,8 @@ def _parse() -> argparse.Namespace:
         )
     if arguments.only == power.POWER:
         system_calls.check()
+    if arguments.add_to:
+        report.read_soaks(arguments.add_to)
     if arguments.seed is not None:
         if not arguments.only:
             raise UserError("--seed needs --only, which says what is tried")
@@ -267,14 +280,14 @@ def main() -> None:
     seconds = 60 * arguments.minutes
     soak(work, arguments.jobs, arguments.only, first_seed, count, seconds)
     found = report.read(work)
-    about = _about(arguments.minutes, found)
-    table = report.rows(found)
+    about = _about(arguments, found)
+    counts = report.count(found)
     files.write_json(str(folder / "soak.json"), {**about, "trials": found})
-    print(report.plain(table), end="")
+    print(report.plain(report.rows(counts)), end="")
     if is_one:
         print(found[0]["what"], found[0]["note"])
-    elif not arguments.only:
-        report.write_page(report.markdown(about, table))
+    if arguments.add_to:
+        report.add(arguments.add_to, about, counts)
     faults = [t for t in found if t["what"] in of_trials.FAULTS]
     if faults:
         raise SystemExit(f"{len(faults)} trials failed; {work} has their files")

@@ -1,12 +1,12 @@
 """What a soak tells: how far it is, its trials, and the page's table."""
 
-import collections
 import json
 import pathlib
 import sys
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Counter, Dict, Iterable, List, Sequence, Tuple
 
 import files
+from errors import UserError
 from soak import clock, company, damage, kills, power, surroundings, trials
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
@@ -22,9 +22,11 @@ COLUMNS = {
     clock.CLOCK: "the clock is wrong",
     company.TWO: "several at once",
 }
-ALL = "all"
+ALL, TRIALS = "all", "trials"
 
 Trial = Dict[str, Any]
+# Of a kind of run, what is tried and what it came to.
+Counts = Counter[Tuple[str, str, str]]
 
 
 def say(text: str) -> None:
@@ -41,27 +43,74 @@ def read(folder: pathlib.Path) -> List[Trial]:
     return sorted(found, key=lambda trial: trial["seed"])
 
 
-def rows(found: Sequence[Trial]) -> List[List[str]]:
+def count(found: Iterable[Trial]) -> Counts:
+    """How many trials of each kind came to what."""
+    return Counter((t["run"], t["only"], t["what"]) for t in found)
+
+
+def rows(counts: Counts) -> List[List[str]]:
     """The table: a row for each kind of run, then one for all."""
     names = list(dict.fromkeys(run.name for run in trials.RUNS))
-    ordered = [n for n in names if any(t["run"] == n for t in found)]
+    ordered = [n for n in names if any(n == name for name, *_ in counts)]
     table = [
         ["kind of run", "trials", *COLUMNS.values(), "lost", "different"]
         + ["refused"]
     ]
     for name in (*ordered, ALL):
-        own = [t for t in found if name in (ALL, t["run"])]
-        by_only = collections.Counter(t["only"] for t in own)
-        by_what = collections.Counter(t["what"] for t in own)
-        numbers = [
-            len(own),
-            *(by_only[only] for only in COLUMNS),
-            by_what[trials.LOST],
-            by_what[trials.DIFFERENT],
-            by_what[trials.REFUSED],
-        ]
-        table.append([name, *(f"{number:,}" for number in numbers)])
+        by: Counter[str] = Counter()
+        for (run, only, what), number in counts.items():
+            if name in (ALL, run):
+                by.update({TRIALS: number, only: number, what: number})
+        numbers = by[TRIALS], *(by[only] for only in COLUMNS)
+        ends = by[trials.LOST], by[trials.DIFFERENT], by[trials.REFUSED]
+        table.append([name, *(f"{n:,}" for n in (*numbers, *ends))])
     return table
+
+
+def add(
+    path: pathlib.Path,
+    about: Dict[str, Any],
+    counts: Counts,
+    page: pathlib.Path = PAGE,
+) -> None:
+    """Adds a soak to those of a file, and writes the page's table of all.
+
+    Args:
+        path: of the file, which may be missing.
+        about: as of `markdown`.
+        counts: of its trials.
+        page: that has the table.
+
+    Raises:
+        UserError: the file is no such one, or cannot be written.
+    """
+    soaks = read_soaks(path)
+    own = [[*kind, number] for kind, number in sorted(counts.items())]
+    soaks.append({**about, "counts": own})
+    files.write_json(str(path), soaks)
+    together: Counts = Counter()
+    for soak in soaks:
+        together.update({tuple(k): n for *k, n in soak["counts"]})
+    write_page(markdown(soaks, rows(together)), page=page)
+
+
+def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
+    """The soaks of a file; none if it is missing.
+
+    Raises:
+        UserError: it is none of `add`.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text())
+        is_list = isinstance(found, list)
+        known = is_list and all(isinstance(s["counts"], list) for s in found)
+    except (OSError, ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise UserError(f"{path} is no file of soaks, as --add_to writes it")
+    return found
 
 
 def plain(table: Sequence[Sequence[str]]) -> str:
@@ -82,19 +131,24 @@ def markdown_table(table: Sequence[Sequence[str]]) -> str:
     return "\n".join([header, rule, *others, ""])
 
 
-def markdown(about: Dict[str, Any], table: Sequence[Sequence[str]]) -> str:
-    """The soak's part of docs/reliability.md.
+def markdown(
+    soaks: Iterable[Dict[str, Any]], table: Sequence[Sequence[str]]
+) -> str:
+    """The soaks' part of docs/reliability.md.
 
     Args:
-        about: `processor`, `cores`, `tensorflow`, `minutes`, `seeds`.
+        soaks: of each `tried`, `trials`, `processor`, `cores`, `tensorflow`,
+            `minutes` and `seeds`.
         table: as of `rows`.
     """
-    first, last = about["seeds"]
-    return (
-        f"{about['minutes']:.0f} minutes on {about['cores']} cores "
-        f"({about['processor']}), TensorFlow {about['tensorflow']}; "
-        f"seeds {first} to {last}.\n\n{markdown_table(table)}"
-    )
+    lines = [
+        f"- {soak['tried']}: {soak['trials']:,} trials in "
+        f"{soak['minutes']:.0f} minutes on {soak['cores']} cores "
+        f"({soak['processor']}), TensorFlow {soak['tensorflow']}; seeds "
+        f"{soak['seeds'][0]} to {soak['seeds'][1]}\n"
+        for soak in soaks
+    ]
+    return f"{''.join(lines)}\n{markdown_table(table)}"
 
 
 def marks(name: str) -> Tuple[str, str]:

@@ -6,6 +6,7 @@ import random
 import pytest
 from conftest import ROOT, run_process
 
+from errors import UserError
 from soak import damage, kills, references, report, runs, starts, trials
 from soak.runs import Run
 from soak.starts import Moment
@@ -210,7 +211,7 @@ def test_a_table_counts(tmp_path):
         path.write_text(json.dumps(line) + "\n")
     found = report.read(tmp_path)
     assert [trial["seed"] for trial in found] == [1, 2, 3]
-    table = report.rows(found)
+    table = report.rows(report.count(found))
     header, *others = table
     assert header[2:-3] == list(report.COLUMNS.values())
     counted = [
@@ -226,18 +227,48 @@ def test_a_table_counts(tmp_path):
         {kind: names[1], **two},
         {kind: "all", **total, "lost": "1", "refused": "1"},
     ]
-    page = tmp_path / "page.md"
-    begin, end = report.marks("soak")
-    page.write_text(f"before\n{begin}earlier\n{end}after\n")
-    about = dict(
-        minutes=1.2, cores=2, processor="p", tensorflow="2", seeds=(1, 3)
-    )
-    report.write_page(report.markdown(about, table), page=page)
-    text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n")
-    assert "earlier" not in text and "| all | 3 |" in text
     widths = {len(line) for line in report.plain(table).splitlines()}
     assert len(widths) == 1
+
+
+def test_soaks_add_up(tmp_path):
+    page, path = tmp_path / "page.md", tmp_path / "soaks.json"
+    begin, end = report.marks("soak")
+    page.write_text(f"before\n{begin}earlier\n{end}after\n")
+    name = runs.RUNS[0].name
+    about = dict(cores=2, processor="p", tensorflow="2")
+    for number, what in enumerate((SAME, REFUSED, SAME)):
+        trial = {"only": "damage", "run": name, "what": what}
+        report.add(
+            path,
+            {
+                **about,
+                "tried": "damage",
+                "trials": 2,
+                "minutes": number + 1.2,
+                "seeds": [number, 9],
+            },
+            report.count([trial, trial]),
+            page,
+        )
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert "earlier" not in text
+    assert (
+        "- damage: 2 trials in 3 minutes on 2 cores (p), TensorFlow 2; "
+        "seeds 2 to 9\n" in text
+    )
+    row = next(line for line in text.splitlines() if "| all |" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert [c for c in cells if c != "0"] == ["all", "6", "6", "2"]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
+def test_a_file_of_no_soaks(tmp_path, content):
+    path = tmp_path / "soaks.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match="is no file of soaks"):
+        report.read_soaks(path)
 
 
 def test_the_page_names_all_that_is_tried():
