@@ -140,9 +140,11 @@ def judge(
         return {"outcome": SURVIVED, "by": end.stopped}
     if end.code == pytest.ExitCode.NO_TESTS_COLLECTED:
         return {"outcome": SURVIVED, "by": ""}
-    if end.code == pytest.ExitCode.USAGE_ERROR:
+    if end.code == pytest.ExitCode.USAGE_ERROR and not all(
+        (ROOT / test.partition("::")[0]).exists() for test in tests
+    ):
         raise RuntimeError(f"pytest cannot run {' '.join(tests)}")
-    # The tests themselves cannot be read.
+    # The tests themselves cannot be read, or `conftest.py`.
     return {"outcome": KILLED, "by": f"pytest ended with {end.code}"}
 
 

@@ -175,13 +175,13 @@ def test_published_files_are_read(name, published):
     labels = []
     for split in PUBLISHED[name]:
         rows = read(task, folder, split)
+        assert rows.text_a[0].startswith("a ")
+        assert (rows.text_b is None) == (name in ("cola", "sst-2"))
+        assert rows.text_b is None or rows.text_b[0].startswith("c d")
         if split in dict(task.test_splits).values():
             assert rows.label is None and len(rows) == 1
             continue
         labels += rows.label[: 2 if split == "train" else 1]
-        assert rows.text_a[0].startswith("a ")
-        assert (rows.text_b is None) == (name in ("cola", "sst-2"))
-        assert rows.text_b is None or rows.text_b[0].startswith("c d")
     assert labels[: len(LABELS[name])] == LABELS[name]
 
 

@@ -64,6 +64,7 @@ def test_layers_are_dense_and_the_activation():
             np.random.default_rng(len(name)).normal(size=shape), dtype="float32"
         ),
     )
+    assert len(layers.layers) == 2
     inputs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     expected = inputs
     for weights, bias in layers.layers:
@@ -71,6 +72,41 @@ def test_layers_are_dense_and_the_activation():
     mask = tf.ones([2, 3], tf.int32)
     found = layers(tf.constant(inputs), Context(mask))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_hidden_layers_are_drawn_as_berts_own_are():
+    layers = HiddenLayers(HeadShape(layers=2), "", 64, modeling.create_variable)
+    ((weights, bias),) = layers.layers
+    assert not bias.numpy().any()
+    # Normal values of 0.02, none of them beyond twice that.
+    assert np.abs(weights.numpy()).max() <= 0.04
+    assert 0.015 < weights.numpy().std() < 0.02
+
+
+@pytest.mark.parametrize(
+    "shape, layers",
+    [
+        (POOLED, 2),
+        (HeadShape(activation="relu"), 2),
+        (HeadShape(layers=2), 3),
+    ],
+)
+def test_a_layer_stands_for_a_pooler_that_is_not_there(
+    tiny_config, shape, layers
+):
+    roberta = dataclasses.replace(tiny_config, first_position=2)
+    assert shape.upon(tiny_config) == shape
+    assert shape.upon(roberta) == HeadShape(layers=layers, pooler=False)
+    without = HeadShape(layers=2, activation="relu", pooler=False)
+    assert without.upon(roberta) == without
+
+
+def test_a_layer_of_another_activation_is_no_pooler(tiny_config):
+    roberta = dataclasses.replace(tiny_config, first_position=2)
+    shape = HeadShape(layers=2, activation="relu")
+    assert shape.upon(tiny_config) == shape
+    with pytest.raises(UserError, match="2 layers with relu reads a pooler"):
+        shape.upon(roberta)
 
 
 @pytest.mark.parametrize("pooler", [False, True])

@@ -79,6 +79,17 @@ def test_a_mutant_is_killed_by_the_first_test_that_fails(try_sources):
 
 
 @pytest.mark.newer_stack
+def test_a_mutant_with_which_no_tests_can_start_is_killed(
+    try_sources, tmp_path
+):
+    (tmp_path / "tests" / "conftest.py").write_text("import thing\n")
+    broken, wrong = try_sources("raise ValueError", SOURCE.replace(">", "<"))
+    assert (broken["outcome"], broken["by"]) == (KILLED, "pytest ended with 4")
+    # The others are tried none the less.
+    assert wrong["by"] == "tests/test_two.py::test_two"
+
+
+@pytest.mark.newer_stack
 def test_a_test_that_does_not_end_is_ended(try_sources):
     endless = SOURCE.replace("return", "while True: pass\n    return")
     late, wrong = try_sources(endless, SOURCE.replace(">", "<"), patience=4)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tasks import squad_answers
 from tasks.squad_answers import (
     CERTAINLY_NONE,
     Candidates,
@@ -392,7 +393,7 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
     predictions = predict_answers(questions, windows, outputs, rules)
     assert [p.text for p in predictions] == ["", "cat", ""]
     for number in (0, 2):
-        assert predictions[number].candidates.texts == ("",)
+        assert listed(predictions[number]) == [("", 0.0, 0.0)]
         assert predictions[number].null_odds == CERTAINLY_NONE
     # And where there are no windows at all.
     predictions = predict_answers(
@@ -461,3 +462,23 @@ def test_answers_are_cut_out_of_their_own_context():
         [("dog", 1.0, 1.0)],
         [("on", 2.0, 2.0), ("dog", 1.0, 1.0)],
     ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_progress_is_shown_of_many_questions_only(monkeypatch, count):
+    started, progress = [], squad_answers.Progress
+    monkeypatch.setattr(squad_answers, "SHOWN_FROM", 2)
+    monkeypatch.setattr(
+        squad_answers,
+        "Progress",
+        lambda *what: started.append(what) or progress(*what),
+    )
+    predictions = predict_answers(
+        [Question("q", "?", "cat", None)] * count,
+        make_windows(["cat"] * count, [(n, 0, 1) for n in range(count)]),
+        make_outputs(*2 * [count * [[(3, 1.0)]]], count * [NULL]),
+        make_rules(),
+    )
+    assert [p.text for p in predictions] == ["cat"] * count
+    shown = [("answers", count, "questions")]
+    assert started == (shown if count >= 2 else [])

@@ -457,3 +457,14 @@ def test_a_context_that_follows_upon_itself_is_tokenized_once(
     questions = [ask("a slow film", text=text) for text in ("is", "it", "in")]
     cut_windows([*questions, ask("the mat")], tokenizer, 16, 4, 4)
     assert texts.count("a slow film") == texts.count("the mat") == 1
+
+
+def test_no_more_is_tokenized_at_once_than_fills_a_chunk(monkeypatch):
+    """All characters count, those of a context once."""
+    monkeypatch.setattr(squad_windows, "CHUNK", 20)
+    questions = [
+        ask(context, text=10 * "?") for context in (10 * "a", 10 * "b", "c")
+    ]
+    questions += [ask("c", text=9 * "?"), ask("d")]
+    chunks = list(squad_windows._chunks(questions))
+    assert chunks == [questions[:1], questions[1:2], questions[2:4], [ask("d")]]

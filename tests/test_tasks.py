@@ -52,6 +52,13 @@ def test_a_class_of_tasks_must_say_what_it_is():
             type("Half", (base.Task,), parts)("half")
 
 
+def test_a_class_of_heads_must_say_what_it_computes():
+    assert base.Head.__abstractmethods__ == {"__call__", "loss"}
+    for name, other in (("__call__", "loss"), ("loss", "__call__")):
+        with pytest.raises(TypeError, match=name):
+            type("Half", (base.Head,), {other: None})()
+
+
 # Reading
 
 
