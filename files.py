@@ -28,6 +28,9 @@ from errors import UserError, first_line
 BLOCK = 2**20
 # What a system answers of a path where nothing is.
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# Expression for the names that folders have until they are whole, made of one
+# for the names that they get then.
+NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
 # Of a JSON object that was written with it: the SHA-256 of all else in it.
 SEAL = "content_sha256"
 
@@ -396,6 +399,8 @@ def temporary_folder() -> Iterator[str]:
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
     """A hidden folder beside `path`, which becomes that when all is written.
+
+    A killed process leaves it there: see `NEW_FOLDER`.
 
     Args:
         path: of a local folder that is not there yet, or is empty.

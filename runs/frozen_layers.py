@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import uuid
 from typing import Any, Dict, Iterator, Optional, Tuple
 
@@ -283,8 +284,12 @@ class FrozenLayers:
         """
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
+        # Of a process that is writing now it is kept, and counted.
+        with contextlib.suppress(UserError):
+            left = ".*" + re.escape(UNFINISHED)
+            with folder_lock.hold(self._folder, LOCK, unfinished=left):
+                pass
         try:
-            self._forget_unfinished()
             found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
         except OSError as error:
             raise UserError(
@@ -299,24 +304,6 @@ class FrozenLayers:
                 "there, or allow more"
             )
         files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
-
-    def _forget_unfinished(self) -> None:
-        """Deletes what processes have left that were killed while they wrote.
-
-        Raises:
-            OSError: it cannot be deleted.
-        """
-        with contextlib.ExitStack() as until_end:
-            try:
-                held = folder_lock.hold(self._folder, LOCK)
-                is_locked = until_end.enter_context(held)
-            except UserError:
-                # Another process is writing.
-                return
-            # Without a lock nothing tells whether somebody is.
-            for name in os.listdir(self._folder) if is_locked else ():
-                if name.endswith(UNFINISHED):
-                    os.unlink(os.path.join(self._folder, name))
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:

@@ -31,6 +31,8 @@ from tasks.text_classification import TextClassification
 
 # Held by who writes a version; servers pass over it.
 LOCK_FILE = ".lock"
+# What a killed export leaves.
+UNFINISHED = files.NEW_FOLDER.format("[0-9]+")
 # Bytes of the graph, and more.
 GRAPH_SIZE = 2**24
 # Rows of the greatest request that warms a server up.
@@ -69,7 +71,7 @@ def export(
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from error
     # The next process takes the next number.
-    with folder_lock.hold(folder, LOCK_FILE, wait=True):
+    with folder_lock.hold(folder, LOCK_FILE, True, UNFINISHED):
         version = os.path.join(folder, str(next_version(folder)))
         with files.new_folder(version) as place:
             _write(model, bert, tasks, place)
