@@ -24,7 +24,7 @@ import folder_lock
 import on_disk
 import task_model
 from engines import Job, multi_worker
-from errors import UserError, first_line
+from errors import UserError
 from hooks import layer_of
 from input_pipeline import Batch, Features, sorted_batches
 from methods.fine_tuning import HeadOnly
@@ -315,13 +315,13 @@ class FrozenLayers:
         # Of no other process, also on a disk without locks.
         written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
         try:
-            with _cannot_write(self.path):
+            with files.writing(self.path):
                 array = np.lib.format.open_memmap(
                     written, "w+", self._dtype, self._shape
                 )
                 _reserve(written)
             yield array
-            with _cannot_write(self.path):
+            with files.writing(self.path):
                 array.flush()
                 folder_lock.check(self.path)
                 on_disk.replace(written, self.path)
@@ -390,15 +390,6 @@ class FrozenLayers:
                             place = slice(*rows.starts[row : row + 2])
                         value = value[: place.stop - place.start]
                         outputs[place] = _stored(value, outputs.dtype)
-
-
-@contextlib.contextmanager
-def _cannot_write(path: str) -> Iterator[None]:
-    """Makes one line of what comes of a full disk, and others like it."""
-    try:
-        yield
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {path}: {first_line(error)}") from error
 
 
 def _reserve(path: str) -> None:

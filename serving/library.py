@@ -310,12 +310,9 @@ class AdapterLibrary:
                 self.path, f"{UNFINISHED}{uuid.uuid4().hex}"
             )
             try:
-                os.mkdir(unfinished)
-                yield unfinished
-            except OSError as error:
-                raise UserError(
-                    f"cannot write into {self.path}: {error.strerror}"
-                ) from error
+                with files.writing(self.path):
+                    os.mkdir(unfinished)
+                    yield unfinished
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from absl import logging
 import files
 import folder_lock
 import on_disk
-from errors import UserError, first_line
+from errors import UserError
 from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
@@ -103,29 +103,18 @@ def _write(
     }
     files.write_json(os.path.join(extra, TASKS), described)
     path = os.path.join(extra, "tf_serving_warmup_requests")
-    try:
-        with tf.io.TFRecordWriter(path) as writer:
-            for request in warm_up_requests(tasks):
-                writer.write(request)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot write {path}: {first_line(error)}") from error
+    with tf.io.TFRecordWriter(path) as writer:
+        for request in warm_up_requests(tasks):
+            writer.write(request)
 
 
 def _save(model: TextModel, place: str) -> None:
-    """Writes the SavedModel itself.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Writes the SavedModel itself."""
     # TensorFlow would list hundreds of names.
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
         tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
-    except tf.errors.OpError as error:
-        raise UserError(
-            f"cannot write the model: {first_line(error)}"
-        ) from error
     finally:
         logging.set_verbosity(before)
 

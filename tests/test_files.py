@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 
 import disk_order
@@ -203,6 +204,26 @@ def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
     assert message.startswith(f"cannot write {path}: ")
     # Nothing half written stays beside it.
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+@pytest.mark.parametrize(
+    "error,why",
+    [
+        (OSError(errno.ENOSPC, "No space left", "/a/file"), "No space left"),
+        (shutil.Error("several\nfiles"), "several"),
+        (tf.errors.UnavailableError(None, None, "no\nnetwork"), "no"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(error, why):
+    found = []
+    with pytest.raises(UserError, match=f"^cannot write it: {why}$"):
+        with files.writing("it"):
+            found.append("begun")
+            raise error
+    with pytest.raises(ValueError, match="a defect"):
+        with files.writing("it"):
+            raise ValueError("a defect")
+    assert found == ["begun"]
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):

@@ -198,7 +198,7 @@ def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(UserError, match="cannot write the model: no space"):
+    with pytest.raises(UserError, match="cannot write .*/1: no space left"):
         saved_model.export(*parts, str(tmp_path / "exported"))
     left = [path.name for path in (tmp_path / "exported").iterdir()]
     assert left == [saved_model.LOCK_FILE]
@@ -294,5 +294,5 @@ def test_requests_that_cannot_be_written_are_one_line(
 
     monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: None)
     monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
-    with pytest.raises(UserError, match="cannot write .*warmup.*no space"):
+    with pytest.raises(UserError, match="cannot write .*/1: no space left"):
         saved_model.export(*parts, str(tmp_path / "exported"))
