@@ -422,7 +422,8 @@ def new_folder(path: str) -> Iterator[str]:
         path: of a local folder that is not there yet, or is empty.
 
     Raises:
-        UserError: it is there with content, or cannot be written.
+        UserError: it is there with content, or cannot be written; or the folder
+            around it is gone that this process holds.
     """
     parent, name = os.path.split(os.path.abspath(path))
     hidden = os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
@@ -435,6 +436,8 @@ def new_folder(path: str) -> Iterator[str]:
             on_disk.make_folder(hidden)
             yield hidden
             on_disk.sync_all(hidden)
+            # TensorFlow makes a folder anew that is gone.
+            folder_lock.check(path)
             # What has come into the folder meanwhile is not written over.
             os.rename(hidden, path)
             on_disk.sync(parent)

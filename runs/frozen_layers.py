@@ -323,7 +323,6 @@ class FrozenLayers:
             yield array
             with files.writing(self.path):
                 array.flush()
-                folder_lock.check(self.path)
                 on_disk.replace(written, self.path)
         finally:
             # The folder may be gone, or may not be written any more.

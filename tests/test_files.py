@@ -359,6 +359,36 @@ def test_nothing_is_written_where_a_held_folder_was(tmp_path):
     assert not folder.exists()
 
 
+def test_nothing_gets_its_name_where_a_held_folder_was(tmp_path):
+    """The folder goes while the file or folder is written."""
+    folder = tmp_path / "run"
+
+    def go():
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+
+    def parts():
+        go()
+        yield b"part"
+
+    def fill():
+        with files.new_folder(str(folder / "new")) as place:
+            go()
+            # As TensorFlow does.
+            os.makedirs(place)
+
+    for write in (
+        lambda: files.write_parts(str(folder / "file"), parts()),
+        fill,
+    ):
+        folder.mkdir()
+        with folder_lock.hold(str(folder)):
+            assert "is not there any more" in message_of(write)
+        assert list(folder.iterdir()) == []
+        folder.rmdir()
+        shutil.rmtree(tmp_path / "away")
+
+
 def test_what_cannot_be_seen_is_not_what_is_not_there(tmp_path, monkeypatch):
     path = tmp_path / "folder" / "file"
     assert not files.exists(str(path))
