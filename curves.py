@@ -5,7 +5,7 @@ has failed from another thread, and leaves the order of a run's files, by which
 curves are put together, to the clock.
 """
 
-import contextlib
+import functools
 import os
 import re
 import socket
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import files
-from errors import UserError, first_line
+from errors import UserError
 
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{1,18})\..*")
 # What TensorBoard asks for, of <tensorboard/plugins/scalar/metadata.py>.
@@ -45,7 +45,10 @@ class Curves:
             f"events.out.tfevents.{max(numbers):010d}.{socket.gethostname()}"
             f".{os.getpid()}",
         )
-        with self._guard():
+        self._writing = functools.partial(
+            files.writing, f"the curves {self.path}"
+        )
+        with self._writing():
             self._writer = tf.io.TFRecordWriter(self.path)
         self._write(file_version=FILE_VERSION)
         self.flush()
@@ -72,7 +75,7 @@ class Curves:
         Raises:
             UserError: they cannot be written.
         """
-        with self._guard():
+        with self._writing():
             self._writer.flush()
 
     def close(self) -> None:
@@ -81,22 +84,13 @@ class Curves:
         Raises:
             UserError: it cannot be written.
         """
-        with self._guard():
+        with self._writing():
             self._writer.close()
 
     def _write(self, **parts) -> None:
         event = tf.compat.v1.Event(wall_time=time.time(), **parts)
-        with self._guard():
+        with self._writing():
             self._writer.write(event.SerializeToString())
-
-    @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise UserError(
-                f"cannot write the curves {self.path}: {first_line(error)}"
-            ) from error
 
 
 def _numbers(folder: str) -> Iterator[int]:

@@ -28,6 +28,9 @@ from errors import UserError, first_line
 BLOCK = 2**20
 # What a system answers of a path where nothing is.
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# Expression for the names that folders have until they are whole, made of one
+# for the names that they get then.
+NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
 # Of a JSON object that was written with it: the SHA-256 of all else in it.
 SEAL = "content_sha256"
 
@@ -274,6 +277,23 @@ def read_object(
     return value
 
 
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Makes one line of what comes of a full disk, and others like it.
+
+    Args:
+        what: what is written, for the error's text.
+
+    Raises:
+        UserError: the system or TensorFlow has raised an error.
+    """
+    try:
+        yield
+    except (tf.errors.OpError, OSError) as error:
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"cannot write {what}: {why}") from error
+
+
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a whole file, as `write_parts`."""
     write_parts(path, (content,))
@@ -290,14 +310,13 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     # Several machines may write here, with equal process numbers.
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            # Without any part, too, there is a file.
-            file.write(b"")
-            for part in parts:
-                file.write(part)
-        on_disk.replace(temporary, path)
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {path}: {first_line(error)}") from error
+        with writing(path):
+            with tf.io.gfile.GFile(temporary, "wb") as file:
+                # Without any part, too, there is a file.
+                file.write(b"")
+                for part in parts:
+                    file.write(part)
+            on_disk.replace(temporary, path)
     finally:
         # The folder may be gone, or may not be written any more.
         with contextlib.suppress(tf.errors.OpError):
@@ -397,11 +416,14 @@ def temporary_folder() -> Iterator[str]:
 def new_folder(path: str) -> Iterator[str]:
     """A hidden folder beside `path`, which becomes that when all is written.
 
+    A killed process leaves it there: see `NEW_FOLDER`.
+
     Args:
         path: of a local folder that is not there yet, or is empty.
 
     Raises:
-        UserError: it is there with content, or cannot be made.
+        UserError: it is there with content, or cannot be written; or the folder
+            around it is gone that this process holds.
     """
     parent, name = os.path.split(os.path.abspath(path))
     hidden = os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
@@ -410,14 +432,15 @@ def new_folder(path: str) -> Iterator[str]:
     ):
         raise UserError(f"{path} is there already; choose another folder")
     try:
-        on_disk.make_folder(hidden)
-        yield hidden
-        on_disk.sync_all(hidden)
-        # What has come into the folder meanwhile is not written over.
-        os.rename(hidden, path)
-        on_disk.sync(parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        with writing(path):
+            on_disk.make_folder(hidden)
+            yield hidden
+            on_disk.sync_all(hidden)
+            # TensorFlow makes a folder anew that is gone.
+            folder_lock.check(path)
+            # What has come into the folder meanwhile is not written over.
+            os.rename(hidden, path)
+            on_disk.sync(parent)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 

@@ -4,6 +4,9 @@ The lock goes with the process that holds it, however that ends, also on a
 disk that several machines share. Its file stays: deleted, two processes could
 hold locks on two files of one name. Remote folders (`gs://`) have no locks.
 
+So a lock tells what a killed process has left under a temporary name from what
+a living one writes. Whoever gets the lock deletes it.
+
 A folder may be moved away or unmounted while a process writes into it, and
 another may come into its place. So whoever writes asks `check` first.
 """
@@ -12,6 +15,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import shutil
 import socket
 from typing import Iterator, List, Tuple
 
@@ -62,7 +67,10 @@ def _is_still(path: str, before: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def hold(
-    folder: str, lock_file: str = RUN_LOCK, wait: bool = False
+    folder: str,
+    lock_file: str = RUN_LOCK,
+    wait: bool = False,
+    unfinished: str = "",
 ) -> Iterator[bool]:
     """Holds the lock of a folder, which must be there.
 
@@ -70,6 +78,9 @@ def hold(
         folder: local, or `gs://`, where nothing is locked.
         lock_file: name of the file in it that is locked.
         wait: whether to wait until no other process holds it.
+        unfinished: expression for the names, in the folder, of what is
+            written under this lock. What killed processes have left of it is
+            deleted once it is locked.
 
     Yields:
         Whether it is locked; not where a disk has no locks.
@@ -123,7 +134,51 @@ def hold(
             is_locked = True
             _sign(file)
         with _known(folder, path, file.fileno()):
+            if is_locked:
+                _delete_left(folder, unfinished)
             yield is_locked
+
+
+@contextlib.contextmanager
+def share(folder: str, unfinished: str) -> Iterator[None]:
+    """Holds a lock of a local folder that several processes may hold at once.
+
+    It needs no file. Nothing is locked or deleted where a disk has no such
+    locks.
+
+    Args:
+        folder: its path.
+        unfinished: expression for the names, in the folder, of what is
+            written under this lock. What killed processes have left of it is
+            deleted if no other process holds the lock.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            opened = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, opened)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _delete_left(folder, unfinished)
+            fcntl.flock(opened, fcntl.LOCK_SH)
+        yield
+
+
+def _delete_left(folder: str, unfinished: str) -> None:
+    """Deletes what killed processes have left, as far as it can be deleted.
+
+    Nobody else may hold the lock under which it is written.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        # What follows tells of a folder that cannot be read.
+        found = os.listdir(folder)
+    for name in filter(re.compile(unfinished).fullmatch, found):
+        path = os.path.join(folder, name)
+        logging.info("deleting %s, left by a killed process", path)
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            # It is a file, or a link.
+            os.unlink(path)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ import os
 
 import tensorflow as tf
 
+import folder_lock
+
 # What is answered of a folder that cannot be synced: by file systems of some
 # networks, and where it may be written but not read.
 NO_SYNC = (
@@ -60,7 +62,9 @@ def replace(written: str, path: str) -> None:
 
     Raises:
         tf.errors.OpError, OSError: it cannot be renamed or synced.
+        UserError: its folder is gone that this process holds.
     """
+    folder_lock.check(path)
     sync(written)
     tf.io.gfile.rename(written, path, overwrite=True)
     sync(os.path.dirname(path) or ".")

@@ -55,7 +55,10 @@ def define_flags() -> None:
     flags.adopt_module_key_flags(run_flags)
     define_task_flags()
     flags.DEFINE_integer(
-        "max_seq_length", 128, "Longest input in tokens; the rest is cut off."
+        "max_seq_length",
+        128,
+        "Longest input in tokens; the rest is cut off. --adapter supplies its "
+        "own default.",
     )
     flags.DEFINE_integer("eval_batch_size", 8, "Examples evaluated at once.")
     flags.DEFINE_string(

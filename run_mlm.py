@@ -27,7 +27,8 @@ def define_flags() -> None:
     integer(
         "max_seq_length",
         128,
-        "Longest row in tokens; a longer line makes several rows.",
+        "Longest row in tokens; a longer line makes several rows. --adapter "
+        "supplies its own default.",
     )
     integer("eval_batch_size", 8, "Rows evaluated at once.")
     flags.DEFINE_float(

@@ -36,7 +36,11 @@ def define_flags() -> None:
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
     string("train_file", None, "Questions to train on, as train-v1.1.json.")
     string("predict_file", None, "Questions to answer, as dev-v1.1.json.")
-    integer("max_seq_length", 384, "Longest window in tokens.")
+    integer(
+        "max_seq_length",
+        384,
+        "Longest window in tokens. --adapter supplies its own default.",
+    )
     integer(
         "doc_stride",
         128,
@@ -87,7 +91,8 @@ def task_from_flags() -> Squad:
         raise UserError("--null_score_diff_threshold is nan, expected a number")
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
-    most = max(FLAGS.max_seq_length, FLAGS["n_best_size"].default)
+    length = run_flags.max_seq_length()
+    most = max(length, FLAGS["n_best_size"].default)
     most = min(most, MOST_CANDIDATES)
     if FLAGS.n_best_size > most:
         raise UserError(
@@ -106,9 +111,9 @@ def task_from_flags() -> Squad:
         count_steps_in=FLAGS.count_steps_in,
         verbose_logging=FLAGS.verbose_logging,
     )
-    if FLAGS.max_seq_length < task.least_length:
+    if length < task.least_length:
         raise UserError(
-            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least "
+            f"--max_seq_length is {length}, expected at least "
             f"{task.least_length}, four more than --max_query_length"
         )
     return task

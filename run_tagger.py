@@ -50,7 +50,11 @@ def define_flags() -> None:
         ("dev", "test"),
         "Split that --do_eval scores; the test file needs tags for this.",
     )
-    integer("max_seq_length", 128, "Longest window in tokens.")
+    integer(
+        "max_seq_length",
+        128,
+        "Longest window in tokens. --adapter supplies its own default.",
+    )
     integer("eval_batch_size", 8, "Windows evaluated at once.")
 
 

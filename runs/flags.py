@@ -28,7 +28,6 @@ FLAGS = flags.FLAGS
 # Flags of a method's arguments: flag -> name of the argument.
 METHOD_FLAGS = {"adapter_size": "size", "adapter_init_scale": "init_scale"}
 POSITIVE = (
-    "max_seq_length",
     "save_checkpoints_steps",
     "iterations_per_loop",
     "length_pool_batches",
@@ -325,10 +324,6 @@ def experiment_from_flags(
         value = FLAGS[name].value
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}, expected >= 1")
-    if FLAGS.max_seq_length < 3:
-        raise UserError(
-            f"--max_seq_length is {FLAGS.max_seq_length}, expected at least 3"
-        )
     for name in ("learning_rate", "num_train_epochs", "frozen_layers_gb"):
         value = FLAGS[name].value
         if value is not None and not 0 < value < float("inf"):
@@ -398,7 +393,7 @@ def experiment_from_flags(
             if FLAGS["do_lower_case"].using_default_value
             else FLAGS.do_lower_case
         ),
-        max_seq_length=FLAGS.max_seq_length,
+        max_seq_length=max_seq_length(),
         do_train=FLAGS.do_train,
         do_eval=FLAGS.do_eval,
         do_predict=FLAGS.do_predict,
@@ -482,6 +477,24 @@ def adapter_description() -> Optional[Dict[str, Any]]:
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
     )
+
+
+def max_seq_length() -> int:
+    """Longest input in tokens: the user's, else the adapter's, else a default.
+
+    Raises:
+        UserError: it is too small, or the adapter is missing or damaged.
+    """
+    length, source = FLAGS.max_seq_length, "--max_seq_length"
+    description = adapter_description() or {}
+    known = description.get("training", {}).get("max_seq_length")
+    # Adapters of other programs do not say.
+    if known is not None and not FLAGS["max_seq_length"].present:
+        length = known
+        source = f"--adapter={FLAGS.adapter}: training.max_seq_length"
+    if length < 3:
+        raise UserError(f"{source} is {length}, expected at least 3")
+    return length
 
 
 def run_app(main: Callable[[], None]) -> None:

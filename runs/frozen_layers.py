@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import uuid
 from typing import Any, Dict, Iterator, Optional, Tuple
 
@@ -23,7 +24,7 @@ import folder_lock
 import on_disk
 import task_model
 from engines import Job, multi_worker
-from errors import UserError, first_line
+from errors import UserError
 from hooks import layer_of
 from input_pipeline import Batch, Features, sorted_batches
 from methods.fine_tuning import HeadOnly
@@ -283,8 +284,12 @@ class FrozenLayers:
         """
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
+        # Of a process that is writing now it is kept, and counted.
+        with contextlib.suppress(UserError):
+            left = ".*" + re.escape(UNFINISHED)
+            with folder_lock.hold(self._folder, LOCK, unfinished=left):
+                pass
         try:
-            self._forget_unfinished()
             found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
         except OSError as error:
             raise UserError(
@@ -300,24 +305,6 @@ class FrozenLayers:
             )
         files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
 
-    def _forget_unfinished(self) -> None:
-        """Deletes what processes have left that were killed while they wrote.
-
-        Raises:
-            OSError: it cannot be deleted.
-        """
-        with contextlib.ExitStack() as until_end:
-            try:
-                held = folder_lock.hold(self._folder, LOCK)
-                is_locked = until_end.enter_context(held)
-            except UserError:
-                # Another process is writing.
-                return
-            # Without a lock nothing tells whether somebody is.
-            for name in os.listdir(self._folder) if is_locked else ():
-                if name.endswith(UNFINISHED):
-                    os.unlink(os.path.join(self._folder, name))
-
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
         """An array to be filled, which becomes the file at the end.
@@ -328,15 +315,14 @@ class FrozenLayers:
         # Of no other process, also on a disk without locks.
         written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
         try:
-            with _cannot_write(self.path):
+            with files.writing(self.path):
                 array = np.lib.format.open_memmap(
                     written, "w+", self._dtype, self._shape
                 )
                 _reserve(written)
             yield array
-            with _cannot_write(self.path):
+            with files.writing(self.path):
                 array.flush()
-                folder_lock.check(self.path)
                 on_disk.replace(written, self.path)
         finally:
             # The folder may be gone, or may not be written any more.
@@ -403,15 +389,6 @@ class FrozenLayers:
                             place = slice(*rows.starts[row : row + 2])
                         value = value[: place.stop - place.start]
                         outputs[place] = _stored(value, outputs.dtype)
-
-
-@contextlib.contextmanager
-def _cannot_write(path: str) -> Iterator[None]:
-    """Makes one line of what comes of a full disk, and others like it."""
-    try:
-        yield
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {path}: {first_line(error)}") from error
 
 
 def _reserve(path: str) -> None:

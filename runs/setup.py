@@ -307,7 +307,9 @@ def open_model(experiment: Experiment) -> Model:
             sources.description, trained.source, base, config, tokenizer
         )
         told = run_record.supplied(
-            sources.description, experiment.max_seq_length
+            sources.description,
+            experiment.max_seq_length,
+            is_adapter=bool(experiment.adapter),
         )
         logging.info("%s supplies without flags: %s", trained.source, told)
         sources = _with_parts(experiment, sources, found, config)

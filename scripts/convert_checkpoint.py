@@ -22,7 +22,6 @@ import start_tensorflow  # noqa: F401
 
 import numpy as np
 import safetensors.numpy
-import tensorflow as tf
 
 import command_line
 import files
@@ -139,10 +138,7 @@ def write_google(
         UserError: it cannot be written.
     """
     prefix = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
-    try:
-        training_state.save_tensors(prefix, values)
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {prefix}: {error}") from error
+    training_state.save_tensors(prefix, values)
     files.write_json(
         os.path.join(folder, "bert_config.json"), google_config(config)
     )

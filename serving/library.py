@@ -12,6 +12,7 @@ import datetime
 import os
 import re
 import shutil
+import uuid
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -306,18 +307,15 @@ class AdapterLibrary:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[str]:
         """Holds the lock; gives an empty hidden folder, deleted at the end."""
-        with folder_lock.hold(self.path, LOCK_FILE, wait=True):
-            unfinished = os.path.join(self.path, f"{UNFINISHED}{os.getpid()}")
+        left = re.escape(UNFINISHED) + ".*"
+        with folder_lock.hold(self.path, LOCK_FILE, True, left):
+            unfinished = os.path.join(
+                self.path, f"{UNFINISHED}{uuid.uuid4().hex}"
+            )
             try:
-                for name in os.listdir(self.path):
-                    if name.startswith(UNFINISHED):
-                        shutil.rmtree(os.path.join(self.path, name), True)
-                os.mkdir(unfinished)
-                yield unfinished
-            except OSError as error:
-                raise UserError(
-                    f"cannot write into {self.path}: {error.strerror}"
-                ) from error
+                with files.writing(self.path):
+                    os.mkdir(unfinished)
+                    yield unfinished
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
 

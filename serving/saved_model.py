@@ -20,7 +20,7 @@ from absl import logging
 import files
 import folder_lock
 import on_disk
-from errors import UserError, first_line
+from errors import UserError
 from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
@@ -31,6 +31,8 @@ from tasks.text_classification import TextClassification
 
 # Held by who writes a version; servers pass over it.
 LOCK_FILE = ".lock"
+# What a killed export leaves.
+UNFINISHED = files.NEW_FOLDER.format("[0-9]+")
 # Bytes of the graph, and more.
 GRAPH_SIZE = 2**24
 # Rows of the greatest request that warms a server up.
@@ -69,12 +71,10 @@ def export(
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from error
     # The next process takes the next number.
-    with folder_lock.hold(folder, LOCK_FILE, wait=True):
+    with folder_lock.hold(folder, LOCK_FILE, True, UNFINISHED):
         version = os.path.join(folder, str(next_version(folder)))
         with files.new_folder(version) as place:
             _write(model, bert, tasks, place)
-            # TensorFlow makes a folder anew that is gone.
-            folder_lock.check(version)
     return version
 
 
@@ -101,29 +101,18 @@ def _write(
     }
     files.write_json(os.path.join(extra, TASKS), described)
     path = os.path.join(extra, "tf_serving_warmup_requests")
-    try:
-        with tf.io.TFRecordWriter(path) as writer:
-            for request in warm_up_requests(tasks):
-                writer.write(request)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot write {path}: {first_line(error)}") from error
+    with tf.io.TFRecordWriter(path) as writer:
+        for request in warm_up_requests(tasks):
+            writer.write(request)
 
 
 def _save(model: TextModel, place: str) -> None:
-    """Writes the SavedModel itself.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Writes the SavedModel itself."""
     # TensorFlow would list hundreds of names.
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
         tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
-    except tf.errors.OpError as error:
-        raise UserError(
-            f"cannot write the model: {first_line(error)}"
-        ) from error
     finally:
         logging.set_verbosity(before)
 

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "start_tensorflow": set(),
     "command_line": {"errors"},
     "folder_lock": {"errors"},
-    "on_disk": set(),
+    "on_disk": {"folder_lock"},
     "files": {"errors", "folder_lock", "on_disk"},
     "metrics": {"errors"},
     "tokenization": {"errors", "files"},

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 
 import disk_order
@@ -205,6 +206,26 @@ def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
+@pytest.mark.parametrize(
+    "error,why",
+    [
+        (OSError(errno.ENOSPC, "No space left", "/a/file"), "No space left"),
+        (shutil.Error("several\nfiles"), "several"),
+        (tf.errors.UnavailableError(None, None, "no\nnetwork"), "no"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(error, why):
+    found = []
+    with pytest.raises(UserError, match=f"^cannot write it: {why}$"):
+        with files.writing("it"):
+            found.append("begun")
+            raise error
+    with pytest.raises(ValueError, match="a defect"):
+        with files.writing("it"):
+            raise ValueError("a defect")
+    assert found == ["begun"]
+
+
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
@@ -336,6 +357,36 @@ def test_nothing_is_written_where_a_held_folder_was(tmp_path):
         ):
             assert "is not there any more" in message_of(write)
     assert not folder.exists()
+
+
+def test_nothing_gets_its_name_where_a_held_folder_was(tmp_path):
+    """The folder goes while the file or folder is written."""
+    folder = tmp_path / "run"
+
+    def go():
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+
+    def parts():
+        go()
+        yield b"part"
+
+    def fill():
+        with files.new_folder(str(folder / "new")) as place:
+            go()
+            # As TensorFlow does.
+            os.makedirs(place)
+
+    for write in (
+        lambda: files.write_parts(str(folder / "file"), parts()),
+        fill,
+    ):
+        folder.mkdir()
+        with folder_lock.hold(str(folder)):
+            assert "is not there any more" in message_of(write)
+        assert list(folder.iterdir()) == []
+        folder.rmdir()
+        shutil.rmtree(tmp_path / "away")
 
 
 def test_what_cannot_be_seen_is_not_what_is_not_there(tmp_path, monkeypatch):

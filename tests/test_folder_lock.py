@@ -1,5 +1,6 @@
 """Two runs do not write into one folder."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -91,13 +92,17 @@ def test_a_run_whose_folder_is_gone_ends_and_goes_on(
     assert artifact_bytes(out) == artifact_bytes(tmp_path / "whole")
 
 
-def test_a_file_system_without_locks_is_warned_of(
-    monkeypatch, tmp_path, caplog
-):
+@pytest.fixture
+def no_locks(monkeypatch):
+    """A file system that has none."""
+
     def refuse(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def test_a_file_system_without_locks_is_warned_of(no_locks, tmp_path, caplog):
     with folder_lock.hold(str(tmp_path)):
         assert "cannot be locked (No locks available)" in caplog.text
 
@@ -218,3 +223,71 @@ def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
     with pytest.raises(ValueError, match="a defect"):
         with folder_lock.hold(str(folder)):
             raise ValueError("a defect")
+
+
+HOLD, SHARE = folder_lock.hold, folder_lock.share
+WAYS = pytest.mark.parametrize("lock", [HOLD, SHARE], ids=["hold", "share"])
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A folder with a folder, a file and a link under temporary names."""
+    folder, elsewhere = tmp_path / "left", tmp_path / "elsewhere"
+    for path in (folder / "1.new" / "inner", folder / "new", elsewhere):
+        path.mkdir(parents=True)
+    (elsewhere / "file").write_text("mine")
+    (folder / "1.new" / "inner" / "file").touch()
+    (folder / "2.new").touch()
+    (folder / "3.new").symlink_to(elsewhere)
+    (folder / "3.new-not").touch()
+    yield folder
+    assert (elsewhere / "file").read_text() == "mine"
+    assert {"new", "3.new-not"} <= set(os.listdir(folder))
+
+
+def unfinished(folder):
+    """The temporary names in a folder, in order."""
+    return sorted(path.name for path in folder.glob("*.new"))
+
+
+@WAYS
+def test_what_killed_processes_left_is_deleted(left, lock):
+    with lock(str(left), unfinished=r"\d\.new"):
+        assert unfinished(left) == []
+        (left / "4.new").touch()
+    assert unfinished(left) == ["4.new"]
+
+
+@WAYS
+def test_what_is_written_now_is_not_deleted(left, lock):
+    with lock(str(left), unfinished="none"):
+        # Who holds it alone waits, or is refused.
+        refused = pytest.raises(UserError, match="in use by another process")
+        with refused if lock is HOLD else contextlib.nullcontext():
+            with lock(str(left), unfinished=r"\d\.new"):
+                pass
+        assert unfinished(left) == ["1.new", "2.new", "3.new"]
+
+
+@WAYS
+def test_without_locks_nothing_is_deleted(left, lock, no_locks):
+    with lock(str(left), unfinished=r"\d\.new"):
+        assert unfinished(left) == ["1.new", "2.new", "3.new"]
+
+
+@WAYS
+def test_what_cannot_be_deleted_stops_nobody(left, lock, plain_user):
+    """As what another user has left; the rest is deleted."""
+    (left / "1.new").chmod(0o500)
+
+    def enter():
+        with lock(str(left), unfinished=r"\d\.new"):
+            return unfinished(left)
+
+    assert plain_user(enter) == ["1.new"]
+    (left / "1.new").chmod(0o700)
+
+
+def test_what_is_left_in_a_remote_folder_is_passed_over():
+    with folder_lock.hold("gs://bucket/run", unfinished=".*") as is_locked:
+        assert not is_locked

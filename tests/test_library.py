@@ -1,5 +1,6 @@
 """A library of adapters, changed by one process or by several."""
 
+import errno
 import json
 import os
 import pathlib
@@ -303,6 +304,22 @@ def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "mine"]
 
 
+def test_a_name_that_was_left_stops_nobody_without_locks(
+    shelf, make, monkeypatch
+):
+    """Nothing is deleted there; programs in containers have equal numbers."""
+    monkeypatch.setattr(library.os, "getpid", lambda: 7)
+    left = os.path.join(shelf.path, f"{library.UNFINISHED}7")
+    os.mkdir(left)
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+    shelf.add(str(make()), "mine")
+    assert shelf.names() == ["mine"] and os.path.isdir(left)
+
+
 @pytest.mark.parametrize("step", ["write_json", "read"])
 def test_nothing_half_written_is_seen(shelf, make, monkeypatch, step):
     folder = make()
@@ -412,7 +429,7 @@ def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
     os.chmod(shelf.path, 0o300)
     found = plain_user(shelf.add, str(make()), "mine")
     os.chmod(shelf.path, 0o700)
-    assert found == f"cannot write into {shelf.path}: Permission denied"
+    assert found == f"cannot read {shelf.path}: Permission denied"
 
 
 def test_nothing_is_added_where_a_library_was(shelf, make, monkeypatch):

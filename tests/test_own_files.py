@@ -12,6 +12,7 @@ from task_files import refusal
 
 import run_classifier
 from errors import UserError
+from runs import flags as run_flags
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
 
@@ -70,7 +71,6 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
             "predict_file": new,
             "init_checkpoint": tiny_bert,
             "do_predict": True,
-            "max_seq_length": 24,
             "id_column": "ticket",
             "output_dir": tmp_path / "new",
         }
@@ -220,12 +220,12 @@ def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
             adapter=out / "adapter",
             init_checkpoint=tiny_flags["init_checkpoint"],
             output_dir=tmp_path / name,
-            max_seq_length=24,
             **{f"{name}_file": value, f"do_{name}": True},
         )
         [told] = [line for line in caplog.messages if "supplies" in line]
         assert 'task custom, labels "bad", "good", "long"' in told
         assert "adapter.safetensors supplies without flags" in told
+        assert ", --max_seq_length=24 (trained with BERT" in told
         caplog.clear()
     scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
     assert "eval_micro_f1" in scores
@@ -262,6 +262,42 @@ def test_flags_come_before_what_an_adapter_tells(classify):
     task = task_of(classify, known, text_a_column="body")
     assert task.unlabelled.text_a == "body"
     assert task.labelled.label == "queue"
+
+
+@pytest.mark.parametrize(
+    "training,given,expected",
+    [
+        ({"max_seq_length": 24}, {}, 24),
+        ({"max_seq_length": 24}, {"max_seq_length": 9}, 9),
+        # The default, but given.
+        ({"max_seq_length": 24}, {"max_seq_length": 128}, 128),
+        ({}, {}, 128),
+        (None, {}, 128),
+        (None, {"max_seq_length": 9}, 9),
+        (
+            {"max_seq_length": 0},
+            {},
+            "--adapter=a: training.max_seq_length is 0, expected at least 3",
+        ),
+        (
+            {"max_seq_length": 24},
+            {"max_seq_length": 2},
+            "--max_seq_length is 2, expected at least 3",
+        ),
+    ],
+)
+def test_an_adapter_supplies_its_length(
+    classify, monkeypatch, training, given, expected
+):
+    description = None if training is None else {"training": training}
+    monkeypatch.setattr(run_flags, "adapter_description", lambda: description)
+    with flagsaver.flagsaver():
+        names = [f"--{name}={value}" for name, value in given.items()]
+        run_classifier.FLAGS(["run_classifier.py", "--adapter=a", *names])
+        if isinstance(expected, str):
+            assert refusal(run_flags.max_seq_length) == expected
+        else:
+            assert run_flags.max_seq_length() == expected
 
 
 def test_another_kind_of_labels_is_left_to_the_comparison(classify):

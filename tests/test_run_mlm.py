@@ -214,9 +214,11 @@ def test_an_adapter_is_trained_further_with_other_masks(
         whole_word_masking=True,
         learning_rate=1e-30,
     )
-    del flags["adapter_size"]
+    del flags["adapter_size"], flags["max_seq_length"]
     model_text(**flags)
     check_nearly_equal(text_flags["output_dir"], tmp_path / "further")
+    run = json.loads((tmp_path / "further" / "run.json").read_text())
+    assert run["training"]["max_seq_length"] == 24
 
 
 def test_a_language_adapter_learns_and_is_kept(

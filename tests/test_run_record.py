@@ -229,7 +229,7 @@ def test_two_names_of_one_activation_are_the_same(folder):
 
 
 def test_the_log_tells_what_an_adapter_supplies():
-    told = run_record.supplied(RECORD, 64)
+    told = run_record.supplied(RECORD, 64, True)
     assert told == (
         'task mrpc, labels "0", "1", method Houlsby(64) '
         "(trained with BERT bert abc, lower case)"
@@ -238,12 +238,16 @@ def test_the_log_tells_what_an_adapter_supplies():
     record["task"]["labels"] = list(map(str, range(12)))
     record["task_settings"] = {"columns": ["a b"]}
     record["tokenizer"]["do_lower_case"] = False
-    told = run_record.supplied(record, 64)
+    told = run_record.supplied(record, 64, True)
     assert '"8", "9" and 2 more, columns "a b", method' in told
     assert "upper and lower case, --max_seq_length=128, not 64 as here" in told
-    assert "here" not in run_record.supplied(record, 128)
+    told = run_record.supplied(record, 128, True)
+    assert "method Houlsby(64), --max_seq_length=128 (trained with" in told
+    # A training's checkpoint does not supply it.
+    told = run_record.supplied(record, 128, False)
+    assert told.endswith("upper and lower case, --max_seq_length=128)")
     record["task"] = {"name": "squad"}
-    assert "labels" not in run_record.supplied(record, 128)
+    assert "labels" not in run_record.supplied(record, 128, True)
 
 
 def test_a_folder_that_may_not_be_looked_into_is_no_other_run(

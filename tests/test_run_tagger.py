@@ -208,6 +208,7 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     )
     assert read(out, "run.json")["data_name"] == "train.conll"
     ner_flags.update(output_dir=again, do_train=False)
+    del ner_flags["max_seq_length"]
     tag(**ner_flags, adapter=out / "adapter")
     assert lines_of(again / "test_predictions.conll") == lines_of(
         out / "test_predictions.conll"

@@ -1,6 +1,7 @@
 """The folder of an exported model, and what loads it without this project."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -197,7 +198,7 @@ def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(UserError, match="cannot write the model: no space"):
+    with pytest.raises(UserError, match="cannot write .*/1: no space left"):
         saved_model.export(*parts, str(tmp_path / "exported"))
     left = [path.name for path in (tmp_path / "exported").iterdir()]
     assert left == [saved_model.LOCK_FILE]
@@ -225,6 +226,49 @@ def test_of_two_exports_at_once_each_has_a_version(
     assert [os.path.basename(version) for version in versions] == ["1", "2"]
 
 
+KILLED = """
+import os, sys
+import start_tensorflow
+from serving import saved_model
+saved_model._write = lambda *_: os.kill(os.getpid(), 9)
+saved_model.export(None, None, None, sys.argv[1])
+"""
+
+
+def test_what_a_killed_export_leaves_is_deleted(tmp_path, monkeypatch):
+    """Also if its version has come from elsewhere."""
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], cwd=ROOT)
+    assert killed.returncode == -9
+    [left] = tmp_path.glob(".1.tmp-*")
+    (tmp_path / ".1.tmp-mine").touch()
+    (tmp_path / "1").mkdir()
+    monkeypatch.setattr(saved_model, "_write", lambda *_: None)
+    saved_model.export(None, None, None, str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == [".1.tmp-mine", ".lock", "1", "2"]
+
+
+def test_what_an_alive_export_writes_is_not_deleted(tmp_path, monkeypatch):
+    export = functools.partial(
+        saved_model.export, None, None, None, str(tmp_path)
+    )
+    places, other = [], []
+
+    def write(model, bert, tasks, place):
+        places.append(place)
+        if len(places) == 1:
+            other.append(threads.submit(export))
+            # It would be done by now if it did not wait.
+            with pytest.raises(futures.TimeoutError):
+                other[0].result(1)
+        assert os.path.isdir(place)
+
+    monkeypatch.setattr(saved_model, "_write", write)
+    with futures.ThreadPoolExecutor() as threads:
+        export()
+    other[0].result()
+    assert sorted(os.listdir(tmp_path)) == [".lock", "1", "2"]
+
+
 def test_an_export_whose_folder_is_gone_is_refused(
     parts, tmp_path, monkeypatch
 ):
@@ -250,5 +294,5 @@ def test_requests_that_cannot_be_written_are_one_line(
 
     monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: None)
     monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
-    with pytest.raises(UserError, match="cannot write .*warmup.*no space"):
+    with pytest.raises(UserError, match="cannot write .*/1: no space left"):
         saved_model.export(*parts, str(tmp_path / "exported"))

@@ -6,13 +6,11 @@ of the archive, so that another archive of the same name is another folder.
 """
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import os
 import pathlib
 import re
-import shutil
 import stat
 import tarfile
 import zipfile
@@ -24,6 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 import files
+import folder_lock
 from errors import UserError, first_line
 
 CACHE = "ADAPTER_BERT_CACHE"
@@ -112,7 +111,7 @@ def _digest(path: str) -> str:
 
 def _unpack_to(path: str, folder: str) -> None:
     """Unpacks into a folder that is not there, which appears whole."""
-    cache = os.path.dirname(folder)
+    cache, name = os.path.split(folder)
     with contextlib.suppress(OSError):
         os.makedirs(cache, exist_ok=True)
     if not os.access(cache, os.W_OK):
@@ -121,37 +120,14 @@ def _unpack_to(path: str, folder: str) -> None:
             "can be written"
         )
     try:
-        with _without_leftovers(folder):
+        unfinished = files.NEW_FOLDER.format(re.escape(name))
+        with folder_lock.share(cache, unfinished):
             with files.new_folder(folder) as hidden:
                 _write_members(path, hidden)
     except UserError:
         # Another process may have unpacked it meanwhile.
         if not os.path.isdir(folder):
             raise
-
-
-@contextlib.contextmanager
-def _without_leftovers(folder: str) -> Iterator[None]:
-    """Deletes what killed processes have left of unpacking to a folder.
-
-    All who unpack share a lock of the folder around it. Who gets that lock
-    alone deletes. Nothing is deleted where a disk has no locks.
-    """
-    cache, name = os.path.split(folder)
-    # As `files.new_folder` calls them.
-    hidden = re.compile(rf"\.{re.escape(name)}\.tmp-[0-9a-f]{{32}}")
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            opened = os.open(cache, os.O_RDONLY)
-            held.callback(os.close, opened)
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for found in filter(hidden.fullmatch, os.listdir(cache)):
-                    left = os.path.join(cache, found)
-                    logging.info("deleting %s, left by a killed process", left)
-                    shutil.rmtree(left, ignore_errors=True)
-            fcntl.flock(opened, fcntl.LOCK_SH)
-        yield
 
 
 def _write_members(path: str, folder: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import files
-from errors import UserError, first_line
+from errors import UserError
 from weights import training_state
 from weights.google import read_whole
 
@@ -104,15 +104,10 @@ def write(
     best = scores.best_step
     is_best = best is not None and best == max(scores.by_step)
     if is_best:
-        prefix = _prefix(output_dir, best)
-        try:
-            training_state.save_tensors(
-                prefix, {**values, "global_step": np.int64(best)}
-            )
-        except (tf.errors.OpError, OSError) as error:
-            raise UserError(
-                f"cannot write {prefix}: {first_line(error)}"
-            ) from error
+        training_state.save_tensors(
+            _prefix(output_dir, best),
+            {**values, "global_step": np.int64(best)},
+        )
     # The weights come first: what is said to be the best is there.
     files.write_sealed(
         os.path.join(output_dir, SCORES_FILE),

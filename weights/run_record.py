@@ -48,6 +48,7 @@ DESCRIPTION = {
     "tokenizer": dict,
     "bert_config": dict,
     "training?": dict,
+    "training?.max_seq_length?": int,
     "parameters?": dict,
     "versions?": dict,
 }
@@ -91,12 +92,15 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def supplied(description: Mapping[str, Any], length: int) -> str:
-    """What a trained adapter supplies, which needs no flags: for the log.
+def supplied(
+    description: Mapping[str, Any], length: int, is_adapter: bool
+) -> str:
+    """What something trained supplies, which needs no flags: for the log.
 
     Args:
         description: `run.json` or `adapter_config.json`.
         length: longest input here, in tokens.
+        is_adapter: whether it is `--adapter`, which supplies its length too.
     """
     task, settings = description["task"], description.get("task_settings", {})
     found = [f"task {task['name']}"]
@@ -115,7 +119,9 @@ def supplied(description: Mapping[str, Any], length: int) -> str:
     if lower_case is not None:
         about.append("lower case" if lower_case else "upper and lower case")
     trained_length = description.get("training", {}).get("max_seq_length")
-    if trained_length:
+    if is_adapter and trained_length == length:
+        found.append(f"--max_seq_length={length}")
+    elif trained_length:
         here = "" if trained_length == length else f", not {length} as here"
         about.append(f"--max_seq_length={trained_length}{here}")
     return f"{', '.join(found)} (trained with {', '.join(about)})"

@@ -17,7 +17,7 @@ from absl import logging
 import files
 import folder_lock
 import on_disk
-from errors import UserError, first_line
+from errors import UserError
 from weights.base import check_shape
 from weights.google import open_tensorflow, read_whole
 
@@ -70,26 +70,27 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     afterwards, or names it, may rely on it.
 
     Raises:
-        tf.errors.OpError, OSError: it cannot be written.
-        UserError: the folder that this process holds is gone.
+        UserError: it cannot be written, or the folder that this process holds
+            is gone.
     """
     folder_lock.check(prefix)
-    if os.path.islink(f"{prefix}_temp"):
-        # What it leads to would be written, and then deleted.
-        os.unlink(f"{prefix}_temp")
     part = f"{prefix}_temp/part"
     names = sorted(values)
-    tf.raw_ops.SaveV2(
-        prefix=part,
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[values[name] for name in names],
-    )
-    # The index comes last: with it a checkpoint is whole. TensorFlow's own
-    # merging writes it in place, bit by bit.
-    for end in (".data-00000-of-00001", ".index"):
-        on_disk.replace(part + end, prefix + end)
-    tf.io.gfile.rmtree(f"{prefix}_temp")
+    with files.writing(f"the checkpoint {prefix}"):
+        if os.path.islink(f"{prefix}_temp"):
+            # What it leads to would be written, and then deleted.
+            os.unlink(f"{prefix}_temp")
+        tf.raw_ops.SaveV2(
+            prefix=part,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[values[name] for name in names],
+        )
+        # The index comes last: with it a checkpoint is whole. TensorFlow's own
+        # merging writes it in place, bit by bit.
+        for end in (".data-00000-of-00001", ".index"):
+            on_disk.replace(part + end, prefix + end)
+        tf.io.gfile.rmtree(f"{prefix}_temp")
 
 
 def save_training(
@@ -106,8 +107,8 @@ def save_training(
         UserError: it cannot be written.
     """
     prefix = _prefix(output_dir, step)
-    try:
-        save_tensors(prefix, values)
+    save_tensors(prefix, values)
+    with files.writing(f"the checkpoint {prefix}"):
         # Only what was written down as whole is ever deleted.
         before = {s for s in _named_steps(output_dir) or () if s < step}
         steps = [*sorted(before), step]
@@ -117,10 +118,6 @@ def save_training(
             match = CHECKPOINT_FILE.fullmatch(name)
             if match and int(match.group(1)) in forgotten:
                 tf.io.gfile.remove(os.path.join(output_dir, name))
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(
-            f"cannot write the checkpoint {prefix}: {first_line(error)}"
-        ) from error
 
 
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:

@@ -5,17 +5,16 @@
 SHA256 is that of the weights' file, or `-` if it is not known. FOLDER appears
 when all is there. What is no BERT, or damaged, is deleted, so that it is
 fetched again; an archive for whose files there is no room stays. The caller
-holds a lock of FOLDER, so that hidden folders beside it are left of processes
-that were killed: they are deleted.
+holds a lock of FOLDER. So the hidden folder beside it has one name, and is
+deleted first: a killed process has left it.
 """
 
 import hashlib
 import lzma
 import os
-import re
 import shutil
 import sys
-import tempfile
+import uuid
 import zipfile
 import zlib
 
@@ -74,30 +73,20 @@ def unpack(path: str, folder: str, sha256: str) -> None:
         raise NoBertError(f"{DATA} has the SHA-256 {digest.hexdigest()}")
 
 
-def remove_leftovers(parent: str, name: str) -> None:
-    """Deletes the hidden folders that `main` makes for one of this name."""
-    # As tempfile calls them.
-    hidden = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}")
-    for found in filter(hidden.fullmatch, os.listdir(parent)):
-        path = os.path.join(parent, found)
-        print(f"deleting {path}, left of an unpacking that was killed")
-        shutil.rmtree(path)
-
-
 def main() -> None:
     """Unpacks what the command line names."""
     path, folder, sha256 = sys.argv[1:]
     parent, name = os.path.split(os.path.abspath(folder))
+    hidden = os.path.join(parent, f".{name}.unfinished")
+    # Of no other machine, which may not see the lock.
+    part = os.path.join(hidden, uuid.uuid4().hex)
     try:
-        remove_leftovers(parent, name)
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as own:
-            # Not that one, which nobody else may read.
-            part = os.path.join(own, name)
-            os.mkdir(part)
-            unpack(path, part, sha256)
-            # What has its name is on the disk.
-            os.sync()
-            os.rename(part, folder)
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.makedirs(part)
+        unpack(path, part, sha256)
+        # What has its name is on the disk.
+        os.sync()
+        os.rename(part, folder)
     except NoBertError as error:
         os.remove(path)
         raise SystemExit(
@@ -106,6 +95,8 @@ def main() -> None:
         ) from error
     except OSError as error:
         raise SystemExit(f"error: cannot write {folder}: {error}") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 if __name__ == "__main__":
