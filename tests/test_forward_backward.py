@@ -153,3 +153,16 @@ def test_what_does_more_than_compute_is_refused():
 def test_without_sources_there_is_no_backward_pass(arguments):
     cut = differentiable(layer, [spec_of(x) for x in arguments], [])
     np.testing.assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)
+
+
+def test_no_gradient_but_its_own_is_made(arguments):
+    """TensorFlow would make one of a function that it differentiates."""
+    cut = differentiable(layer, [spec_of(x) for x in arguments], [0, 2])
+
+    @tf.function(autograph=False)
+    def compute():
+        return gradients(cut, arguments, [0, 2])
+
+    graph = compute.get_concrete_function().graph.as_graph_def()
+    names = {function.signature.name for function in graph.library.function}
+    assert names and not [n for n in names if n.startswith("__forward_")]
