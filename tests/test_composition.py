@@ -6,6 +6,7 @@ import tensorflow as tf
 from tiny_model import TinyModel
 
 from errors import UserError
+from methods.base import changed_by
 from methods.parsing import parse
 from optimization import WEIGHT_DECAY
 
@@ -80,6 +81,38 @@ def test_a_mean_has_what_the_parts_of_parts_change(tiny_config):
     np.testing.assert_allclose(
         value - found[name], np.full(16, 0.25 + 0.75 * 2), rtol=1e-6
     )
+
+
+def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
+    method = parse("average({'a': ia3, 'b': lora(rank=2)}, weights='1,3')")
+    tiny = TinyModel(tiny_config, method)
+    name = "bert/encoder/layer_0/output/dense"
+    tiny.variables[f"parts.a/{name}/ia3_scale"].assign(5 * tf.ones([32]))
+    found = tiny.model.bert.hooks.project(
+        name, tf.ones([2, 3, 32]), lambda x: 2 * x + 1, tiny.context()
+    )
+    # Only `ia3` scales what this kernel reads.
+    expected = 0.25 * (2 * 5 + 1) + 0.75 * (2 + 1)
+    np.testing.assert_allclose(found, np.full([2, 3, 32], expected), rtol=1e-6)
+
+
+def test_the_first_part_that_is_trained_says_the_rate():
+    assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
+    # A head alone has that of `head`.
+    assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("text", ["stack(a, lora, a)", "stack({'a': lora}, a)"])
+def test_a_name_is_there_once(text):
+    with pytest.raises(UserError, match="'a' is no name, or is there tw"):
+        parse(text)
+
+
+def test_what_a_part_changes_has_the_name_of_berts_own_within_its_own():
+    assert changed_by(f"parts.a/changes/{KERNEL}") == KERNEL
+    assert changed_by(f"parts.a/parts.b/changes/{KERNEL}") == KERNEL
+    for name in (KERNEL, f"parts.a/{ADAPTER}", "output_weights"):
+        assert changed_by(name) == ""
 
 
 def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):

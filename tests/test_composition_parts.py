@@ -174,7 +174,8 @@ def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
     np.testing.assert_array_equal(found, predicted(folder))
     moved = tmp_path / "moved"
     shutil.copytree(folder / "adapter", moved)
-    with pytest.raises(UserError, match="needs the adapter a .* --library"):
+    words = f"needs the adapter a .*found none such in {tmp_path}; .* --lib"
+    with pytest.raises(UserError, match=words):
         predict(classify, flags, tmp_path / "lost", adapter=moved)
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tiny_model import TinyModel
 
 import modeling
+from errors import UserError
 from hooks import Hooks
 from methods.fusion import near_identity
 from methods.parsing import parse
@@ -57,6 +58,23 @@ def test_below_the_first_layer_there_are_no_adapters(tiny_config):
         assert [layer for layer, _ in method.places(tiny_config)] == list(
             range(first, 2)
         )
+
+
+@pytest.mark.parametrize(
+    "first,second,words",
+    [
+        ("pfeiffer", "lora", "b is an adapter of lora, a of pfeiffer"),
+        ("pfeiffer", "parallel", "b is an adapter of parallel, a of pfeiffer"),
+        ("lora", "lora", "a is an adapter of lora"),
+        ("mad_x", "mad_x", "a is an adapter of mad_x"),
+    ],
+)
+def test_adapters_that_do_not_read_the_same_are_not_fused(
+    tiny_config, first, second, words
+):
+    method = parse(f"fusion({{'a': {first}, 'b': {second}}})")
+    with pytest.raises(UserError, match=f"{words}.*that read the same"):
+        method.check(tiny_config)
 
 
 def test_a_robust_fusion_fits_every_first_layer():

@@ -211,6 +211,13 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
     assert list(shapes.values()) == [[9, 1], [9, 9]]
 
 
+@pytest.mark.parametrize("text", [*METHOD_TEXTS, *FIRST_PHASES])
+def test_only_addition_by_attention_needs_all_tokens(text, tiny_config):
+    method = FIRST_PHASES[text] if text in FIRST_PHASES else parse(text)
+    hooks = method.build(tiny_config, lambda name, *_: name, True)
+    assert act_by_token(hooks) == ("pals" not in text)
+
+
 def test_bfloat16_computes_nearly_the_same(tiny):
     tiny.train_one_step(0)
     wide, narrow = (
@@ -234,6 +241,14 @@ def test_trained_count_is_the_published_one(text, count):
 def test_text_of_a_method_parses_to_an_equal_one(text):
     method = parse(text)
     assert parse(str(method)) == method
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_a_method_stays_what_its_text_says(text):
+    method = parse(text)
+    for one in (method, *method.parts):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            one.name = "other"
 
 
 @pytest.mark.parametrize("text", METHOD_TEXTS)
@@ -295,6 +310,8 @@ def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
 )
 def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
     tiny = TinyModel(tiny_config, parse(text))
+    # BERT's biases are not zero.
+    tiny.shake(0.1, frozen=True)
     base = {name: v.numpy() for name, v in tiny.variables.items()}
     tiny.shake(0.1)
     trained = {

@@ -10,7 +10,7 @@ import task_model
 from adapter_modeling import Bottleneck
 from errors import UserError
 from hooks import Hooks
-from methods.base import layer_numbers
+from methods.base import glorot_uniform, layer_numbers
 from methods.parsing import parse
 
 
@@ -45,6 +45,12 @@ def test_init_scale_is_the_deviation_and_cuts_at_two():
     assert abs(values).max() <= 0.02
     # A normal cut at two deviations keeps 0.8796 of its deviation.
     assert abs(values.std() - 0.008796) < 1e-4
+
+
+def test_glorots_limit_is_of_the_last_two_axes():
+    """sqrt(6 / (30 + 120)), whatever is before them."""
+    values = modeling.initial_values("w", (3, 30, 120), glorot_uniform, seed=1)
+    assert 0.199 < abs(values).max() <= 0.2
 
 
 @pytest.mark.parametrize(

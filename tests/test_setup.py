@@ -114,8 +114,6 @@ def test_every_method_has_a_rate_of_its_own():
         # A composition has that of its parts.
         if not issubclass(method, Composition):
             assert 1e-6 < vars(method)["learning_rate"] < 1e-1
-    assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
-    assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
     assert METHODS["fusion"].learning_rate == 5e-5
     # google-research/bert's default.
     assert METHODS["full"].learning_rate == 5e-5

@@ -27,7 +27,12 @@ from weights import (
     pretrained,
     sources,
 )
-from weights.base import choose_initial_values, identify
+from weights.base import (
+    Weights,
+    choose_initial_values,
+    identify,
+    start_fingerprint,
+)
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -236,6 +241,15 @@ def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
     assert (first[adapter]() != other[adapter]()).any()
     for name, value in tiny_weights.items():
         np.testing.assert_array_equal(other[name](), value)
+
+
+def test_a_fresh_training_starts_from_nothing_beside_bert(tiny_bert, table):
+    base = sources.open_init_checkpoint(str(tiny_bert)).weights
+    assert start_fingerprint(table.parameters, base, None) is None
+    head = np.ones((2, 16), np.float32)
+    shapes = {**base.shapes, "output_weights": head.shape}
+    with_head = Weights("x", shapes, lambda name: head)
+    assert start_fingerprint(table.parameters, with_head, None)
 
 
 def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):

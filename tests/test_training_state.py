@@ -266,3 +266,10 @@ def test_a_list_of_checkpoints_is_read_in_no_time(tmp_path):
         began = time.process_time()
         assert training_state.latest_step(str(tmp_path)) == (None, 0)
         assert time.process_time() - began < 1
+
+
+def test_a_folder_that_may_not_be_read_is_one_line(folder, plain_user):
+    folder.chmod(0o300)
+    found = plain_user(training_state.latest_step, str(folder))
+    folder.chmod(0o700)
+    assert found.startswith(f"cannot read {folder}: ")
