@@ -336,8 +336,9 @@ class FrozenLayers:
             UserError: it is damaged.
         """
         try:
-            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            # Never a pickle, nor an archive of several arrays.
+            array = np.lib.format.open_memmap(self.path, "r")
+        except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({error}); delete it to compute "
                 "it again"

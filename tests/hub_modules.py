@@ -74,7 +74,14 @@ def tf2_variables(values, heads, generation):
 
 
 def write_tf2(
-    folder, vocabulary, values, heads, generation=3, lower=True, more=()
+    folder,
+    vocabulary,
+    values,
+    heads,
+    generation=3,
+    lower=True,
+    more=(),
+    program=None,
 ):
     """Writes a SavedModel of TensorFlow 2.
 
@@ -86,9 +93,11 @@ def write_tf2(
         generation: of its names, 1 or 3.
         lower: its `do_lower_case`.
         more: variables that it has besides, as (name, value).
+        program: a resource of its own.
     """
     module = tf.Module()
     module.its_own = tf2_variables(values, heads, generation)
+    module.program = program
     module.more = [tf.Variable(value, name=name) for name, value in more]
     if vocabulary is not None:
         module.vocab_file = tf.saved_model.Asset(str(vocabulary))

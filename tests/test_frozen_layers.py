@@ -1,6 +1,7 @@
 """Frozen layers that are computed once: the same training, and which files."""
 
 import errno
+import io
 import json
 import logging
 import os
@@ -372,12 +373,15 @@ def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):
     assert not list(kept.glob("*.new"))
     for key, value in adapter(tmp_path / "again").items():
         np.testing.assert_array_equal(value, first[key])
-    # One that is cut short is told.
+    # One that is cut short is told, and one that is no array.
     content = (kept / name).read_bytes()
-    for size in (0, len(content) // 2):
-        (kept / name).write_bytes(content[:size])
+    archive = io.BytesIO()
+    np.savez(archive, np.zeros(2))
+    wrong = (b"", content[: len(content) // 2], archive.getvalue())
+    for number, written in enumerate(wrong):
+        (kept / name).write_bytes(written)
         with pytest.raises(UserError, match="delete it to compute it again"):
-            classify(**{**flags, "output_dir": tmp_path / f"cut{size}"})
+            classify(**{**flags, "output_dir": tmp_path / f"cut{number}"})
 
 
 @pytest.mark.parametrize("seconds", [0, 4e9])

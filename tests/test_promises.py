@@ -5,17 +5,23 @@ they test; SECURITY.md has a list.
 """
 
 import contextlib
+import copy
+import io
+import itertools
 import json
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import struct
+import types
+import zipfile
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
+import yaml
 from conftest import ROOT, TINY_WORDS
 from hub_modules import write_tf2
 from limits import limited
@@ -28,10 +34,13 @@ import predict
 from bert_config import BertConfig
 from errors import UserError
 from exchange.base import Tensors
+from runs.frozen_layers import FrozenLayers
 from serving import library
 from serving.library import AdapterLibrary
 from serving.predictor import Predictor
 from soak import fuzz
+from soak.model_readers import model_readers
+from soak.readers import text_readers
 from tasks.restored import restore_task
 from tokenization import FullTokenizer
 from weights import adapter_artifact
@@ -167,6 +176,13 @@ def is_json(content):
     return True
 
 
+def is_text(content):
+    try:
+        return "\0" not in content.decode()
+    except UnicodeDecodeError:
+        return False
+
+
 JSON_READERS = {
     name: reader
     for name, reader in fuzz.readers().items()
@@ -221,6 +237,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
     path = folder / file
     path.write_bytes(pickle.dumps(Program(str(tmp_path / "was run"))))
     config = BertConfig(9)
+    frozen = types.SimpleNamespace(path=str(path), _shape=(1,), _dtype="f4")
     for read in (
         lambda: models.open_init_checkpoint(str(folder)),
         lambda: models.open_init_checkpoint(str(path)),
@@ -230,6 +247,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
         lambda: open_safetensors(str(path), True),
         lambda: BertConfig.from_json_file(str(path)),
         lambda: FullTokenizer(str(path)),
+        lambda: FrozenLayers._open(frozen),
     ):
         try:
             read()
@@ -397,21 +415,151 @@ def test_exported_models_alone_are_loaded_as_programs():
     assert loading == {("serving/exported.py", "tf.saved_model.load")}
 
 
-def test_a_module_is_read_and_not_loaded(tmp_path, monkeypatch, tiny_weights):
+class WritesWhenLoaded(tf.saved_model.experimental.TrackableResource):
+    """A part of a SavedModel whose graph writes a file to be initialized."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path = str(path)
+
+    def _create_resource(self):
+        return tf.raw_ops.VarHandleOp(
+            dtype=tf.int32, shape=[], shared_name="program"
+        )
+
+    def _initialize(self):
+        tf.io.write_file(self._path, "")
+
+
+def test_a_module_is_read_and_not_loaded(tmp_path, tiny_weights):
+    """Its graph would write a file."""
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(TINY_WORDS))
-    module = write_tf2(tmp_path / "module", vocabulary, tiny_weights, 2)
-
-    def fail(*arguments, **named):
-        raise AssertionError("loaded")
-
-    monkeypatch.setattr(tf.saved_model, "load", fail)
-    monkeypatch.setattr(tf.compat.v1.saved_model, "load", fail)
+    was_run = tmp_path / "was run"
+    program = WritesWhenLoaded(was_run)
+    module = write_tf2(
+        tmp_path / "module", vocabulary, tiny_weights, 2, program=program
+    )
+    was_run.unlink(missing_ok=True)
     opened = models.open_init_checkpoint(str(module))
-    assert set(opened.weights.shapes) >= set(tiny_weights)
+    for name in tiny_weights:
+        opened.weights.read(name)
+    assert not was_run.exists()
+    tf.saved_model.load(str(module))
+    assert was_run.exists()
 
 
-def test_data_run_nothing(tmp_path, monkeypatch):
+# Texts that make a folder, each by what would run it.
+PROGRAMS = {
+    "__import__('os').mkdir('{path}')": eval,
+    "!!python/object/apply:os.mkdir ['{path}']": yaml.unsafe_load,
+    "$(mkdir '{path}')": os.system,
+}
+
+
+def zipped(name, content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+def numpy_file(value):
+    file = io.BytesIO()
+    np.save(file, value, allow_pickle=True)
+    return file.getvalue()
+
+
+def load_numpy(content):
+    found = np.load(io.BytesIO(content), allow_pickle=True)
+    return found["a"] if isinstance(found, np.lib.npyio.NpzFile) else found
+
+
+def load_torch(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return pickle.loads(archive.read("archive/data.pkl"))
+
+
+def pickles(path):
+    """Files that make a folder, and what would run each."""
+    program = Program(path)
+    array = numpy_file(np.array([program], object))
+    return [
+        (pickle.dumps(program), pickle.loads),
+        (array, load_numpy),
+        (zipped("a.npy", array), load_numpy),
+        (zipped("archive/data.pkl", pickle.dumps(program)), load_torch),
+    ]
+
+
+def test_what_data_must_not_run_can_be_run(tmp_path):
+    path = tmp_path / "was run"
+    texts = [(text.format(path=path), run) for text, run in PROGRAMS.items()]
+    for program, run in [*texts, *pickles(str(path))]:
+        run(program)
+        path.rmdir()
+
+
+def with_values_replaced(value, text):
+    """JSON, each time with another one of its values replaced."""
+    yield text
+    items = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value)
+    # Of many the rest are alike.
+    for key, own in itertools.islice(items, 20):
+        for part in with_values_replaced(own, text):
+            changed = copy.copy(value)
+            changed[key] = part
+            yield changed
+
+
+def with_words_replaced(content, text):
+    """A text, each time with another one of its words replaced."""
+    for word in re.finditer(rb"\w+", content):
+        yield content[: word.start()] + text.encode() + content[word.end() :]
+
+
+DATA_READERS = {**text_readers(), **model_readers()}
+# They take any bytes for a text, any file in an archive, or need no list.
+TAKE_ALL = (
+    "text",
+    "lines in bulk",
+    "zip",
+    "zip, stored",
+    "list of checkpoints",
+)
+
+
+@pytest.mark.parametrize("name", DATA_READERS)
+def test_data_run_nothing(tmp_path, name):
+    """Programs in the place of a file, and of each value and word in it."""
+    reader, was_run = DATA_READERS[name], tmp_path / "was run"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file, content in reader.files.items():
+        (folder / file).write_bytes(content)
+    right = reader.files[reader.changed]
+    inputs = []
+    for text in PROGRAMS:
+        text = text.format(path=was_run)
+        inputs.append(text.encode())
+        if name in JSON_READERS:
+            values = with_values_replaced(json.loads(right), text)
+            inputs += [json.dumps(value).encode() for value in values]
+        elif is_text(right):
+            inputs += with_words_replaced(right, text)
+    for content in inputs:
+        found = fuzz.try_input(reader, folder, content)
+        assert found in ("taken", "refused"), content
+        assert not was_run.exists(), content
+    for content, _ in pickles(str(was_run)):
+        found = fuzz.try_input(reader, folder, content)
+        assert found == "refused" or name in TAKE_ALL, (found, content)
+        assert not was_run.exists(), content
+
+
+def test_texts_stay_as_they_are(tmp_path, monkeypatch):
     """Not as formulas, formats, templates or names of other files."""
     monkeypatch.chdir(tmp_path)
     texts = ("=cmd|' /C calc'!A0", "{0.__class__}", "${jndi:x}", "@/etc/passwd")
@@ -425,5 +573,4 @@ def test_data_run_nothing(tmp_path, monkeypatch):
         predict.row_stream.file_rows("train.tsv", [["text"]], lambda _: None)
     )
     assert [row[0] for row, _ in rows] == list(texts)
-    assert np.array(safetensors.numpy.load(tensor([0]))["a"]).size == 0
     assert os.listdir(tmp_path) == ["train.tsv"]
