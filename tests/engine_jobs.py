@@ -13,7 +13,7 @@ import tensorflow as tf
 import modeling
 import optimization
 import task_model
-from engines import Job
+from engines import NO_PAUSE, Job
 from input_pipeline import NO_LABEL, Choices, Features, TrainPlan
 from methods.parsing import parse
 from tasks.commonsense import COPA
@@ -156,6 +156,7 @@ def train(
     batch_size=8,
     stop_at=0,
     learning_rate=1e-2,
+    pause=NO_PAUSE,
 ):
     """Trains, perhaps up to a step only; returns (step, loss) of every step."""
     progress = unittest.mock.Mock()
@@ -178,6 +179,7 @@ def train(
             batch_size,
             stop_at or save_steps,
             progress,
+            pause,
         )
     return seen
 

@@ -1,6 +1,7 @@
 """Cores that the process may use, in made-up control groups."""
 
 import os
+import platform
 
 import pytest
 
@@ -110,3 +111,13 @@ def test_a_container_may_see_its_own_group_as_the_root(
 
 def test_this_machine_has_a_core():
     assert cpu_cores.count() >= 1
+
+
+def test_the_processor_has_the_name_that_linux_tells(monkeypatch):
+    """Where it tells none, what Python knows."""
+    lines = {"/proc/cpuinfo": ["processor\t: 0", "model name\t: Fast: 2 GHz"]}
+    monkeypatch.setattr(cpu_cores, "_lines", lines.get)
+    monkeypatch.setattr(platform, "processor", lambda: "a kind")
+    assert cpu_cores.name() == "Fast: 2 GHz"
+    del lines["/proc/cpuinfo"][1]
+    assert cpu_cores.name() == "a kind"

@@ -159,6 +159,19 @@ def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):
         devices.count(Hardware(num_devices=2))
 
 
+@pytest.mark.parametrize(
+    "asked, gpus, number",
+    [(0, 0, 1), (2, 0, 2), (0, 3, 3), (2, 3, 2), (3, 3, 3)],
+)
+def test_devices_are_as_many_as_asked_for_or_all_gpus(
+    monkeypatch, asked, gpus, number
+):
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["GPU"] * gpus
+    )
+    assert devices.count(Hardware(num_devices=asked)) == number
+
+
 @pytest.mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
 def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
     monkeypatch, use_tpu, workers

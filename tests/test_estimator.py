@@ -1,6 +1,8 @@
 """The TPUEstimator engine on the CPU."""
 
 import dataclasses
+import json
+import os
 import threading
 import unittest.mock
 
@@ -241,6 +243,24 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     for name, value in plain.items():
         np.testing.assert_allclose(xla[name], value, atol=1e-5, err_msg=name)
         assert (value != job.initial_values[name]()).any()
+
+
+def test_it_runs_on_a_machine_that_is_called_a_worker(
+    monkeypatch, tiny_config, tmp_path, rows
+):
+    """Which its own reading of TF_CONFIG would refuse."""
+    alone = json.dumps(
+        {
+            "cluster": {"worker": ["a:1"]},
+            "task": {"type": "worker", "index": 0},
+        }
+    )
+    monkeypatch.setenv("TF_CONFIG", alone)
+    engine, job = EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path)
+    engine.check_devices()
+    assert len(train(engine, job, rows, steps=1)) == 1
+    assert len(predict(engine, job, rows, 8)["logits"]) == 40
+    assert os.environ["TF_CONFIG"] == alone
 
 
 def test_an_unknown_engine_is_refused():

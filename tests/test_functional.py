@@ -317,3 +317,17 @@ def test_rows_may_have_their_own_scales_and_biases():
         )
     found = functional.add_bias(x.reshape(6, 4), tf.constant(beta))
     np.testing.assert_array_equal(found, (x + beta[:, None]).reshape(6, 4))
+
+
+@pytest.mark.parametrize(
+    "name, formula",
+    [
+        ("leaky_relu", lambda x: np.where(x > 0, x, 0.01 * x)),
+        ("mish", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+        ("quick_gelu", lambda x: x / (1 + np.exp(-1.702 * x))),
+    ],
+)
+def test_activations_of_other_programs_are_their_formulas(name, formula):
+    x = normal(50, deviation=3.0)
+    found = functional.activation(name)(tf.constant(x))
+    check_close(found, formula(x.astype(np.float64)), 1e-6)

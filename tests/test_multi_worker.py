@@ -13,14 +13,9 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT, run_process
 from engine_jobs import (
-    CLASSIFICATION,
-    ESTIMATOR,
     SQUAD,
     check_equal,
     make_job,
-    make_rows,
-    predict,
-    train,
     trained_values,
 )
 
@@ -310,23 +305,6 @@ def test_a_machine_alone_is_no_cluster(monkeypatch, value):
     assert not multi_worker.is_multi_worker(engine._strategy)
 
 
-@ESTIMATOR
-def test_the_estimator_runs_on_a_machine_that_is_called_a_worker(
-    monkeypatch, tiny_config, folders
-):
-    """Which its own reading of TF_CONFIG would refuse."""
-    monkeypatch.setenv("TF_CONFIG", ALONE[-1])
-    engine, job = (
-        choose_engine("estimator")[0](Hardware()),
-        make_job(tiny_config, folders("run")),
-    )
-    engine.check_devices()
-    rows = make_rows(CLASSIFICATION)
-    assert len(train(engine, job, rows, steps=1)) == 1
-    assert len(predict(engine, job, rows, 8)["logits"]) == 40
-    assert os.environ["TF_CONFIG"] == ALONE[-1]
-
-
 def test_a_cluster_is_a_matter_of_the_strategy_engine(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", CLUSTER)
     chosen, why = choose_engine("auto")
@@ -344,3 +322,11 @@ def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", CLUSTER)
     with pytest.raises(UserError, match="in one process only, but TF_CONFIG"):
         setup._check_two_phases(method, None)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_workers_that_train_the_same_agree_whatever_it_is(monkeypatch, number):
+    """Here one, which is made to ask the others."""
+    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda _: True)
+    engine = StrategyEngine(Hardware())
+    engine._check_agreement(number, f"training {number}")

@@ -82,7 +82,8 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
 
 
 @pytest.mark.parametrize(
-    "capability,chosen", [((7, 5), "float32"), ((9, 0), "bfloat16")]
+    "capability,chosen",
+    [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")],
 )
 def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
     count = machine(3.0 if chosen == "float32" else 0.1)

@@ -22,7 +22,13 @@ from engine_jobs import (
 )
 
 import optimization
-from engines import Hardware, check_batch_size, choose_engine, strategy
+from engines import (
+    Hardware,
+    Pause,
+    check_batch_size,
+    choose_engine,
+    strategy,
+)
 from engines.strategy import StrategyEngine
 from errors import UserError
 from hooks import Context
@@ -131,6 +137,41 @@ def test_accelerators_return_after_several_steps(
     assert StrategyEngine(hardware)._steps_per_call == steps
 
 
+def train_telling(update, job, steps, save_steps=100):
+    """Trains, and has `update` told what the progress is told."""
+    progress = unittest.mock.Mock()
+    progress.update.side_effect = update
+    rows = make_rows(CLASSIFICATION)
+    engine().train(
+        job,
+        rows,
+        TrainPlan(rows.lengths, 8, steps, 1),
+        optimization.Schedule(1e-2, steps, 1),
+        0,
+        8,
+        save_steps,
+        progress,
+    )
+
+
+@pytest.mark.parametrize(
+    "steps_per_call, expected", [(4, [4, 5, 8]), (1, [*range(1, 9)])]
+)
+def test_speed_is_taken_at_the_end_of_each_call(
+    tiny_config, folders, monkeypatch, steps_per_call, expected
+):
+    """Before it, steps are told that were done a while ago."""
+    timed = []
+
+    def update(step, loss, is_timed):
+        timed.extend([step] if is_timed else [])
+
+    monkeypatch.setattr(StrategyEngine, "_steps_per_call", steps_per_call)
+    job = make_job(tiny_config, folders("run"))
+    train_telling(update, job, steps=8, save_steps=5)
+    assert timed == expected
+
+
 def test_the_first_loss_that_is_no_number_is_named(
     tiny_config, folders, monkeypatch
 ):
@@ -144,22 +185,65 @@ def test_the_first_loss_that_is_no_number_is_named(
 
     monkeypatch.setattr(strategy, "_run", spoil)
     monkeypatch.setattr(StrategyEngine, "_steps_per_call", 4)
-    progress = unittest.mock.Mock()
-    progress.update.side_effect = lambda step, loss, is_timed: seen.append(step)
-    rows = make_rows(CLASSIFICATION)
+
+    def update(step, loss, is_timed):
+        seen.append(step)
+
     with pytest.raises(UserError, match="the loss of step 3 is nan"):
-        engine().train(
-            job,
-            rows,
-            TrainPlan(rows.lengths, 8, 4, 1),
-            optimization.Schedule(1e-2, 4, 1),
-            0,
-            8,
-            100,
-            progress,
-        )
+        train_telling(update, job, steps=4)
     assert seen == [1, 2]
     assert not os.listdir(job.output_dir)
+
+
+@pytest.mark.parametrize(
+    "workers, expected, words",
+    [
+        (None, tf.errors.UnavailableError, "^gone"),
+        (2, UserError, "another worker has stopped; see its log.*gone"),
+    ],
+)
+def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
+    tiny_config, folders, monkeypatch, workers, expected, words
+):
+    """Of a machine alone it keeps its traceback."""
+
+    def fail(*arguments):
+        raise tf.errors.UnavailableError(None, None, "gone")
+
+    monkeypatch.setattr(strategy, "_run", fail)
+    trained = engine()
+    if workers:
+        trained.workers = workers
+    job = make_job(tiny_config, folders("run"))
+    with pytest.raises(expected, match=words):
+        train(trained, job, make_rows(CLASSIFICATION))
+
+
+@pytest.mark.parametrize("is_over, last", [(False, 6), (True, 4)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
+    tiny_config, folders, name, is_over, last
+):
+    looked = []
+
+    def look(step, predictor):
+        looked.append(step)
+        return is_over
+
+    job = make_job(tiny_config, folders("run"))
+    losses = train(
+        engine(name),
+        job,
+        make_rows(CLASSIFICATION),
+        steps=6,
+        save_steps=2,
+        pause=Pause(frozenset([4]), look),
+    )
+    assert looked == [4]
+    assert [step for step, _ in losses] == [*range(1, last + 1)]
+    assert training_state.latest_step(job.output_dir)[1] == last
 
 
 def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(

@@ -217,3 +217,32 @@ def test_another_padding_token_is_refused(roberta_folder):
     change(roberta_folder / "config.json", put(3, "pad_token_id"))
     with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
         open_tokenizer(roberta_folder)
+
+
+def test_an_added_token_is_found_in_a_text(roberta_folder):
+    """One that is not special, as a word of somebody's own."""
+    path = roberta_folder / "tokenizer.json"
+    number = max(SubwordTokenizer(str(path)).vocabulary.values()) + 1
+
+    def add(content):
+        token = {**content["added_tokens"][0], "special": False}
+        content["added_tokens"].append(
+            {**token, "content": "<new>", "id": number}
+        )
+
+    change(path, add)
+    tokenizer = SubwordTokenizer(str(path))
+    assert tokenizer.vocab_size == number + 1
+    (ids,) = tokenizer.encode_ids(["the<new>cat"])
+    assert ids.count(number) == 1
+
+
+@BOTH
+def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
+    """Though the library makes two letters of one."""
+    tokenizer = recorded_roberta(name).tokenizer
+    for word in ("Z\u00fcrich", "\ufb01sh"):
+        assert tokenizer.keeps_length(word)
+        (tokens,) = tokenizer.encode([word])
+        covered = {n for s, e in tokens.offsets for n in range(s, e)}
+        assert covered == set(range(len(word)))

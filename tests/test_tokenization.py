@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from errors import UserError
-from tokenization import FullTokenizer, read_vocabulary
+from tokenization import FullTokenizer, TextTokenizer, read_vocabulary
 
 pytestmark = pytest.mark.older_stack
 
@@ -345,3 +345,21 @@ def test_latin_words_keep_their_length_as_python_counts_it(
         if unicodedata.category(c) not in dropped and not c.isspace()
     ]
     assert tokenizers[case].keeps_length(word) == (len(kept) == len(word))
+
+
+def test_a_class_of_tokenizers_must_say_how_it_does_all():
+    """It is refused when one is made, not in the middle of a run."""
+    names = TextTokenizer.__abstractmethods__
+    assert names == {
+        "continues",
+        "describe",
+        "encode",
+        "encode_ids",
+        "encode_words",
+        "is_text",
+        "keeps_length",
+    }
+    for name in names:
+        parts = {other: None for other in names - {name}}
+        with pytest.raises(TypeError, match=name):
+            type("Half", (TextTokenizer,), parts)()

@@ -1,8 +1,11 @@
 """The search for a TPU."""
 
-import pytest
+import types
 
-from engines import Hardware
+import pytest
+import tensorflow as tf
+
+from engines import Hardware, tpu
 from engines.strategy import StrategyEngine
 from errors import UserError
 
@@ -32,3 +35,34 @@ def test_its_own_name_is_tried_as_the_local_one(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "mine")
     with pytest.raises(UserError, match="TPU 'mine' cannot be used"):
         StrategyEngine(Hardware(use_tpu=True)).check_devices()
+
+
+@pytest.mark.parametrize(
+    "hosts, cores, words",
+    [
+        (1, 8, None),
+        (1, 4, "has 4 cores, but --num_tpu_cores is 8"),
+        (1, 16, "has 16 cores, but --num_tpu_cores is 8"),
+        (2, 8, "has 2 hosts; only one is supported"),
+    ],
+)
+def test_a_tpu_has_one_host_and_the_cores_asked_for(
+    monkeypatch, hosts, cores, words
+):
+    """There is none here: TensorFlow's part is made up."""
+    found = types.SimpleNamespace(
+        extended=types.SimpleNamespace(num_hosts=hosts),
+        num_replicas_in_sync=cores,
+    )
+    for place, name, made_up in (
+        (tf.config, "experimental_connect_to_cluster", None),
+        (tf.tpu.experimental, "initialize_tpu_system", None),
+        (tf.distribute, "TPUStrategy", found),
+    ):
+        monkeypatch.setattr(place, name, lambda _, given=made_up: given)
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=8)
+    if words is None:
+        assert tpu.strategy(hardware) is found
+        return
+    with pytest.raises(UserError, match=words):
+        tpu.strategy(hardware)

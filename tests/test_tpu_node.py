@@ -124,6 +124,7 @@ def test_every_state_is_one_line(name, monkeypatch):
         ("v2-8", "tpu-vm-tf-2.9.3", "-se"),
         ("v5litepod-8", "tpu-vm-tf-2.15.1-se", "-pjrt"),
         ("v5p-8", "tpu-vm-tf-2.14.1", "-pjrt"),
+        ("v5p-8", "tpu-vm-tf-2.14.1-pjrt", "-pjrt"),
         ("v4-32", "tpu-vm-tf-2.15.1-pod-se", "-se on one host"),
     ],
 )

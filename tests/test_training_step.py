@@ -421,6 +421,37 @@ def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
             assert 60 < (one != other).sum() < 140
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_so_many_rows_are_computed_at_once(parts):
+    """Those of a part, which is what parts save memory by."""
+    seen = set()
+
+    class Noting(Rows):
+        def __call__(self, features, context):
+            seen.add(features["row"].shape[0])
+            return super().__call__(features, context)
+
+    job = Job(None, None, {}, "", 5, None, parts=parts)
+    one_step(Noting(12), job, 12, 0)
+    assert seen == {12 // parts}
+
+
+def test_lanes_call_one_function_that_is_prepared_once():
+    job = Job(None, None, {}, "", 5, None, lanes=3)
+    model = Rows(12)
+    step = tf.function(lambda: one_step(model, job, 12, 0), autograph=False)
+    library = step.get_concrete_function().graph.as_graph_def().library
+    # TensorFlow puts a copy of another kind at the place of each call.
+    kept = {f.signature.name for f in library.function if f.attr["_noinline"].b}
+    called = [
+        node.attr["f"].func.name
+        for function in library.function
+        for node in function.node_def
+        if node.attr["f"].func.name in kept
+    ]
+    assert len(called) == 3 and len(set(called)) == 1
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(rows=st.integers(1, 20), lanes=st.integers(1, 9))
 def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
