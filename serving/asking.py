@@ -154,7 +154,7 @@ def _compute_mixed(
     found: Dict[str, List[np.ndarray]] = collections.defaultdict(list)
     for asked in sorted({len(block.places) for block in blocks}):
         alike = [block for block in blocks if len(block.places) == asked]
-        for batch in _batches(alike, max(1, batch_size // asked)):
+        for batch in _batches(alike, batch_size // asked):
             for name, value in tables.compute(batch).items():
                 found[name].append(value.numpy())
     outputs = {

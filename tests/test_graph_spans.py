@@ -209,5 +209,34 @@ def test_a_list_of_one_that_no_answer_takes(choosers, null):
     chooser.check([(task, "the cat sat")], given=outputs)
 
 
+def test_a_token_behind_a_long_window_is_in_the_next_one_alone():
+    """A window that ends before a token shows no text around it."""
+    room = 120
+    (task, *_) = squads(1)
+    task = dataclasses.replace(task, doc_stride=room)
+    # [CLS], two tokens of the question, [SEP], the context's, [SEP].
+    loaded = LoadedTask(task, (2,), None, None, None, room + 5)
+    rows = Rows(
+        task=tf.constant([0]),
+        reading=tf.constant(text_windows.readings([loaded])),
+        tokens=None,
+        starts=tf.constant([0, 2, 2 + room + 1]),
+        has_b=tf.constant([True]),
+    )
+    windows = text_windows.cut(rows)
+    assert windows.b_length.numpy().tolist() == [room, 1]
+    # The first token of each window's context; one window more.
+    outputs = {
+        "start_indexes": tf.fill([3, 1], 4),
+        "end_indexes": tf.fill([3, 1], 4),
+        "start_logits": tf.constant([[1.0], [2.0], [0.0]]),
+        "end_logits": tf.constant([[1.0], [2.0], [0.0]]),
+        "null_logits": tf.zeros([3, 2]),
+    }
+    spans = graph_spans.SpanRules([(0, task)], 1).choose(rows, windows, outputs)
+    assert spans.first.numpy().tolist() == [2 + room]
+    assert spans.score.numpy().tolist() == [4.0]
+
+
 def test_no_context_has_a_token(choosers):
     choosers[N].check([(0, ""), (2, " \t")], 0)

@@ -222,6 +222,13 @@ def test_what_is_damaged_is_not_added(shelf, make, damage):
     assert os.listdir(shelf.path) in ([], [library.LOCK_FILE])
 
 
+def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
+    folder = make(text="lt_sft(sparsity=0.05)")
+    stored = "bert/pooler/dense/bias/indices", "bert/pooler/dense/bias/values"
+    edit_weights(folder, lambda t: [t.pop(name) for name in stored])
+    assert shelf.add(str(folder), "mine") == "mine"
+
+
 def test_another_score_is_noticed(shelf, make):
     shelf.add(str(make()), "mine")
     path = pathlib.Path(shelf.folder("mine")) / "library_entry.json"

@@ -200,6 +200,25 @@ def test_nobody_waits_for_a_row_to_come():
     assert list(found) == []
 
 
+def test_rows_that_have_come_are_given_together(monkeypatch):
+    monkeypatch.setattr(row_stream, "CHUNK", 3)
+    first_is_taken, three_have_come = threading.Event(), threading.Event()
+
+    def rows():
+        yield ("0",), "here"
+        assert first_is_taken.wait(10)
+        for number in range(1, 4):
+            yield (str(number),), "here"
+        three_have_come.set()
+        yield ("4",), "here"
+
+    found = row_stream.chunks_at_once(rows())
+    assert len(next(found)) == 1
+    first_is_taken.set()
+    assert three_have_come.wait(10)
+    assert list(map(len, found)) == [3, 1]
+
+
 def test_rows_before_an_error_are_given_first():
     def rows():
         yield ("a",), "here"

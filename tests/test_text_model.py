@@ -203,6 +203,10 @@ def test_what_is_no_utf_8_is_left_out(model):
     assert torn == answers("is the  cat in ?", " the cat sat ")
 
 
+def test_nothing_of_it_is_trained(model):
+    assert model.variables and model.trainable_variables == ()
+
+
 def test_no_rows(model):
     nothing = tf.constant([], tf.string)
     found = model.serve(nothing, nothing, nothing)
