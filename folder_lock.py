@@ -134,7 +134,7 @@ def hold(
             is_locked = True
             _sign(file)
         with _known(folder, path, file.fileno()):
-            if is_locked:
+            if is_locked and unfinished:
                 _delete_left(folder, unfinished)
             yield is_locked
 

@@ -212,7 +212,6 @@ def _about(
     """What the numbers depend on."""
     return {
         "tried": arguments.only or report.ALL,
-        "trials": len(found),
         "processor": cpu_cores.name(),
         "cores": cpu_cores.count(),
         "python": platform.python_version(),

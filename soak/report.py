@@ -77,7 +77,7 @@ def add(
 
     Args:
         path: of the file, which may be missing.
-        about: as of `markdown`.
+        about: as of `markdown`, without the counts.
         counts: of its trials.
         page: that has the table.
 
@@ -137,12 +137,12 @@ def markdown(
     """The soaks' part of docs/reliability.md.
 
     Args:
-        soaks: of each `tried`, `trials`, `processor`, `cores`, `tensorflow`,
+        soaks: of each `tried`, `counts`, `processor`, `cores`, `tensorflow`,
             `minutes` and `seeds`.
         table: as of `rows`.
     """
     lines = [
-        f"- {soak['tried']}: {soak['trials']:,} trials in "
+        f"- {soak['tried']}: {sum(n for *_, n in soak['counts']):,} trials in "
         f"{soak['minutes']:.0f} minutes on {soak['cores']} cores "
         f"({soak['processor']}), TensorFlow {soak['tensorflow']}; seeds "
         f"{soak['seeds'][0]} to {soak['seeds'][1]}\n"

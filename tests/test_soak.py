@@ -244,7 +244,6 @@ def test_soaks_add_up(tmp_path):
             {
                 **about,
                 "tried": "damage",
-                "trials": 2,
                 "minutes": number + 1.2,
                 "seeds": [number, 9],
             },
