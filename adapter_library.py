@@ -18,7 +18,6 @@ import start_tensorflow  # noqa: F401
 
 import command_line
 import exchange
-import files
 import modeling
 import task_model
 from errors import UserError
@@ -27,6 +26,7 @@ from exchange.card import make_card
 from serving.frozen_bert import FrozenBert
 from serving.library import ALL, AdapterLibrary, check, check_name
 from serving.loaded_task import load_task
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact, pretrained, run_record
 from weights.base import identify

@@ -11,9 +11,9 @@ from typing import ClassVar, Dict, Tuple
 
 import tensorflow as tf
 
-import functional
 import modeling
-from hooks import ALIKE, Hooks
+from bert import functional
+from bert.hooks import ALIKE, Hooks
 from methods import base
 from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 

@@ -14,7 +14,7 @@ import start_tensorflow  # noqa: F401
 from absl import flags, logging
 
 from errors import UserError
-from progress import Progress
+from monitoring.progress import Progress
 from runs import flags as run_flags
 from serving import flags as adapter_flags
 from serving import saved_model

@@ -1,9 +1,9 @@
 """The BERT encoder as plain `tf.Module`s.
 
 In here: the layers of BERT under the variable names of Google's checkpoints,
-which RoBERTa's have too. Not in here: the sizes (`bert_config.py`), the places
-where a tuning method may act (`hooks.py`), what a method adds (`methods/`),
-heads (`tasks/`), reading weights (`weights/`).
+which RoBERTa's have too. Not in here: the sizes (`bert/config.py`), the places
+where a tuning method may act (`bert/hooks.py`), what a method adds
+(`methods/`), heads (`tasks/`), reading weights (`weights/`).
 
 Dimension letters of every docstring and comment:
 
@@ -25,9 +25,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-import functional
-from bert_config import BertConfig
-from hooks import Context, Hooks, dropout, join_sublayer, keep_mask
+from bert import functional
+from bert.config import BertConfig
+from bert.hooks import Context, Hooks, dropout, join_sublayer, keep_mask
 
 Shape = Tuple[int, ...]
 Initializer = Callable[[np.random.Generator, Shape], np.ndarray]

@@ -17,9 +17,8 @@ import start_tensorflow  # noqa: F401
 
 from absl import flags, logging
 
-import files
 from errors import UserError
-from progress import Progress
+from monitoring.progress import Progress
 from runs import flags as run_flags
 from serving import flags as adapter_flags
 from serving import row_stream
@@ -27,6 +26,7 @@ from serving.frozen_bert import FrozenBert
 from serving.loaded_task import LoadedTask, check_row
 from serving.named import named_folders
 from serving.predictor import Predictor
+from storage import files
 from tasks.text_task import TEXT_COLUMNS
 
 FLAGS = flags.FLAGS

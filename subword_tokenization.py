@@ -11,8 +11,8 @@ from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
-import files
 from errors import UserError
+from storage import files
 from tokenization import TextTokenizer, Tokens
 
 CLASSIFY, SEPARATE = "<s>", "</s>"

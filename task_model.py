@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import tensorflow as tf
 
 import modeling
+from bert.hooks import Context, act_by_token, acts_at
+from bert.shared_layers import SharedLayers
 from errors import UserError
-from hooks import Context, act_by_token, acts_at
 from methods.base import PARTS, TuningMethod
 from optimization import Recipe
-from shared_layers import SharedLayers
 
 # (config, create) -> head
 BuildHead = Callable[[modeling.BertConfig, modeling.CreateVariable], Any]

@@ -23,8 +23,8 @@ from typing import (
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
-import files
 from errors import UserError
+from storage import files
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
 PADDING, MASK = "[PAD]", "[MASK]"

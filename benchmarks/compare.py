@@ -21,13 +21,13 @@ from typing import Any, Dict, List, Sequence
 import tensorflow as tf
 
 import command_line
-import files
 from benchmarks import processes
 from engines import cpu_cores
 from errors import UserError
 from input_pipeline import Features
 from modeling import BertConfig
 from scripts import minilm
+from storage import files
 from tasks import get_task
 from tasks.custom import custom_task
 from tokenization import FullTokenizer

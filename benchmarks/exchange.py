@@ -25,13 +25,13 @@ import tensorflow as tf
 
 import command_line
 import exchange
-import files
 from errors import UserError
 from exchange.base import exported
 from exchange.card import make_card
 from methods import parsing
 from methods.base import TuningMethod
 from serving.frozen_bert import FrozenBert
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact
 from weights.adapter_artifact import Artifact

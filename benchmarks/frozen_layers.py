@@ -17,11 +17,11 @@ from typing import Any, Dict, List
 import start_tensorflow  # noqa: F401
 
 import command_line
-import files
 from benchmarks import compare, processes
 from errors import UserError
 from modeling import BertConfig
 from scripts import minilm
+from storage import files
 from tokenization import FullTokenizer
 
 RESULTS = compare.RESULTS.parent / "frozen_layers.json"

@@ -19,7 +19,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-import files
 import task_model
 from benchmarks import flops, processes
 from benchmarks.compare import ROOT, environment
@@ -27,6 +26,7 @@ from benchmarks.worker import TASK
 from input_pipeline import Features
 from methods.parsing import parse
 from modeling import BertConfig
+from storage import files
 
 RESULTS = ROOT / "benchmarks" / "results" / "growth.json"
 FIGURE = ROOT / "docs" / "growth.png"

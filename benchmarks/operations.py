@@ -21,12 +21,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 import command_line
-import files
 import input_pipeline
 from benchmarks import compare, worker
 from engines import Job, training_step
 from modeling import BertConfig
 from scripts import minilm
+from storage import files
 from tokenization import FullTokenizer
 
 RESULTS = compare.RESULTS.parent / "operations.json"

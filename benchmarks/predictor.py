@@ -26,7 +26,6 @@ import start_tensorflow  # noqa: F401
 import numpy as np
 
 import command_line
-import files
 import task_model
 from benchmarks import compare
 from benchmarks.compare import ROOT
@@ -34,6 +33,7 @@ from methods.parsing import parse
 from scripts import minilm
 from serving.frozen_bert import FrozenBert
 from serving.predictor import Predictor
+from storage import files
 from tasks.custom import custom_task
 from weights import adapter_artifact
 

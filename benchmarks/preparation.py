@@ -20,10 +20,10 @@ from typing import Any, Dict, List
 import numpy as np
 
 import command_line
-import files
 from benchmarks.compare import ROOT, environment
 from errors import UserError
 from scripts import minilm
+from storage import files
 
 RESULTS = ROOT / "benchmarks" / "results" / "preparation.json"
 

@@ -30,7 +30,6 @@ import start_tensorflow  # noqa: F401
 import numpy as np
 
 import command_line
-import files
 from benchmarks import compare
 from benchmarks.compare import ROOT
 from benchmarks.predictor import write_artifacts
@@ -38,6 +37,7 @@ from errors import UserError
 from scripts import minilm
 from serving.exported import ExportedModel, Row
 from serving.frozen_bert import FrozenBert
+from storage import files
 
 BEGIN, END = "<!-- server: begin -->\n", "<!-- server: end -->\n"
 TASKS, METHOD = 10, "houlsby(size=64)"

@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 import command_line
-import files
 from benchmarks import compare, processes
 from benchmarks.compare import ROOT
 from benchmarks.predictor import write_artifacts
@@ -29,6 +28,7 @@ from engines import cpu_cores
 from errors import UserError
 from scripts import minilm
 from serving.frozen_bert import FrozenBert
+from storage import files
 
 RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
 FIGURE = ROOT / "docs" / "serving.png"

@@ -25,12 +25,12 @@ import start_tensorflow  # noqa: F401
 import tensorflow as tf
 
 import command_line
-import files
 from benchmarks import compare, processes
 from benchmarks.compare import ADAPTER_SIZE, BATCH_SIZE, ROOT
 from engines import ENGINES, cpu_cores
 from errors import UserError
 from scripts import minilm
+from storage import files
 from tasks import get_task
 from tasks.custom import custom_task
 

@@ -21,12 +21,12 @@ import safetensors.numpy
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-import files
 import task_model
 from benchmarks.compare import ROOT, environment
 from benchmarks.worker import TASK
 from methods.parsing import parse
 from modeling import BertConfig
+from storage import files
 from task_model import Parameter
 from weights import adapter_artifact, run_record
 

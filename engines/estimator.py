@@ -30,7 +30,7 @@ from engines.prediction import Outputs, Predictor, Trained
 from engines.session_stream import SessionStream
 from errors import UserError
 from input_pipeline import Batch, Features, Plan
-from progress import TrainingProgress
+from monitoring.progress import TrainingProgress
 from weights import training_state
 
 v1 = tf.compat.v1

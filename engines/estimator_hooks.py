@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from engines import Job, Pause, training_step
 from engines.prediction import Predictor
-from progress import TrainingProgress
+from monitoring.progress import TrainingProgress
 from weights import training_state
 
 v1 = tf.compat.v1

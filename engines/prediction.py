@@ -14,7 +14,7 @@ import input_pipeline
 from engines import Job
 from errors import UserError
 from input_pipeline import Batch, Features
-from progress import Progress
+from monitoring.progress import Progress
 from weights import training_state
 
 # The head's outputs for some rows, by name.

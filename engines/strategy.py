@@ -30,7 +30,7 @@ from engines.prediction import Outputs, Predictor, Trained
 from engines.training_step import check_loss, loss_and_gradients, predict
 from errors import UserError, first_line
 from input_pipeline import Batch, Features, Plan
-from progress import TrainingProgress
+from monitoring.progress import TrainingProgress
 from task_model import TaskModel
 from weights import google, training_state
 from weights.base import InitialValues, Weights

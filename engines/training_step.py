@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from bert.hooks import Context
 from engines import Job, Prediction
 from errors import UserError
-from hooks import Context
 from task_model import TaskModel
 
 Gradients = List[tf.Tensor]

@@ -10,11 +10,11 @@ from typing import Any, Callable, Dict, Optional, Sequence
 import numpy as np
 import safetensors.numpy
 
-import files
 from errors import UserError
 from exchange import adapterhub, peft, to_adapterhub
 from exchange.base import Exported, Foreign, check_is_bert
 from modeling import BertConfig
+from storage import files
 
 READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 WRITERS: Dict[str, Callable[[Exported], Dict[str, Any]]] = {

@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-import files
 from adapter_modeling import SCOPES, Houlsby
 from errors import UserError
 from exchange import lora
@@ -26,6 +25,7 @@ from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from methods.invertible import SCOPE, MadX
 from methods.prefix import PARTS, Prefix
 from modeling import BertConfig
+from storage import files
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"

@@ -8,7 +8,6 @@ import dataclasses
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
-import files
 from errors import UserError
 from exchange.base import (
     QUESTIONS,
@@ -20,6 +19,7 @@ from exchange.base import (
     labels_in_order,
 )
 from modeling import BertConfig
+from storage import files
 from tasks.head_shape import POOLED, HeadShape
 
 CONFIG_FILE = "head_config.json"

@@ -7,11 +7,11 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 import numpy as np
 import safetensors.numpy
 
-import files
 from errors import UserError
 from methods import parsing
 from methods.base import ALL_LAYERS, TuningMethod
 from modeling import BertConfig
+from storage import files
 from tasks.head_shape import POOLED, SPANS, HeadShape
 from tasks.restored import (
     CLASSIFICATION,

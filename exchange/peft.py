@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-import files
 from errors import UserError, first_line
 from exchange import lora
 from exchange.base import (
@@ -31,6 +30,7 @@ from methods.base import TuningMethod
 from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from methods.lora import TARGETS, Lora
 from modeling import BertConfig
+from storage import files
 from tasks.head_shape import POOLED, SPANS
 
 CONFIG_FILE = "adapter_config.json"

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-import functional
 import modeling
 from adapter_modeling import ADAPTERS, AdapterHooks, make_adapters
-from hooks import ALIKE, Hooks
+from bert import functional
+from bert.hooks import ALIKE, Hooks
 from methods import base
 from methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod, added_later
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import modeling
 from adapter_modeling import AdapterHooks, Houlsby
+from bert.hooks import Context, Hooks
 from errors import UserError
-from hooks import Context, Hooks
 from methods import base
 from methods.adapter_variants import Pfeiffer
 from methods.base import ALL_LAYERS, TuningMethod

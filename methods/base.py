@@ -17,8 +17,8 @@ from typing import (
 import numpy as np
 
 import modeling
+from bert.hooks import Hooks
 from errors import UserError
-from hooks import Hooks
 from optimization import Recipe
 
 # (regular expression over whole variable names, whether those are trained)

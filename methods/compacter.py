@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-import functional
 import modeling
 from adapter_modeling import SCOPES, SITES, AdapterHooks
+from bert import functional
 from errors import UserError
 from methods import base
 from methods.base import FROZEN_BERT, LAYER_NORMS, TuningMethod

@@ -25,8 +25,8 @@ from typing import (
 import tensorflow as tf
 
 import modeling
+from bert.hooks import Context, Hooks, act_by_token, acts_at
 from errors import UserError
-from hooks import Context, Hooks, act_by_token, acts_at
 from methods.base import CHANGES, Part, Rules, TuningMethod
 from methods.fine_tuning import HeadOnly
 from optimization import Recipe

@@ -6,11 +6,11 @@ from typing import ClassVar, Dict, List, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-import functional
 import modeling
 from adapter_modeling import SCOPES, AdapterHooks
+from bert import functional
+from bert.hooks import Context, dropout
 from errors import UserError
-from hooks import Context, dropout
 from methods import base
 from methods.adapterdrop import drop_at_random
 from methods.base import added_later

@@ -6,7 +6,7 @@ from typing import ClassVar, Dict
 import tensorflow as tf
 
 import modeling
-from hooks import ALIKE, Hooks
+from bert.hooks import ALIKE, Hooks
 from methods.base import FROZEN_BERT, TuningMethod
 from optimization import Recipe
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Dict, List, Tuple
 import tensorflow as tf
 
 import modeling
+from bert.hooks import ALIKE, Hooks, dropout
 from errors import UserError
-from hooks import ALIKE, Hooks, dropout
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 

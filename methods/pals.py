@@ -5,10 +5,10 @@ from typing import ClassVar, Dict, List, Tuple
 
 import tensorflow as tf
 
-import functional
 import modeling
+from bert import functional
+from bert.hooks import ALIKE, Hooks, keep_mask
 from errors import UserError
-from hooks import ALIKE, Hooks, keep_mask
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 

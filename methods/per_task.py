@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 import modeling
+from bert.hooks import Context, Hooks, act_by_token, acts_at, layer_of
 from errors import UserError
-from hooks import Context, Hooks, act_by_token, acts_at, layer_of
 from methods.base import Part, TuningMethod, added_later
 from methods.composition import Composition
 from methods.fine_tuning import Full

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import modeling
-from hooks import ALIKE, Hooks
+from bert.hooks import ALIKE, Hooks
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod
 

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 import modeling
+from bert.hooks import ALIKE, Context, Hooks, seed_at
 from errors import UserError
-from hooks import ALIKE, Context, Hooks, seed_at
 from methods import base
 from methods.base import FROZEN_BERT, TuningMethod, Values
 from methods.fine_tuning import Full

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Optional
 
 import tensorflow as tf
 
-from hooks import Context
+from bert.hooks import Context
 from methods.composition import ComposedHooks, Composition, PartHooks
 
 

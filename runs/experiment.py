@@ -12,8 +12,6 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from absl import logging
 
-import files
-import folder_lock
 import task_model
 from engines import Job, check_batch_size, choose_engine, multi_worker
 from engines.products import AUTO, choose_dtype
@@ -39,6 +37,7 @@ from runs.setup import (
     describe_settings,
     open_model,
 )
+from storage import files, folder_lock
 from weights import dev_scores, google, run_record, training_state
 
 

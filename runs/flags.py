@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, Optional
 from absl import app, flags
 
 import command_line
-import files
 from engines import ENGINES, Hardware
 from engines.products import DTYPES
 from errors import UserError
@@ -19,6 +18,7 @@ from methods import parsing
 from runs import arguments, experiment
 from runs.evaluation import EPOCH
 from runs.setup import Experiment, Training, describe_parameters
+from storage import files
 from tasks.base import Task
 from tasks.flags import FILE_FLAGS
 from weights import adapter_artifact

@@ -19,16 +19,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
-import folder_lock
-import on_disk
 import task_model
+from bert.hooks import layer_of
 from engines import Job, multi_worker
 from errors import UserError
-from hooks import layer_of
 from input_pipeline import Batch, Features, sorted_batches
 from methods.fine_tuning import HeadOnly
 from runs.setup import Setup
+from storage import files, folder_lock, on_disk
 from task_model import FROZEN_OUTPUTS
 from tasks.base import Head
 from weights.base import POOLER, choose_initial_values

@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-import files
 from methods.fusion import ATTENTION, Fusion
 from modeling import BertConfig
+from storage import files
 
 FILE = f"{ATTENTION}.json"
 

@@ -5,12 +5,12 @@ import os
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-import files
 import modeling
 from errors import UserError
 from methods import parsing
 from methods.base import Part, TuningMethod
 from modeling import BertConfig
+from storage import files
 from tokenization import TextTokenizer
 from weights import adapter_artifact, parts, pretrained
 from weights.adapter_artifact import Artifact

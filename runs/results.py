@@ -7,15 +7,15 @@ from typing import Any, Dict, List
 import numpy as np
 from absl import logging
 
-import files
 import modeling
 import task_model
-from curves import Curves
 from engines import Job
 from errors import UserError
 from methods.base import TuningMethod
+from monitoring.curves import Curves
 from optimization import Schedule
 from runs.setup import Setup, describe_task
+from storage import files
 from weights import (
     adapter_artifact,
     dev_scores,

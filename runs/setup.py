@@ -11,7 +11,6 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from absl import logging
 
-import files
 import modeling
 import task_model
 from engines import Hardware, multi_worker
@@ -23,6 +22,7 @@ from modeling import BertConfig
 from optimization import Schedule
 from runs import parts
 from runs.parts import Found
+from storage import files
 from tasks.base import Task
 from tokenization import TextTokenizer
 from weights import adapter_artifact, pretrained, run_record, training_state

@@ -8,8 +8,8 @@ from absl import logging
 
 import input_pipeline
 from engines import NO_PAUSE, Job, Pause
+from monitoring.progress import TrainingProgress
 from optimization import Schedule
-from progress import TrainingProgress
 from runs.setup import Setup
 from weights import training_state
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-import files
 import input_pipeline
 import modeling
 import task_model
@@ -16,6 +15,7 @@ from engines import Job
 from optimization import Schedule
 from runs import training
 from runs.setup import Setup, describe_run
+from storage import files
 from weights import google, run_record, training_state
 
 # Folder of the training that comes before a method of two phases.

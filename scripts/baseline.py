@@ -28,15 +28,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold
 
-import files
-import folder_lock
 import run_classifier
 from errors import UserError
 from input_pipeline import Features
-from progress import Progress
+from monitoring.progress import Progress
 from runs import flags as run_flags
 from runs import results
 from scripts.internal.baselines import BASELINE, RECORD_FILE
+from storage import files, folder_lock
 from tasks.multi_label import MultiLabel
 from tasks.multiple_choice import MultipleChoice
 from tasks.table_files import Rows

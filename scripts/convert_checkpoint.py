@@ -24,12 +24,12 @@ import numpy as np
 import safetensors.numpy
 
 import command_line
-import files
-import functional
 import modeling
-from bert_config import BertConfig, same_activation
+from bert import functional
+from bert.config import BertConfig, same_activation
 from errors import UserError
 from modeling import Shape
+from storage import files
 from weights import google, hugging_face, pretrained, sources, training_state
 from weights.base import Weights, identify
 

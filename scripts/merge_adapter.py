@@ -28,7 +28,6 @@ import start_tensorflow  # noqa: F401
 import numpy as np
 
 import command_line
-import files
 import modeling
 from errors import UserError
 from methods import parsing
@@ -39,6 +38,7 @@ from scripts.convert_checkpoint import (
     check_free,
     write_google,
 )
+from storage import files
 from weights import (
     adapter_artifact,
     google,

@@ -40,7 +40,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 import command_line
-import files
 from errors import UserError
 from scripts.internal.collect_runs import (
     GLUE,
@@ -60,6 +59,7 @@ from scripts.internal.collect_runs import (
     text_of,
 )
 from scripts.internal.result_folder import replace_results
+from storage import files
 
 ByTask = Dict[str, List[SeedGroup]]
 # By name: scores [first, last], that of none, and the score's name.

@@ -18,7 +18,6 @@ import start_tensorflow  # noqa: F401
 import numpy as np
 
 import command_line
-import files
 from errors import UserError
 from methods.fusion import ATTENTION, Fusion
 from runs import fusion_report
@@ -29,6 +28,7 @@ from scripts.internal.collect_runs import (
     group_by_task,
     main_score,
 )
+from storage import files
 
 # What `runs/fusion_report.py` writes.
 CONTENT = {"adapters": list, "places": list, "weights": list}

@@ -14,10 +14,10 @@ from typing import List, Tuple
 import start_tensorflow  # noqa: F401
 
 import command_line
-import files
 from errors import UserError
 from serving import beam, bulk
 from serving.exported import ExportedModel, Tasks, shown_names
+from storage import files
 
 # What a pattern may hold, and so the name of no output.
 WILD = "*?[]{}"

@@ -16,11 +16,11 @@ import pathlib
 import start_tensorflow  # noqa: F401
 
 import command_line
-import files
 from errors import UserError
 from scripts.internal.html_page import GENERATOR, page
 from scripts.internal.report_run import sections_of_run
 from scripts.internal.report_sweep import sections_of_sweep
+from storage import files
 from weights import run_record
 
 # A page of this program says so within so many bytes.

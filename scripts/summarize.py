@@ -30,7 +30,6 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
 import command_line
-import files
 from scripts.internal.baselines import Baseline, find_baselines
 from scripts.internal.collect_runs import (
     GLUE,
@@ -51,6 +50,7 @@ from scripts.internal.collect_runs import (
     of_one_start,
 )
 from scripts.internal.result_folder import replace_results
+from storage import files
 
 NONE = "-"
 NO_BERT = "no BERT"

@@ -24,8 +24,8 @@ from typing import (
     Union,
 )
 
-import json_lines
 from serving.exported import Row, Tasks, problem
+from storage import json_lines
 
 # Ending of a compressed file -> what reads it, and raises one of UNREADABLE
 # where its end is missing.

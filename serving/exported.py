@@ -12,8 +12,8 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-import files
 from errors import UserError
+from storage import files
 
 SIGNATURE = "serving_default"
 # Where TensorFlow leaves room for what is not its own.

@@ -19,12 +19,10 @@ import numpy as np
 from absl import logging
 
 import exchange
-import files
-import folder_lock
-import on_disk
 import task_model
 from errors import UserError
 from methods import parsing
+from storage import files, folder_lock, on_disk
 from tasks.restored import MASKED_LM, TAGGING, kind_of, restore_task
 from tasks.split_files import ending_of
 from tasks.table_files import READERS

@@ -26,7 +26,7 @@ from typing import (
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, act_by_token, acts_at
+from bert.hooks import Context, Hooks, act_by_token, acts_at
 from methods.base import TuningMethod
 
 # Under which the numbers of rows of each kind are handed on to layers.

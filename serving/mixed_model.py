@@ -6,11 +6,11 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, act_by_token, layer_of
+from bert.hooks import Context, Hooks, act_by_token, layer_of
+from bert.shared_layers import OUTSIDE, SharedLayers
 from methods.base import TuningMethod
 from modeling import BertConfig
 from serving.mixed_hooks import COUNTS, MixedHooks, map_rows, scope_of
-from shared_layers import OUTSIDE, SharedLayers
 from task_model import BuildHead
 
 # Where a task's values lie: columns of the table of places.

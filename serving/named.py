@@ -2,10 +2,10 @@
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
-import files
 from errors import UserError
 from serving.library import ALL, AdapterLibrary
 from serving.loaded_task import task_name
+from storage import files
 
 
 def named_folders(

@@ -13,9 +13,9 @@ import sys
 import threading
 from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
 
-import files
 from errors import UserError
 from serving.loaded_task import Row
+from storage import files
 from tasks.split_files import ending_of
 from tasks.table_files import READERS, Layout
 

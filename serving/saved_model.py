@@ -17,15 +17,13 @@ import tensorflow as tf
 import tokenizers
 from absl import logging
 
-import files
-import folder_lock
-import on_disk
 from errors import UserError
 from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
 from serving.loaded_task import LoadedTask
 from serving.text_model import TextModel
+from storage import files, folder_lock, on_disk
 from tasks.multi_label import MultiLabel
 from tasks.text_classification import TextClassification
 

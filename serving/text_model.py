@@ -9,8 +9,8 @@ from typing import Any, Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert.hooks import Context
 from errors import UserError
-from hooks import Context
 from serving import text_windows
 from serving.exported import LONGEST_NAME, Row, shown_names
 from serving.frozen_bert import FrozenBert

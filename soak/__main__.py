@@ -24,7 +24,6 @@ import start_tensorflow  # noqa: F401
 import tensorflow as tf
 
 import command_line
-import files
 from engines import cpu_cores
 from errors import UserError
 from soak import (
@@ -43,6 +42,7 @@ from soak import (
 )
 from soak import trials as of_trials
 from soak.trials import Bench, Outcome
+from storage import files
 
 # Which trials are made, one after the other: those of damage are the cheapest.
 TURNS = (

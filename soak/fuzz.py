@@ -20,14 +20,14 @@ from typing import Any, Callable, Dict, List, Optional
 import start_tensorflow  # noqa: F401
 
 import command_line
-import files
 from errors import UserError
-from progress import Progress
+from monitoring.progress import Progress
 from soak.children import feed, limit_memory
 from soak.flag_readers import flag_readers
 from soak.inputs import change
 from soak.model_readers import model_readers
 from soak.readers import Reader, text_readers
+from storage import files
 
 LONGEST = 1.0  # seconds of the processor
 # Bytes of memory for each byte of an input, and whatever its size.

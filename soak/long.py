@@ -38,11 +38,11 @@ import start_tensorflow  # noqa: F401
 import tensorflow as tf
 
 import command_line
-import files
 from engines import cpu_cores
 from errors import UserError
 from soak import material, memory, report, runs, starts
 from soak.memory import Growth, Sample
+from storage import files
 
 PREDICTOR, SERVER = "predict.py", "serve.py"
 NAME = "it"

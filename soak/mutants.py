@@ -31,11 +31,11 @@ import start_tensorflow  # noqa: F401
 import tensorflow as tf
 
 import command_line
-import files
 from errors import UserError
 from soak import report
 from soak.mutant_tests import KILLED, SURVIVED, TIMED_OUT
 from soak.starts import ROOT
+from storage import files
 
 PACKAGES = os.path.join(sys.prefix, "mutants")
 RESULTS = ROOT / "results" / "mutants.json"
@@ -45,8 +45,10 @@ GOAL = 0.95
 # a mutant's tests may take.
 PATIENCE, LIMIT = 300.0, 900.0
 # What looks at a package's modules without importing them.
+OF_MODEL = ("roberta", "golden_model", "golden_features", "experiment")
 OF_PACKAGE = {
-    "": ("roberta", "golden_model", "golden_features", "experiment"),
+    "": OF_MODEL,
+    "bert": OF_MODEL,
     "engines": ("estimator", "strategy", "experiment", "run_classifier"),
     "methods": (
         "methods",

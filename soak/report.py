@@ -5,9 +5,9 @@ import pathlib
 import sys
 from typing import Any, Counter, Dict, Iterable, List, Sequence, Tuple
 
-import files
 from errors import UserError
 from soak import clock, company, damage, kills, power, surroundings, trials
+from storage import files
 
 PAGE = trials.starts.ROOT / "docs" / "reliability.md"
 # What is tried, and its column.

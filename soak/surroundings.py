@@ -11,7 +11,6 @@ import shutil
 import stat
 from typing import Any, List, NamedTuple, Optional
 
-import folder_lock
 from serving import saved_model
 from soak import mounts
 from soak.references import HALF, WHOLE, Reference
@@ -26,6 +25,7 @@ from soak.trials import (
     chance_of,
     finish,
 )
+from storage import folder_lock
 
 # It may not be read or written; it is moved away, or unmounted.
 KINDS = PERMISSION, VANISHED = "permission", "vanished"

@@ -18,7 +18,7 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
-from hooks import Context
+from bert.hooks import Context
 from input_pipeline import Features, Plan, TrainPlan, count_train_steps
 from modeling import BertConfig, CreateVariable
 from tokenization import TextTokenizer

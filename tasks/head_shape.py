@@ -9,10 +9,10 @@ from typing import Any, Dict, Mapping
 
 import tensorflow as tf
 
-import functional
 import modeling
+from bert import functional
+from bert.hooks import Context, dropout
 from errors import UserError
-from hooks import Context, dropout
 
 MAX_LAYERS = 16
 

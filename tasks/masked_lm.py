@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
-import functional
 import modeling
+from bert import functional
+from bert.hooks import Hooks
 from errors import UserError
-from hooks import Hooks
 from input_pipeline import Features
+from storage import files
 from tasks.base import Head, Task
 from tasks.masking import MaskedText, Masking, Pieces
 from tokenization import TextTokenizer

@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import tensorflow as tf
 from absl import logging
 
-import files
 from errors import UserError
 from input_pipeline import Features
 from modeling import BertConfig, CreateVariable
+from storage import files
 from tasks.base import Head, Task, with_suffix
 from tasks.multi_task_rows import (
     JoinedFeatures,

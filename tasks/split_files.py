@@ -4,8 +4,8 @@ import dataclasses
 import os
 from typing import Collection, Dict, List
 
-import files
 from errors import UserError
+from storage import files
 
 # Split -> its flag, and what its file is for.
 FLAGS_OF_SPLITS = {

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
 import input_pipeline
 import modeling
 from errors import UserError
+from storage import files
 from tasks import squad_scores
 from tasks.base import Head, Task
 from tasks.head_shape import SPANS, HeadShape, HiddenLayers

@@ -5,7 +5,7 @@ from typing import List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from progress import Progress
+from monitoring.progress import Progress
 from tasks.squad_data import Question, join_words, widen
 from tasks.squad_windows import Windows
 

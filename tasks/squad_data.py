@@ -8,8 +8,8 @@ import dataclasses
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-import files
 from errors import UserError
+from storage import files
 
 # What separates words in the published code: a no-break space does not.
 SPACES = " \t\r\n\u202f"

@@ -14,7 +14,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from input_pipeline import Features
-from progress import Progress
+from monitoring.progress import Progress
 from tasks.squad_data import WORDS, Question, find_answer
 from tokenization import TextTokenizer, Tokens
 

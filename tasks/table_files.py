@@ -22,9 +22,8 @@ from typing import (
 import numpy as np
 from absl import logging
 
-import files
-import json_lines
 from errors import UserError
+from storage import files, json_lines
 from tasks.label_sets import join_labels
 from tasks.split_files import ending_of
 

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
 import metrics
 import modeling
+from bert.hooks import dropout
 from errors import UserError
-from hooks import dropout
 from input_pipeline import NO_LABEL
+from storage import files
 from tasks.base import Head, SplitNames, Task, results_path
 from tasks.split_files import NONE_NAMED, SplitFiles, ending_of
 from tasks.tag_schemes import (

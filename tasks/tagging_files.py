@@ -23,9 +23,8 @@ from typing import (
 
 import numpy as np
 
-import files
-import json_lines
 from errors import UserError
+from storage import files, json_lines
 from tasks.split_files import ending_of
 from tasks.table_files import read_objects
 from tasks.tag_schemes import OUTSIDE, TAG, Tag, split_tag

@@ -12,8 +12,8 @@ from absl import logging
 
 import metrics
 import modeling
+from bert.hooks import dropout
 from errors import UserError
-from hooks import dropout
 from tasks.base import Head, Task, results_path
 from tasks.head_shape import POOLED, HiddenLayers
 from tasks.table_files import Rows

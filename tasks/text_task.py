@@ -17,9 +17,9 @@ from typing import (
 import numpy as np
 from absl import logging
 
-import files
 from errors import UserError
 from input_pipeline import Features
+from storage import files
 from tasks.base import SplitNames, Task, results_path
 from tasks.head_shape import POOLED, HeadShape
 from tasks.split_files import NONE_NAMED, SplitFiles

@@ -5,7 +5,7 @@ import shutil
 
 import tensorflow as tf
 
-import on_disk
+from storage import on_disk
 
 SYNC, RENAME, REMOVE = "sync", "rename", "remove"
 

@@ -9,10 +9,10 @@ import pytest
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-import files
 from errors import UserError
 from scripts.internal.adapter_norms import measure, norm_section
 from scripts.internal.html_page import page
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 from test_architecture import MAY_IMPORT, attributes, sources
 
-from hooks import Hooks
+from bert.hooks import Hooks
 from runs.help_page import TOPICS
 
 pytestmark = pytest.mark.older_stack

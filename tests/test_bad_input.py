@@ -6,8 +6,8 @@ import shutil
 import pytest
 from conftest import TINY_WORDS, own_lines, run_process, spoil
 
-import files
 from errors import UserError
+from storage import files
 
 BAD_FLAGS = {
     "no data folder": ({"data_dir": "/nowhere"}, "/nowhere/train.tsv"),

@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT, SENTENCES, own_lines, write_table
 from task_files import make_rows, refusal
 
-import files
 from scripts import baseline
+from storage import files
 from tasks.custom import custom_task
 from tasks.split_files import SplitFiles
 

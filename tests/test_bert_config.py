@@ -7,8 +7,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import functional
-from bert_config import BertConfig
+from bert import functional
+from bert.config import BertConfig
 from errors import UserError
 
 

@@ -17,11 +17,11 @@ from tiny_artifacts import (
     LIBRARY as PARTS,
 )
 
-import files
 from errors import UserError
 from methods.parsing import parse
 from serving.library import AdapterLibrary, check
 from serving.predictor import Predictor
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact
 

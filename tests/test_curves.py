@@ -9,10 +9,10 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 from tensorboard.util import tensor_util
 
-import curves
-import folder_lock
-from curves import Curves
 from errors import UserError
+from monitoring import curves
+from monitoring.curves import Curves
+from storage import folder_lock
 
 
 def read(folder):

@@ -17,7 +17,7 @@ from task_files import (
     write_task,
 )
 
-import files
+from storage import files
 from tasks.custom import custom_task
 from tasks.text_task import HeldOut
 

@@ -21,7 +21,7 @@ from test_promises import JSON_READERS, is_text
 
 import exchange
 import predict
-from bert_config import BertConfig
+from bert.config import BertConfig
 from errors import UserError
 from runs.frozen_layers import FrozenLayers
 from serving import library

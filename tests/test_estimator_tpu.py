@@ -18,9 +18,9 @@ from engine_jobs import (
 )
 from test_methods_runs import COMPOSITIONS, TEXTS
 
+from bert.hooks import Hooks
 from engines import Hardware
 from errors import UserError
-from hooks import Hooks
 from methods.sparse import Gates
 
 if not hasattr(tf, "estimator"):

@@ -12,9 +12,8 @@ import disk_order
 import pytest
 import tensorflow as tf
 
-import files
-import folder_lock
 from errors import UserError
+from storage import files, folder_lock
 
 
 def message_of(function, *arguments):

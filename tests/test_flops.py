@@ -6,8 +6,8 @@ import tensorflow as tf
 from engine_jobs import make_job
 
 from benchmarks import flops
+from bert.hooks import Context
 from engines.training_step import loss_and_gradients
-from hooks import Context
 
 ROWS, TOKENS = 3, 7
 

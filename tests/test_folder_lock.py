@@ -14,13 +14,13 @@ import pytest
 from conftest import ROOT
 from run_folders import artifact_bytes
 
-import folder_lock
 from errors import UserError
+from storage import folder_lock
 from weights import training_state
 
 HOLDER = """
 import sys, time
-import folder_lock
+from storage import folder_lock
 with folder_lock.hold(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import forward_backward
-import functional
-from forward_backward import differentiable
+from bert import forward_backward, functional
+from bert.forward_backward import differentiable
 
 ROWS, SIZE = 6, 4
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from run_folders import artifact_bytes, check_nearly_equal, kill_twice
 from test_multiple_choice import copa_row, write_json
 
-import folder_lock
 import run_mlm
 import task_model
 from engines import ENGINES
@@ -29,6 +28,7 @@ from input_pipeline import Features, make_batch
 from methods.parsing import parse
 from runs import frozen_layers
 from runs.frozen_layers import KnownOutputs, lowest_layer
+from storage import folder_lock
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 

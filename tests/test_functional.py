@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ways_to_compute import WAYS
 
-import functional
+from bert import functional
 
 RATE = 0.3
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from tiny_model import TinyModel
 
 import modeling
+from bert.hooks import Hooks
 from errors import UserError
-from hooks import Hooks
 from methods.fusion import near_identity
 from methods.parsing import parse
 

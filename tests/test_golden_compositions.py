@@ -6,7 +6,7 @@ import tensorflow as tf
 from test_golden_methods import CONFIG
 
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification

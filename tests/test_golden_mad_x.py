@@ -6,7 +6,7 @@ import tensorflow as tf
 from test_golden_methods import CONFIG
 
 import modeling
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from tasks.masked_lm import MaskedLMHead
 

@@ -10,7 +10,7 @@ import modeling
 import optimization
 import task_model
 from adapter_modeling import Houlsby
-from hooks import Context
+from bert.hooks import Context
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 from weights import google

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import modeling
+from bert.hooks import Context
 from errors import UserError
-from hooks import Context
 from methods.parsing import parse
 from task_model import TaskModel
 from tasks.head_shape import POOLED, HeadShape, HiddenLayers

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks, dropout
+from bert.hooks import Context, Hooks, dropout
 from tasks.masked_lm import MaskedLMHead
 
 MASK = tf.ones([1, 4], tf.int32)

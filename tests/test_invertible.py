@@ -11,11 +11,11 @@ from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel
 
-import functional
 import modeling
 import task_model
+from bert import functional
+from bert.hooks import Context, Hooks
 from errors import UserError
-from hooks import Context, Hooks
 from methods.base import normal
 from methods.invertible import SCOPE, InvertibleAdapter
 from methods.parsing import parse

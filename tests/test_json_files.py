@@ -14,12 +14,12 @@ from test_sources import save_tensorflow
 
 import task_model
 from errors import UserError
-from files import SEAL, read_object, write_sealed
 from methods import parsing
 from modeling import BertConfig
 from runs import setup
 from scripts import merge_adapter
 from scripts.internal import ablate_adapter, collect_runs
+from storage.files import SEAL, read_object, write_sealed
 from tasks.custom import custom_task
 from tasks.squad_data import read_questions
 from weights import adapter_artifact, run_record, sources

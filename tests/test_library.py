@@ -15,11 +15,10 @@ import safetensors.numpy
 from conftest import ROOT
 from tiny_artifacts import CLASSIFICATION
 
-import files
-import folder_lock
 from errors import UserError
 from serving import library
 from serving.library import AdapterLibrary
+from storage import files, folder_lock
 from weights import adapter_artifact
 
 # Has `make` and `shelf`.

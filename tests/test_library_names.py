@@ -5,9 +5,9 @@ import json
 import pytest
 from tiny_artifacts import CLASSIFICATION
 
-import files
 from errors import UserError
 from serving import library
+from storage import files
 from weights import adapter_artifact
 
 # Has `make` and `shelf`.

@@ -27,9 +27,9 @@ from test_sources import save_tensorflow
 
 import modeling
 import task_model
+from bert.hooks import Context
 from engines import Hardware, choose_engine
 from errors import UserError
-from hooks import Context
 from input_pipeline import make_batch
 from methods.parsing import parse
 from tasks.masked_lm import (

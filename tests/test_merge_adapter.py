@@ -8,8 +8,8 @@ import safetensors.numpy
 from conftest import own_lines, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
-import files
 from serving.predictor import Predictor
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact, google
 

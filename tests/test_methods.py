@@ -9,8 +9,8 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
+from bert.hooks import Hooks, act_by_token
 from errors import UserError
-from hooks import Hooks, act_by_token
 from methods.parsing import parse
 from methods.registry import METHODS
 

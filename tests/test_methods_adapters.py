@@ -8,8 +8,8 @@ from tiny_model import TASK, TinyModel
 import modeling
 import task_model
 from adapter_modeling import Bottleneck
+from bert.hooks import Hooks
 from errors import UserError
-from hooks import Hooks
 from methods.base import glorot_uniform, layer_numbers
 from methods.parsing import parse
 

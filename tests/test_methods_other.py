@@ -9,8 +9,8 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
+from bert.hooks import Context, Hooks, join_sublayer
 from errors import UserError
-from hooks import Context, Hooks, join_sublayer
 from methods.parsing import parse
 
 

@@ -10,7 +10,7 @@ from tiny_model import TASK, TinyModel
 
 import modeling
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from methods.sparse import GateHooks, largest
 

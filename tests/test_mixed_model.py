@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import modeling
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from serving import mixed_hooks, mixed_model
 from serving.mixed_model import HeadKind, Layout, MixedModel

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import modeling
-from hooks import Context, Hooks
+from bert.hooks import Context, Hooks
 
 
 @pytest.fixture

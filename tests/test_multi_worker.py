@@ -19,12 +19,12 @@ from engine_jobs import (
     trained_values,
 )
 
-import folder_lock
 from engines import Hardware, choose_engine, multi_worker
 from engines.strategy import StrategyEngine
 from errors import UserError
 from methods.parsing import parse
 from runs import setup
+from storage import folder_lock
 from weights import training_state
 
 

@@ -6,9 +6,8 @@ import os
 import disk_order
 import pytest
 
-import files
-import on_disk
 from errors import UserError
+from storage import files, on_disk
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 from tensorboard.util import tensor_util
 
-import progress
+from monitoring import progress
 from optimization import Schedule
 
 

@@ -15,14 +15,14 @@ import pytest
 from limits import limited
 from tiny_artifacts import make_artifact
 
-import files
-from bert_config import BertConfig
+from bert.config import BertConfig
 from errors import UserError
 from exchange.base import Tensors
 from serving import library
 from serving.library import AdapterLibrary
 from serving.predictor import Predictor
 from soak import fuzz
+from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact
 from weights.hugging_face import open_safetensors

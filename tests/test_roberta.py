@@ -15,7 +15,7 @@ from tiny_artifacts import read_base
 import modeling
 import run_mlm
 import task_model
-from hooks import Context, Hooks
+from bert.hooks import Context, Hooks
 from methods.composition import Composition
 from methods.parsing import parse
 from methods.registry import METHODS

@@ -11,10 +11,10 @@ from conftest import SENTENCES, run_process, write_table
 from run_folders import bytes_by_task, check_nearly_equal, kill_twice
 from test_multi_worker import start_workers
 
-import files
 from errors import UserError
 from serving.library import AdapterLibrary, check
 from serving.predictor import Predictor
+from storage import files
 from weights import adapter_artifact, dev_scores
 
 PARTS = ("mnli", "reviews", "sts-b")

@@ -10,7 +10,7 @@ from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
 import modeling
-from hooks import Hooks
+from bert.hooks import Hooks
 from methods.base import TuningMethod
 from methods.parsing import parse
 

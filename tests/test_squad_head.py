@@ -8,7 +8,7 @@ import tensorflow as tf
 from engine_jobs import SQUAD
 
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from tasks.squad import NEVER, SpanHead, best_logits
 

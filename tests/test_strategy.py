@@ -22,6 +22,7 @@ from engine_jobs import (
 )
 
 import optimization
+from bert.hooks import Context
 from engines import (
     Hardware,
     Pause,
@@ -31,7 +32,6 @@ from engines import (
 )
 from engines.strategy import StrategyEngine
 from errors import UserError
-from hooks import Context
 from input_pipeline import TrainPlan
 from weights import training_state
 

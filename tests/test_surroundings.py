@@ -30,7 +30,8 @@ from soak.trials import DIFFERENT, LOST, SAME, Bench
 PROGRAM = """
 import contextlib, json, os, pathlib, sys, time
 sys.path.insert(0, {root!r})
-import command_line, folder_lock
+import command_line
+from storage import folder_lock
 from errors import UserError
 
 def work(out, step):

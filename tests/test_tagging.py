@@ -13,10 +13,10 @@ from tiny_artifacts import make_artifact
 
 import input_pipeline
 import modeling
+from bert.hooks import Context, Hooks
 from engines import Job
 from engines.training_step import loss_and_gradients
 from exchange import base as exchange_base
-from hooks import Context, Hooks
 from tasks.restored import kind_of, restore_task
 from tasks.tag_schemes import split_tag
 from tasks.tagging import TaggingHead, tagging_task

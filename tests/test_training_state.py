@@ -150,6 +150,24 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
     assert training_state.latest_step(str(folder))[1] == 6
 
 
+def test_a_first_save_may_go_on_while_it_is_looked_for(
+    folder, tmp_path, monkeypatch
+):
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(folder / f"model.ckpt-2{DATA}", begun)
+    damage = training_state._damage
+
+    def looks_too_early(*arguments):
+        found = damage(*arguments)
+        shutil.copy(folder / "model.ckpt-2.index", begun)
+        return found
+
+    monkeypatch.setattr(training_state, "_damage", looks_too_early)
+    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert training_state.latest_step(str(begun))[1] == 2
+
+
 def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
     """Whatever has been written when the program is killed."""
     rename = tf.io.gfile.rename

@@ -23,8 +23,8 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hooks
 import task_model
+from bert import hooks
 from engines import (
     Hardware,
     Job,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import modeling
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from methods.parsing import parse
 from task_model import TaskModel
 from tasks.restored import restore_task

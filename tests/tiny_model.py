@@ -6,7 +6,7 @@ import tensorflow as tf
 import modeling
 import optimization
 import task_model
-from hooks import Context
+from bert.hooks import Context
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 

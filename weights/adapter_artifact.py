@@ -17,9 +17,9 @@ from typing import Any, Callable, Container, Dict, Optional
 import numpy as np
 import safetensors.numpy
 
-import files
 from errors import UserError
 from methods.base import changed_by
+from storage import files
 from weights import run_record
 from weights.base import UNREADABLE_TENSORS, Weights, as_floats
 

@@ -21,9 +21,8 @@ from typing import IO, Iterator, Tuple
 import tensorflow as tf
 from absl import logging
 
-import files
-import folder_lock
 from errors import UserError, first_line
+from storage import files, folder_lock
 
 CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")

@@ -21,10 +21,10 @@ import numpy as np
 import safetensors
 from absl import logging
 
-import files
 import modeling
 from errors import UserError
 from modeling import BertConfig, Initializer, Shape
+from storage import files
 
 POOLER = "bert/pooler/"
 # What reading a safetensors file comes to that is damaged, has a shape that no

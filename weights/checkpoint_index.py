@@ -15,7 +15,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-import files
+from storage import files
 
 # A table's footer, with the number at its end; what follows each block.
 FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5

@@ -13,8 +13,8 @@ from typing import Dict, List, Mapping, Optional
 import numpy as np
 import tensorflow as tf
 
-import files
 from errors import UserError
+from storage import files
 from weights import training_state
 from weights.google import read_whole
 

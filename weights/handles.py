@@ -15,8 +15,8 @@ import tempfile
 from types import ModuleType
 from typing import Callable, Optional
 
-import files
 from errors import UserError, first_line
+from storage import files
 
 TF_HUB = "https://tfhub.dev/"
 KAGGLE = "https://www.kaggle.com/models/"

@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-import files
 from errors import UserError, first_line
 from modeling import BertConfig
+from storage import files
 from weights.base import Pretrained, Weights
 from weights.google import open_tensorflow
 from weights.object_graph import config_of, open_objects

@@ -6,10 +6,10 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-import files
 from errors import UserError
 from methods.base import CHANGES, PARTS, changed_by
 from modeling import Shape
+from storage import files
 from weights import adapter_artifact
 from weights.adapter_artifact import Artifact
 from weights.base import POOLER, Weights

@@ -6,9 +6,9 @@ from typing import Any, Mapping, Optional, Tuple
 
 from absl import logging
 
-import files
-from bert_config import BertConfig, same_activation
+from bert.config import BertConfig, same_activation
 from errors import UserError
+from storage import files
 from subword_tokenization import SubwordTokenizer
 from tokenization import FullTokenizer, TextTokenizer
 from weights.base import Base

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
-from bert_config import BertConfig, same_activation
+from bert.config import BertConfig, same_activation
 from errors import UserError
+from storage import files
 from weights import training_state
 from weights.base import Base
 

@@ -4,8 +4,8 @@ import dataclasses
 import os
 from typing import Any, Dict, Optional
 
-import files
 from errors import UserError
+from storage import files
 from weights import (
     archives,
     dev_scores,

@@ -14,10 +14,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import files
-import folder_lock
-import on_disk
 from errors import UserError
+from storage import files, folder_lock, on_disk
 from weights.base import check_shape
 from weights.google import open_tensorflow, read_whole
 
@@ -191,6 +189,10 @@ def _read_state(output_dir: str) -> _State:
     folder_lock.check(output_dir)
     named = _named_steps(output_dir)
     found = _steps_with_files(output_dir)
+    # Before the files are read: another process may be writing the first one.
+    has_index = any(
+        files.exists(f"{_prefix(output_dir, step)}.index") for step in found
+    )
     lost = []
     state_file = os.path.join(output_dir, STATE_FILE)
     if found and not named:
@@ -210,12 +212,7 @@ def _read_state(output_dir: str) -> _State:
         lost.append(damage)
     # A save that is broken off leaves no index, and `checkpoint` says nothing
     # of it; the first leaves no other files.
-    indexes = [f"{_prefix(output_dir, step)}.index" for step in found]
-    if (
-        named is None
-        and len(found) <= 1
-        and not any(map(files.exists, indexes))
-    ):
+    if named is None and len(found) <= 1 and not has_index:
         return _State(None, lost)
     if lost:
         raise UserError(

@@ -18,9 +18,9 @@ import start_tensorflow  # noqa: F401
 import numpy as np
 
 import command_line
-import files
 from errors import UserError
 from methods import parsing
+from storage import files
 from tasks.restored import (
     MULTI_LABEL,
     QUESTIONS,

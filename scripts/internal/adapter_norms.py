@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 import modeling
-from hooks import layer_of
+from bert.hooks import layer_of
 from scripts.internal.html_page import figure, paragraph, section, table
 from scripts.internal.report_figures import lines
 from weights import adapter_artifact, run_record

@@ -5,7 +5,6 @@ import json
 import pathlib
 from typing import Dict, Iterable
 
-import files
 from errors import UserError
 from scripts.internal.collect_runs import (
     RESULTS,
@@ -14,6 +13,7 @@ from scripts.internal.collect_runs import (
     scores_of,
     task_name_of,
 )
+from storage import files
 
 RECORD_FILE = "baseline.json"
 BASELINE = "TF-IDF of words and pairs of words, a linear model"

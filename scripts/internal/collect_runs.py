@@ -9,12 +9,12 @@ import statistics
 import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-import files
 import metrics
 import modeling
 from errors import UserError
 from methods import parsing
 from methods.base import TuningMethod
+from storage import files
 from tasks import TASKS
 from tasks.restored import TAGGING
 from weights import dev_scores, run_record

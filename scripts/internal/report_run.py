@@ -4,7 +4,6 @@ import pathlib
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 from xml.etree.ElementTree import Element
 
-import files
 from scripts.internal.adapter_norms import norm_section
 from scripts.internal.collect_runs import RESULTS
 from scripts.internal.html_page import (
@@ -19,6 +18,7 @@ from scripts.internal.report_figures import lines
 from scripts.internal.run_command import command_of, is_one_of_several
 from scripts.internal.run_curves import Curve, read_curves
 from scripts.internal.run_tables import evaluation_sections
+from storage import files
 from weights import run_record
 
 # What is read of `run.json`, as `files.read_object` reads it.

@@ -8,8 +8,8 @@ import os
 import pathlib
 from typing import Dict, Set
 
-import files
 from errors import UserError
+from storage import files
 
 
 def replace_results(

@@ -7,9 +7,9 @@ import pathlib
 import shlex
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-import files
 from engines import ENGINES
 from errors import UserError
+from storage import files
 from tasks.restored import (
     MASKED_LM,
     QUESTIONS,

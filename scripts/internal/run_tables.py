@@ -4,9 +4,9 @@ import pathlib
 from typing import List, Sequence
 from xml.etree.ElementTree import Element
 
-import files
 from errors import UserError
 from scripts.internal.html_page import element, paragraph, section, table
+from storage import files
 
 # A matrix of more labels is shown by its greatest confusions.
 MOST_LABELS = 25

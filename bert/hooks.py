@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Hashable, Optional, Tuple
 
 import tensorflow as tf
 
-import functional
+from bert import functional
 
 # The kind of layers that differ by the names of what they read alone.
 ALIKE = "alike"

@@ -15,8 +15,8 @@ from typing import Iterator
 import numpy as np
 import tensorflow as tf
 
-import files
 from errors import UserError
+from storage import files
 
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{1,18})\..*")
 # What TensorBoard asks for, of <tensorboard/plugins/scalar/metadata.py>.

@@ -20,9 +20,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 import tensorflow as tf
 
-import folder_lock
-import on_disk
 from errors import UserError, first_line
+from storage import folder_lock, on_disk
 
 # Bytes that are read at once.
 BLOCK = 2**20

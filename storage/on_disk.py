@@ -10,7 +10,7 @@ import os
 
 import tensorflow as tf
 
-import folder_lock
+from storage import folder_lock
 
 # What is answered of a folder that cannot be synced: by file systems of some
 # networks, and where it may be written but not read.

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any, Dict
 
-import files
-import functional
+from bert import functional
 from errors import UserError
+from storage import files
 
 # What transformers take where a RoBERTa's config does not say it.
 ROBERTA_PADDING = 1

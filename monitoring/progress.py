@@ -7,7 +7,7 @@ from typing import Optional
 import tqdm
 from absl import logging
 
-from curves import Curves
+from monitoring.curves import Curves
 from optimization import Schedule
 
 # Seconds between log lines where no terminal shows a bar.

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Hashable, Mapping
 import tensorflow as tf
 
 import modeling
-from forward_backward import differentiable
-from hooks import Context, TracedLayer, layer_of, rename_layer
+from bert.forward_backward import differentiable
+from bert.hooks import Context, TracedLayer, layer_of, rename_layer
 
 # (layer, create) -> that layer, with hooks of its own, of what `create` gives.
 MakeLayer = Callable[[int, modeling.CreateVariable], modeling.Layer]

@@ -1,0 +1,1 @@
+"""What BERT is computed with, and where a method may act upon it."""

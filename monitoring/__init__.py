@@ -1,0 +1,1 @@
+"""What is shown of long work while it goes on."""

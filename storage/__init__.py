@@ -1,0 +1,1 @@
+"""How files are read, written whole, and kept."""
