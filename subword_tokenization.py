@@ -7,6 +7,7 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import hashlib
 import json
 import re
+import unicodedata
 from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
@@ -82,13 +83,17 @@ class SubwordTokenizer(TextTokenizer):
         return {"vocabulary": self._fingerprint, "do_lower_case": False}
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
-        """As `TextTokenizer.encode`; a space before a word is not of it."""
+        """As `TextTokenizer.encode`; a space before a word is not of it.
+
+        A letter's place has the accents after it, which XLM-R joins with it
+        and transformers leave out.
+        """
         cleaned = [_clean(text) for text in texts]
         encoded = self._tokenizer.encode_batch(
             cleaned, add_special_tokens=False
         )
         return [
-            Tokens(e.ids, [_trim(text, *place) for place in e.offsets])
+            Tokens(e.ids, _places(text, e.offsets))
             for text, e in zip(cleaned, encoded)
         ]
 
@@ -104,7 +109,7 @@ class SubwordTokenizer(TextTokenizer):
         return self.encode_ids([f" {word}" for word in words])
 
     def keeps_length(self, word: str) -> bool:
-        """Always: the library keeps track of what it normalizes."""
+        """Always: `encode` keeps track of what is normalized."""
         return True
 
     def is_text(self, piece: str) -> bool:
@@ -253,6 +258,27 @@ def _check_patterns(described: Dict[str, Any], path: str) -> None:
 def _clean(text: str) -> str:
     """A text that the library can take, of the same length."""
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+def _places(
+    text: str, offsets: Sequence[Tuple[int, int]]
+) -> List[Tuple[int, int]]:
+    """The places of a text's tokens: no spaces, and no letter left out."""
+    places = [_trim(text, *place) for place in offsets]
+    if text.isascii():
+        return places
+    following = len(text)
+    for number in reversed(range(len(places))):
+        start, end = places[number]
+        while end < following and not _is_space_or_control(text[end]):
+            end += 1
+        places[number] = start, end
+        following = min(following, start)
+    return places
+
+
+def _is_space_or_control(letter: str) -> bool:
+    return letter.isspace() or unicodedata.category(letter)[0] == "C"
 
 
 def _trim(text: str, start: int, end: int) -> Tuple[int, int]:

@@ -23,6 +23,7 @@ from tasks.squad_data import Answer, Question
 from tasks.squad_windows import cut_windows
 from tasks.text_task import make_row
 
+ACCENTS = "\u0300\u0301\u0308"
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
 
 
@@ -38,7 +39,11 @@ def test_golden_ids_of_texts(recorded_roberta, name):
         assert made == (row["ids"], [0] * len(row["ids"])), row["text"]
         assert alone == tokens.ids
         cut = [row["text"][s:e].strip() for s, e in row["offsets"][1:-1]]
-        assert [row["text"][s:e] for s, e in tokens.offsets] == cut
+        # Transformers leaves out an accent that was joined with its letter.
+        ours = [row["text"][s:e] for s, e in tokens.offsets]
+        for piece, other in zip(ours, cut):
+            assert piece == other or piece.rstrip(ACCENTS) == other
+        assert len(ours) == len(cut)
 
 
 @BOTH
@@ -104,10 +109,12 @@ def test_what_is_masked(recorded_roberta, name):
 
 
 @BOTH
-@pytest.mark.parametrize("answer", ["Zürich", "cat", "Anna", "a dog ran"])
+@pytest.mark.parametrize(
+    "answer", ["Zürich", "cat", "Anna", "a dog ran", "Zu\u0308"]
+)
 def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     tokenizer = recorded_roberta(name).tokenizer
-    context = "Anna sat (in Zürich), the cat ran. Then a dog ran off."
+    context = "Anna sat (in Zürich), the cat ran. Then a dog ran off Zu\u0308."
     where = context.index(answer)
     question = Question("q", "Who?", context, (Answer(answer, where),))
     windows = cut_windows([question], tokenizer, 30, 8, 8)
@@ -241,7 +248,8 @@ def test_an_added_token_is_found_in_a_text(roberta_folder):
 def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
     """Though the library makes two letters of one."""
     tokenizer = recorded_roberta(name).tokenizer
-    for word in ("Z\u00fcrich", "\ufb01sh"):
+    joined = ("cafe\u0301", "\u1100\u1161n", "re\u0301sume\u0301s")
+    for word in ("Z\u00fcrich", "\ufb01sh", *joined):
         assert tokenizer.keeps_length(word)
         (tokens,) = tokenizer.encode([word])
         covered = {n for s, e in tokens.offsets for n in range(s, e)}
