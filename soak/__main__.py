@@ -100,7 +100,7 @@ def run_trial(
         outcome = power.run_trial(seed, bench)
     else:
         outcome = kills.run_trial(only, seed, bench)
-    return outcome._replace(is_forked=forked)
+    return outcome._replace(is_forked=forked, kills=bench.kills)
 
 
 def _in_forks(
@@ -218,6 +218,7 @@ def _about(
         "tensorflow": tf.__version__,
         "minutes": arguments.minutes,
         "seeds": [found[0]["seed"], found[-1]["seed"]],
+        "kills": sum(trial["kills"] for trial in found),
     }
 
 

@@ -138,17 +138,21 @@ def markdown(
 
     Args:
         soaks: of each `tried`, `counts`, `processor`, `cores`, `tensorflow`,
-            `minutes` and `seeds`.
+            `minutes`, `seeds` and, if they were counted, `kills`.
         table: as of `rows`.
     """
     lines = [
-        f"- {soak['tried']}: {sum(n for *_, n in soak['counts']):,} trials in "
-        f"{soak['minutes']:.0f} minutes on {soak['cores']} cores "
+        f"- {soak['tried']}: {sum(n for *_, n in soak['counts']):,} trials"
+        f"{_kills(soak)} in {soak['minutes']:.0f} minutes on {soak['cores']} cores "
         f"({soak['processor']}), TensorFlow {soak['tensorflow']}; seeds "
         f"{soak['seeds'][0]} to {soak['seeds'][1]}\n"
         for soak in soaks
     ]
     return f"{''.join(lines)}\n{markdown_table(table)}"
+
+
+def _kills(soak: Dict[str, Any]) -> str:
+    return f" with {soak['kills']:,} kills" if soak.get("kills") else ""
 
 
 def marks(name: str) -> Tuple[str, str]:

@@ -33,11 +33,13 @@ class Outcome(NamedTuple):
         what: SAME, REFUSED, DIFFERENT or LOST.
         note: what was done, and what of it was seen.
         is_forked: whether its programs were forks.
+        kills: how often the run was killed.
     """
 
     what: str
     note: str
     is_forked: bool = True
+    kills: int = 0
 
 
 def run_of(seed: int) -> Run:
@@ -51,7 +53,11 @@ def chance_of(only: str, seed: int) -> random.Random:
 
 
 class Bench:
-    """The folders of a trial, and how its programs are started."""
+    """The folders of a trial, and how its programs are started.
+
+    Attributes:
+        kills: how often one of them was killed.
+    """
 
     def __init__(
         self,
@@ -65,6 +71,7 @@ class Bench:
         self.data = work / DATA
         self.reference, self.place, self.forked = reference, place, forked
         self.run = reference.run
+        self.kills = 0
 
     def begin(self, state: str = "", own_data: bool = False) -> None:
         """Makes the trial's folder: new, or as a reference has left it.
@@ -102,7 +109,7 @@ class Bench:
         command = self.run.command(self.data, self.place)
         if inside:
             command = [INSIDE, json.dumps(inside), *command]
-        return starts.start(
+        end = starts.start(
             command,
             str(self.place),
             self.forked and not tracer,
@@ -111,6 +118,8 @@ class Bench:
             happens,
             tracer,
         )
+        self.kills += end.was_killed
+        return end
 
     def check(self) -> End:
         """Starts the run's own check of what it has written."""

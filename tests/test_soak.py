@@ -72,8 +72,11 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
     bench = make_bench()
     for only in (kills.KILL, kills.WRITE):
         for seed in range(2):
+            bench.kills = 0
             outcome = kills.run_trial(only, seed, bench)
             assert outcome.what == SAME, outcome
+            told = len(outcome.note.split(";")) - 1
+            assert bench.kills == told - outcome.note.count("had ended")
     assert bench.reference.states == [references.WHOLE, references.HALF]
 
 
@@ -246,6 +249,7 @@ def test_soaks_add_up(tmp_path):
                 "tried": "damage",
                 "minutes": number + 1.2,
                 "seeds": [number, 9],
+                "kills": number,
             },
             report.count([trial, trial]),
             page,
@@ -254,9 +258,10 @@ def test_soaks_add_up(tmp_path):
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "earlier" not in text
     assert (
-        "- damage: 2 trials in 3 minutes on 2 cores (p), TensorFlow 2; "
-        "seeds 2 to 9\n" in text
+        "- damage: 2 trials with 2 kills in 3 minutes on 2 cores (p), "
+        "TensorFlow 2; seeds 2 to 9\n" in text
     )
+    assert "- damage: 2 trials in 1 minutes on" in text
     row = next(line for line in text.splitlines() if "| all |" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert [c for c in cells if c != "0"] == ["all", "6", "6", "2"]
