@@ -143,8 +143,8 @@ def markdown(
     """
     lines = [
         f"- {soak['tried']}: {sum(n for *_, n in soak['counts']):,} trials"
-        f"{_kills(soak)} in {soak['minutes']:.0f} minutes on {soak['cores']} cores "
-        f"({soak['processor']}), TensorFlow {soak['tensorflow']}; seeds "
+        f"{_kills(soak)} in {soak['minutes']:.0f} minutes on {soak['cores']} "
+        f"cores ({soak['processor']}), TensorFlow {soak['tensorflow']}; seeds "
         f"{soak['seeds'][0]} to {soak['seeds'][1]}\n"
         for soak in soaks
     ]
