@@ -57,7 +57,7 @@ def main() -> None:
         loaded[name] = load_task(bert, folder, FLAGS.max_seq_length)
         progress.update(1)
     progress.close()
-    logging.info("making the model of %d tasks", len(loaded))
+    logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
         bert, loaded, FLAGS.predict_batch_size, FLAGS.adapter_dtype
     )
