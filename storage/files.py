@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import errno
 import fnmatch
+import functools
 import hashlib
 import io
 import json
@@ -127,7 +128,9 @@ def read_bytes(path: str, what: str) -> bytes:
         UserError: the file is missing, is a folder, or cannot be read.
     """
     with _opened(path, what) as file:
-        return file.read()
+        # Not all at once: TensorFlow asks for the size by the name, which may
+        # be another file's by now, and would leave out the rest of this one.
+        return b"".join(iter(functools.partial(file.read, BLOCK), b""))
 
 
 @contextlib.contextmanager
@@ -194,7 +197,8 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
         newline: what ends a line, as for `open`: "" for any line break.
 
     Raises:
-        UserError: as `read_text`; earlier lines may have been yielded.
+        UserError: as `read_text`, or the file is another one by now; earlier
+            lines may have been yielded.
     """
     with _opened(path, what) as file:
         text = io.TextIOWrapper(
@@ -204,10 +208,13 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
         )
         try:
             yield from text
-        except UnicodeDecodeError:
+        except UnicodeDecodeError as error:
             # It knows the line.
             read_text(path, what)
-            raise
+            raise UserError(
+                f"{what} {path} has changed while it was read; start the same "
+                "command again"
+            ) from error
 
 
 def read_json(path: str, what: str) -> Any:
