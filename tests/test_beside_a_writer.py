@@ -1,10 +1,14 @@
 """What a reader sees of files that another process writes or deletes."""
 
+import json
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from errors import UserError
 from storage import files
+from weights import dev_scores, google, sources
 
 
 def once_after(monkeypatch, owner, name, act):
@@ -52,3 +56,63 @@ def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
     with pytest.raises(UserError, match="rows.txt has changed while it was"):
         list(files.read_lines(path, "the rows", ""))
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
+
+
+def keep_best(folder, step):
+    """Writes what a training does at a step that is better than all before."""
+    scores = dev_scores.read(str(folder)) or dev_scores.DevScores("f1", {})
+    values = {"output_bias": np.full(3, step, np.float32)}
+    dev_scores.write(str(folder), scores.add(step, {"f1": step}), values)
+
+
+@pytest.fixture
+def run(tmp_path, tiny_bert):
+    """The folder of a training that has kept its first step as the best."""
+    description = {
+        "method": "bitfit",
+        "base": {"fingerprint": ""},
+        "task": {"name": "tiny"},
+        "tokenizer": {},
+        "bert_config": {},
+    }
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(description))
+    (folder / "places.json").write_text(json.dumps({"base": str(tiny_bert)}))
+    keep_best(folder, 1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "owner, name", [(dev_scores, "read"), (google, "check_index")]
+)
+def test_a_better_step_may_come_while_the_best_is_looked_for(
+    run, monkeypatch, owner, name
+):
+    once_after(monkeypatch, owner, name, lambda: keep_best(run, 2))
+    assert dev_scores.best_checkpoint(str(run)) == str(run / "best.ckpt-2")
+
+
+def test_a_best_step_that_is_lost_is_told_of_all_the_same(run):
+    (run / "best.ckpt-1.index").unlink()
+    with pytest.raises(UserError, match="best.ckpt-1 is not there any more"):
+        dev_scores.best_checkpoint(str(run))
+
+
+def test_a_better_step_may_come_before_the_best_is_opened(run, monkeypatch):
+    once_after(monkeypatch, sources, "_find_model", lambda: keep_best(run, 2))
+    opened = sources.open_init_checkpoint(str(run))
+    assert opened.path == str(run / "best.ckpt-2")
+    np.testing.assert_array_equal(opened.trained.read("output_bias"), 2.0)
+
+
+def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(
+    run, monkeypatch
+):
+    once_after(
+        monkeypatch, sources, "open_pretrained", lambda: keep_best(run, 2)
+    )
+    opened = sources.open_init_checkpoint(str(run))
+    assert not (run / "best.ckpt-1.index").exists()
+    assert opened.path == str(run / "best.ckpt-1")
+    np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)

@@ -148,9 +148,26 @@ def best_checkpoint(output_dir: str) -> Optional[str]:
     Raises:
         UserError: it is damaged, or it is not known which it is.
     """
-    scores = read(output_dir) if output_dir else None
+    if not output_dir:
+        return None
+    scores = read(output_dir)
+    while True:
+        try:
+            return _checkpoint_of(output_dir, scores)
+        except UserError:
+            # A training that goes on may have put a better one in its place.
+            newer = read(output_dir)
+            if newer == scores:
+                raise
+            scores = newer
+
+
+def _checkpoint_of(
+    output_dir: str, scores: Optional[DevScores]
+) -> Optional[str]:
+    """As `best_checkpoint`, by scores that were read."""
     if scores is None or scores.best_step is None:
-        kept = _kept(output_dir) if output_dir else []
+        kept = _kept(output_dir)
         if scores is None and kept:
             raise UserError(
                 f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, which "

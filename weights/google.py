@@ -12,6 +12,9 @@ from modeling import Shape
 from weights.base import Weights, as_floats
 from weights.checkpoint_index import check_index
 
+# What a training's checkpoints hold, beside what is trained.
+STEP = "global_step"
+
 
 @contextlib.contextmanager
 def guard(prefix: str) -> Iterator[None]:
@@ -85,6 +88,10 @@ def open_tensorflow(prefix: str) -> Weights:
             damaged one raises it too.
     """
     reader = Reader(prefix)
+    if STEP in reader.shapes:
+        # The training that has written it may go on, and delete it. TensorFlow
+        # opens the values with the first one that is read, and holds them.
+        reader.tensor(STEP)
 
     def read(name: str) -> np.ndarray:
         value = reader.tensor(name)

@@ -64,7 +64,10 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     model = open_pretrained(path)
     opened, folder = InitCheckpoint(**vars(model)), model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
-    is_checkpoint = files.exists(model.path + ".index")
+    # Its training may have deleted it by now.
+    is_checkpoint = not model.path.endswith(
+        (".safetensors", hub_module.MODEL_FILE)
+    )
     if not is_checkpoint or not files.exists(run_file):
         return opened
     run = run_record.read_description(run_file, "the run's description")
@@ -131,8 +134,22 @@ def open_pretrained(path: str) -> Pretrained:
     path = handles.resolve(path)
     if archives.is_archive(path):
         path = archives.unpack(path)
-    if files.is_folder(path):
-        path = _find_model(path)
+    if not files.is_folder(path):
+        return _open_file(path)
+    found = _find_model(path)
+    while True:
+        try:
+            return _open_file(found)
+        except UserError:
+            # A training that goes on there may have deleted it by now.
+            newer = _find_model(path)
+            if newer == found:
+                raise
+            found = newer
+
+
+def _open_file(path: str) -> Pretrained:
+    """As `open_pretrained`, of a file or a prefix of files."""
     folder, name = os.path.split(path)
     if name in FOREIGN and files.exists(path):
         _refuse(path)
