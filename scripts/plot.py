@@ -50,6 +50,7 @@ from scripts.internal.collect_runs import (
     best,
     by_method,
     check_one_bert,
+    find_files,
     find_runs,
     group_by_task,
     kind_of,
@@ -355,7 +356,7 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
     # Folders may overlap.
     seen = set()
     for folder in map(pathlib.Path, folders):
-        for path in sorted(folder.rglob("ablation.json")):
+        for path in find_files(folder, "ablation.json"):
             if path.resolve() in seen:
                 continue
             seen.add(path.resolve())
@@ -477,7 +478,7 @@ def draw_all(folders: Sequence[str], output: str) -> None:
         if not pathlib.Path(folder).is_dir():
             raise UserError(f"{folder} is no folder of runs")
     ablations = read_ablations(folders)
-    trainings = [f for f in folders if any(pathlib.Path(f).rglob("run.json"))]
+    trainings = [f for f in folders if find_files(pathlib.Path(f), "run.json")]
     if not (ablations or trainings):
         raise UserError(f"no run in {', '.join(folders)}")
     by_task = group_by_task(find_runs(trainings)) if trainings else {}

@@ -1,12 +1,16 @@
 """What a reader sees of files that another process writes or deletes."""
 
 import json
+import os
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from fake_runs import FakeRuns
 
 from errors import UserError
+from scripts.internal import baselines, collect_runs, report_sweep
 from storage import files
 from weights import dev_scores, google, sources
 
@@ -56,6 +60,52 @@ def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
     with pytest.raises(UserError, match="rows.txt has changed while it was"):
         list(files.read_lines(path, "the rows", ""))
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
+
+
+@pytest.fixture
+def sweep(tmp_path, tiny_config, monkeypatch):
+    """A sweep with a run, where each look at it finds a save's last moment."""
+    fake = FakeRuns(tmp_path / "sweep", tiny_config)
+    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.8})
+    fake.add_baseline("rte", {"accuracy": 0.6})
+    saving, scandir = fake.folder / "model.ckpt-2_temp", os.scandir
+
+    class Listed:
+        """What `os.scandir` gives, read at once."""
+
+        def __init__(self, path="."):
+            if os.fspath(path) == str(fake.folder):
+                saving.mkdir()
+            with scandir(path) as entries:
+                self._entries = iter(list(entries))
+            if saving.exists():
+                saving.rmdir()
+
+        def __iter__(self):
+            return self._entries
+
+        def __next__(self):
+            return next(self._entries)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(os, "scandir", Listed)
+    return str(fake.folder)
+
+
+def test_a_sweep_is_read_while_its_runs_save(sweep):
+    runs = collect_runs.find_runs([sweep])
+    assert len(runs) == 1
+    assert set(baselines.find_baselines([sweep], runs)) == {"rte"}
+    title, _ = report_sweep.sections_of_sweep(pathlib.Path(sweep))
+    assert title == "Sweep sweep: 1 runs"
 
 
 def keep_best(folder, step):

@@ -9,6 +9,7 @@ from errors import UserError
 from scripts.internal.collect_runs import (
     RESULTS,
     Run,
+    find_files,
     notice,
     scores_of,
     task_name_of,
@@ -91,7 +92,7 @@ def find_baselines(
         firsts.setdefault(run.task, run)
     found: Dict[str, Baseline] = {}
     for folder in folders:
-        for path in sorted(pathlib.Path(folder).rglob(RECORD_FILE)):
+        for path in find_files(pathlib.Path(folder), RECORD_FILE):
             baseline = read_baseline(path.parent)
             run = firsts.get(baseline.task)
             if run is None:

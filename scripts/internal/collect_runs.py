@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -238,6 +239,19 @@ def _metric(name: str) -> str:
     return name[: -len("_mismatched")] if "_mismatched" in name else name
 
 
+def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
+    """All files of a name below a folder, in order.
+
+    A folder that a run deletes meanwhile, as that of a checkpoint which is
+    being written, is passed over. Until Python 3.12 `rglob` fails of one.
+    """
+    return sorted(
+        pathlib.Path(place, name)
+        for place, _, names in os.walk(folder)
+        if name in names
+    )
+
+
 def find_runs(folders: Iterable[str]) -> List[Run]:
     """All evaluated trainings below some folders.
 
@@ -249,7 +263,7 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder of runs")
-        for path in sorted(folder.rglob("run.json")):
+        for path in find_files(folder, "run.json"):
             if path.parent.name == "phase_1":
                 continue
             run = read_run(path.parent)

@@ -9,6 +9,7 @@ from scripts.internal.collect_runs import (
     SeedGroup,
     best,
     by_method,
+    find_files,
     find_runs,
     group_by_task,
     kind_of,
@@ -170,5 +171,5 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
 
 
 def _count_left_out(folder: pathlib.Path, found: int) -> int:
-    places = (path.parent for path in folder.rglob("run.json"))
+    places = (path.parent for path in find_files(folder, "run.json"))
     return sum(place.name != "phase_1" for place in places) - found
