@@ -37,6 +37,7 @@ FOLDER = "frozen_layers"
 LOCK = "frozen_layers.lock"
 # Of what is being written.
 UNFINISHED = ".new"
+LEFT = ".*" + re.escape(UNFINISHED)
 # Tokens that are computed before they are written.
 CHUNK_TOKENS = 65536
 GB = 1e9
@@ -230,7 +231,11 @@ class FrozenLayers:
         self._folder = _folder(setup.experiment)
         self.path = os.path.join(self._folder, f"{self._key()}.npy")
         files.prepare_folder(self._folder)
-        if not os.path.exists(self.path):
+        # Of a process that is writing now it is kept, and counted.
+        with contextlib.suppress(UserError):
+            with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
+                pass
+        if not self._is_there_or_written():
             self._check_space()
 
     def read(self, engine: Any) -> KnownOutputs:
@@ -240,12 +245,15 @@ class FrozenLayers:
             engine: that computes.
 
         Raises:
-            UserError: a file cannot be written, or is damaged.
+            UserError: a file cannot be written, or is damaged; or there is no
+                room for it, after another process had begun it.
         """
-        with folder_lock.hold(self._folder, LOCK, wait=True):
+        with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
             else:
+                # Another process may have ended that was to write it.
+                self._check_space()
                 with self._new_file() as outputs:
                     self._compute(engine, outputs)
                 logging.info("frozen layers are kept in %s", self.path)
@@ -274,6 +282,20 @@ class FrozenLayers:
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    def _is_there_or_written(self) -> bool:
+        """Whether the file is there, or comes: whoever reads it waits for it.
+
+        Raises:
+            UserError: its folder cannot be read.
+        """
+        own = os.path.basename(self.path)
+        return any(
+            name == own
+            or name.startswith(f"{own}.")
+            and name.endswith(UNFINISHED)
+            for name in files.names(self._folder)
+        )
+
     def _check_space(self) -> None:
         """Refuses what is too large.
 
@@ -282,11 +304,6 @@ class FrozenLayers:
         """
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
-        # Of a process that is writing now it is kept, and counted.
-        with contextlib.suppress(UserError):
-            left = ".*" + re.escape(UNFINISHED)
-            with folder_lock.hold(self._folder, LOCK, unfinished=left):
-                pass
         try:
             found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
         except OSError as error:

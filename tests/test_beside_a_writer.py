@@ -1,5 +1,6 @@
 """What a reader sees of files that another process writes or deletes."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -10,8 +11,9 @@ import tensorflow as tf
 from fake_runs import FakeRuns
 
 from errors import UserError
+from runs import frozen_layers
 from scripts.internal import baselines, collect_runs, report_sweep
-from storage import files
+from storage import files, folder_lock
 from weights import dev_scores, google, sources
 
 
@@ -166,3 +168,47 @@ def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(
     assert not (run / "best.ckpt-1.index").exists()
     assert opened.path == str(run / "best.ckpt-1")
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)
+
+
+@pytest.mark.parametrize(
+    "is_killed, files_allowed", [(False, 1.5), (True, 1.5), (True, 0.5)]
+)
+def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
+    classify,
+    tiny_flags,
+    still_bert,
+    tmp_path,
+    monkeypatch,
+    is_killed,
+    files_allowed,
+):
+    kept = tmp_path / "kept"
+    del tiny_flags["adapter_size"]
+    flags = {
+        **tiny_flags,
+        "init_checkpoint": still_bert,
+        "tuning_method": "head",
+        "cache_frozen_layers": True,
+        "frozen_layers_dir": kept,
+    }
+    classify(**flags)
+    (whole,) = kept.glob("*.npy")
+    allowed = files_allowed * whole.stat().st_size / frozen_layers.GB
+    flags.update(output_dir=tmp_path / "again", frozen_layers_gb=allowed)
+    half = whole.rename(f"{whole}.1.new")
+    until_end = contextlib.ExitStack()
+    until_end.enter_context(folder_lock.hold(str(kept), frozen_layers.LOCK))
+
+    def end():
+        if not is_killed:
+            half.rename(whole)
+        until_end.close()
+
+    once_after(monkeypatch, frozen_layers.FrozenLayers, "__init__", end)
+    if files_allowed < 1:
+        with pytest.raises(UserError, match="where 0 GB are kept already"):
+            classify(**flags)
+        assert not [*kept.glob("*.np*")]
+    else:
+        classify(**flags)
+        assert [*kept.glob("*.np*")] == [whole]
