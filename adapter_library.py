@@ -156,7 +156,9 @@ def _list(arguments: argparse.Namespace) -> None:
         try:
             entries.append(dataclasses.asdict(library.entry(name)))
         except UserError as error:
-            entries.append({"name": name, "problem": str(error)})
+            # Another process may have removed it by now.
+            if name in library.names():
+                entries.append({"name": name, "problem": str(error)})
     if arguments.json:
         print(files.json_text(entries), end="")
         return
@@ -226,6 +228,9 @@ def _verify(arguments: argparse.Namespace) -> None:
                 load_task(bert, library.folder(name), None)
             print(f"{name}: whole")
         except UserError as error:
+            if name not in library.names():
+                print(f"{name}: not there any more")
+                continue
             problems += 1
             print(f"{name}: {error}")
     if problems:

@@ -159,9 +159,13 @@ class AdapterLibrary:
         """The names of adapters that answer texts, or are damaged."""
         found = []
         for name in self.names():
-            with contextlib.suppress(UserError):
+            try:
                 if self.entry(name).kind == MASKED_LM:
                     logging.info("%s is passed over: it answers no texts", name)
+                    continue
+            except UserError:
+                # Another process may have removed it by now.
+                if name not in self.names():
                     continue
             found.append(name)
         return found

@@ -10,11 +10,16 @@ import pytest
 import tensorflow as tf
 from fake_runs import FakeRuns
 
+import adapter_library
 from errors import UserError
 from runs import frozen_layers
 from scripts.internal import baselines, collect_runs, report_sweep
+from serving import library
 from storage import files, folder_lock
 from weights import dev_scores, google, sources
+
+# Has `make` and `shelf`.
+pytest_plugins = ["library_folders"]
 
 
 def once_after(monkeypatch, owner, name, act):
@@ -212,3 +217,38 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     else:
         classify(**flags)
         assert [*kept.glob("*.np*")] == [whole]
+
+
+@pytest.fixture
+def full_shelf(shelf, make):
+    """A library with the adapters `first` and `second`."""
+    for seed, name in enumerate(("first", "second")):
+        shelf.add(str(make(name, seed=seed)), name)
+    return shelf
+
+
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
+    full_shelf, monkeypatch, capsys, command
+):
+    once_after(
+        monkeypatch,
+        library.AdapterLibrary,
+        "names",
+        lambda: full_shelf.remove("first"),
+    )
+    arguments = adapter_library.parse([command, full_shelf.path])
+    arguments.function(arguments)
+    told = capsys.readouterr().out
+    assert "DAMAGED" not in told and "second" in told
+    assert ("first: not there any more" in told) == (command == "verify")
+
+
+def test_all_adapters_are_those_that_are_still_there(full_shelf, monkeypatch):
+    once_after(
+        monkeypatch,
+        library.AdapterLibrary,
+        "names",
+        lambda: full_shelf.remove("first"),
+    )
+    assert full_shelf.answering() == ["second"]
