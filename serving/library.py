@@ -209,8 +209,8 @@ class AdapterLibrary:
 
         Raises:
             UserError: the adapter is damaged or of another BERT than the
-                library's, its name is taken or is none, or the library has
-                the same adapter already.
+                library's, its name is taken or is none, the library has the
+                same adapter already, or another comes in its place meanwhile.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -234,8 +234,12 @@ class AdapterLibrary:
                     "data": data,
                 },
             )
-            # The source may have been replaced while it was copied.
-            adapter_artifact.read(unfinished)
+            # The name, the checks and the scores are of what was read first.
+            if not _holds(unfinished, artifact):
+                raise UserError(
+                    f"{folder} was replaced while it was copied; start the "
+                    "same command again"
+                )
             self._move(unfinished, os.path.join(self.path, name))
         return name
 
@@ -393,6 +397,14 @@ def check(folder: str) -> Artifact:
         if not np.isfinite(artifact.weights.read(name)).all():
             raise UserError(f"{source}: {name} holds what is no finite number")
     return artifact
+
+
+def _holds(folder: str, artifact: Artifact) -> bool:
+    """Whether a folder holds a certain adapter, whole."""
+    try:
+        return adapter_artifact.read(folder).config == artifact.config
+    except UserError:
+        return False
 
 
 def _find_artifact(folder: str) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from runs import frozen_layers
 from scripts.internal import baselines, collect_runs, report_sweep
 from serving import library
 from storage import files, folder_lock
-from weights import dev_scores, google, sources
+from weights import adapter_artifact, dev_scores, google, sources
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
@@ -252,3 +253,41 @@ def test_all_adapters_are_those_that_are_still_there(full_shelf, monkeypatch):
         lambda: full_shelf.remove("first"),
     )
     assert full_shelf.answering() == ["second"]
+
+
+def replace(full_shelf, name, folder):
+    """Puts another adapter in an adapter's place."""
+    full_shelf.remove(name)
+    full_shelf.add(str(folder), name)
+
+
+def test_an_adapter_is_read_whole_though_another_takes_its_place(
+    full_shelf, make, monkeypatch
+):
+    other = make("other", text="lora(rank=2)", seed=7)
+    once_after(
+        monkeypatch,
+        adapter_artifact,
+        "read_config",
+        lambda: replace(full_shelf, "first", other),
+    )
+    found = adapter_artifact.read(full_shelf.folder("first"))
+    assert found.config["method"].startswith("lora(rank=2")
+    assert any("lora" in name for name in found.weights.shapes)
+
+
+def test_an_adapter_that_is_replaced_while_it_is_added_is_refused(
+    shelf, make, monkeypatch
+):
+    """Its name, its checks and its scores would be of the one before."""
+    folder, newer = make(seed=1), make("newer", seed=2)
+    once_after(
+        monkeypatch,
+        library,
+        "check",
+        lambda: shutil.copytree(newer, folder, dirs_exist_ok=True),
+    )
+    with pytest.raises(UserError, match="adapter was replaced while it was"):
+        shelf.add(str(folder), "mine")
+    assert shelf.names() == []
+    assert shelf.add(str(folder), "mine") == "mine"

@@ -198,11 +198,17 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     config = read_config(folder)
     path = os.path.join(folder, WEIGHTS_FILE)
     content = files.read_bytes(path, "the adapter's weights")
-    if hashlib.sha256(content).hexdigest() != config.get("sha256"):
-        raise UserError(
-            f"{path} is damaged or was written with another "
-            f"{CONFIG_FILE}; copy the adapter again"
-        )
+    while hashlib.sha256(content).hexdigest() != config.get("sha256"):
+        # Another adapter may have come into the folder between the two looks.
+        newer = read_config(folder)
+        if newer == config:
+            raise UserError(
+                f"{path} is damaged or was written with another "
+                f"{CONFIG_FILE}; copy the adapter again, or wait for the run "
+                "that writes it"
+            )
+        config = newer
+        content = files.read_bytes(path, "the adapter's weights")
     try:
         values = {
             name: value if name.endswith(INDICES) else as_floats(value)
