@@ -216,12 +216,17 @@ def open_weights(
         tokenizer: its vocabulary.
 
     Raises:
-        UserError: one is damaged, or was trained upon another BERT.
+        UserError: one is damaged, or was trained upon another BERT, or is
+            another one than was found.
     """
     own = modeling.list_variables(config)
     opened: List[Weights] = []
     for name, folder in found.folders.items():
         artifact = adapter_artifact.read(folder, weights)
+        # Runs tell of it by its hash.
+        parts.check_same(
+            folder, found.hashes[name], artifact.config.get("sha256")
+        )
         pretrained.check_same_model(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )

@@ -12,12 +12,14 @@ import tensorflow as tf
 from fake_runs import FakeRuns
 
 import adapter_library
+import modeling
 from errors import UserError
 from runs import frozen_layers
+from runs import parts as run_parts
 from scripts.internal import baselines, collect_runs, report_sweep
 from serving import library
 from storage import files, folder_lock
-from weights import adapter_artifact, dev_scores, google, sources
+from weights import adapter_artifact, dev_scores, google, parts, sources
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
@@ -291,3 +293,47 @@ def test_an_adapter_that_is_replaced_while_it_is_added_is_refused(
         shelf.add(str(folder), "mine")
     assert shelf.names() == []
     assert shelf.add(str(folder), "mine") == "mine"
+
+
+def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
+    full_shelf, make, tiny_bert, tiny_config, monkeypatch
+):
+    folder = full_shelf.folder("first")
+    sha256 = adapter_artifact.read_config(folder)["sha256"]
+    base = sources.open_pretrained(str(tiny_bert)).weights
+    whole = adapter_artifact.Artifact({"parts": {"a": sha256}}, base)
+    own = modeling.list_variables(tiny_config)
+    asked = whole, [full_shelf.path], base, own
+    assert len(parts.complete(*asked).weights.shapes) > len(base.shapes)
+    other = make("other", seed=7)
+    once_after(
+        monkeypatch,
+        parts,
+        "_by_hash",
+        lambda: replace(full_shelf, "first", other),
+    )
+    with pytest.raises(UserError, match="first was replaced while"):
+        parts.complete(*asked)
+    with pytest.raises(UserError, match="needs the adapter a"):
+        parts.complete(*asked)
+
+
+def test_a_run_tells_of_the_parts_that_it_was_trained_upon(
+    classify, tiny_flags, full_shelf, make, monkeypatch
+):
+    del tiny_flags["adapter_size"]
+    flags = {
+        **tiny_flags,
+        "library": full_shelf.path,
+        "tuning_method": "stack(first, pfeiffer(size=2))",
+    }
+    other = make("other", seed=7)
+    once_after(
+        monkeypatch,
+        run_parts,
+        "find",
+        lambda: replace(full_shelf, "first", other),
+    )
+    with pytest.raises(UserError, match="first was replaced while"):
+        classify(**flags)
+    assert not (flags["output_dir"] / "run.json").exists()

@@ -110,7 +110,7 @@ def complete(
         own: BERT's own variables, shape by name.
 
     Raises:
-        UserError: a part is nowhere, or is damaged.
+        UserError: a part is nowhere, is damaged, or is replaced meanwhile.
     """
     parts = artifact.config.get("parts", {})
     if not parts or artifact.config.get("carries_parts"):
@@ -129,6 +129,12 @@ def complete(
             )
         folder, held = known[sha256]
         read = adapter_artifact.read(folder, base)
+        of_parts = read.config.get("parts", {})
+        check_same(
+            folder,
+            sha256,
+            of_parts.get(held) if held else read.config["sha256"],
+        )
         if held:
             found.append(_held(name, held, read.weights, own))
         else:
@@ -139,6 +145,24 @@ def complete(
         artifact.config,
         Weights(artifact.weights.source, joined.shapes, joined.read),
     )
+
+
+def check_same(folder: str, expected: str, found: Optional[str]) -> None:
+    """Compares an adapter that was read with the one that was chosen.
+
+    Args:
+        folder: that it was chosen by.
+        expected: SHA-256 of that one.
+        found: of the one that was read.
+
+    Raises:
+        UserError: another process has put another one in its place.
+    """
+    if found != expected:
+        raise UserError(
+            f"the adapter in {folder} was replaced while the program started; "
+            "start the same command again"
+        )
 
 
 def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
