@@ -1,6 +1,7 @@
 """What a reader sees of files that another process writes or deletes."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -16,7 +17,12 @@ import modeling
 from errors import UserError
 from runs import frozen_layers
 from runs import parts as run_parts
-from scripts.internal import baselines, collect_runs, report_sweep
+from scripts.internal import (
+    baselines,
+    collect_runs,
+    grid_status,
+    report_sweep,
+)
 from serving import library
 from storage import files, folder_lock
 from weights import adapter_artifact, dev_scores, google, parts, sources
@@ -337,3 +343,53 @@ def test_a_run_tells_of_the_parts_that_it_was_trained_upon(
     with pytest.raises(UserError, match="first was replaced while"):
         classify(**flags)
     assert not (flags["output_dir"] / "run.json").exists()
+
+
+@pytest.mark.parametrize("looked_at", ["log.txt", "lock", "done"])
+def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
+    tmp_path, monkeypatch, looked_at
+):
+    (tmp_path / "attempts.tsv").write_text("start\n")
+    (tmp_path / "log.txt").write_text("step 1\n")
+    lock = open(tmp_path / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    exists, ended = pathlib.Path.exists, []
+
+    def looks(path):
+        found = exists(path)
+        if path.name == looked_at and not ended:
+            ended.append(path)
+            (tmp_path / "done").touch()
+            lock.close()
+        return found
+
+    monkeypatch.setattr(pathlib.Path, "exists", looks)
+    state, _ = grid_status.state_of(tmp_path)
+    assert state in ("running", "finished")
+    lock.close()
+
+
+def test_a_run_of_a_grid_that_begins_meanwhile_was_not_interrupted(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(grid_status, "is_locked", lambda path: False)
+    once_after(
+        monkeypatch,
+        grid_status,
+        "is_locked",
+        lambda: (tmp_path / "attempts.tsv").write_text("start\n"),
+    )
+    assert grid_status.state_of(tmp_path) == ("waiting", "")
+
+
+def test_a_failure_of_a_grid_may_be_gone_by_now(tmp_path, monkeypatch):
+    failed = tmp_path / "failed"
+    failed.write_text("error: of the one before\n")
+    text = pathlib.Path.read_text
+
+    def begins_anew(path, **how):
+        failed.unlink()
+        return text(path, **how)
+
+    monkeypatch.setattr(pathlib.Path, "read_text", begins_anew)
+    assert grid_status.state_of(tmp_path) == ("failed", "")

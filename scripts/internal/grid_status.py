@@ -21,9 +21,10 @@ STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
 def last_line(path: pathlib.Path) -> str:
     """The last line of a file that is not empty, or ""."""
-    if not path.exists():
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
         return ""
-    lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -41,18 +42,22 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def state_of(run: pathlib.Path) -> Tuple[str, str]:
-    """One of STATES, and what there is to say of a run that is not finished."""
+    """One of STATES, and what there is to say of a run that is not finished.
+
+    It may begin or end meanwhile. A run begins its list of attempts under its
+    lock, and says how it ended before it lets go of that.
+    """
+    has_begun = (run / "attempts.tsv").exists()
+    is_running = is_locked(run / "lock")
     if (run / "done").exists():
         return "finished", ""
+    if not is_running and (run / "failed").exists():
+        return "failed", last_line(run / "failed")
+    if not (is_running or has_begun):
+        return "waiting", ""
     # The program's own log lines open with a letter, date and place.
     log = re.sub(r"^[IWE]\d{4} \S+ +\d+ \S+\] ", "", last_line(run / "log.txt"))
-    if is_locked(run / "lock"):
-        return "running", log
-    if (run / "failed").exists():
-        return "failed", last_line(run / "failed")
-    if (run / "attempts.tsv").exists():
-        return "interrupted", log
-    return "waiting", ""
+    return "running" if is_running else "interrupted", log
 
 
 def read_names(output: pathlib.Path) -> List[str]:
