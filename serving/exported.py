@@ -72,7 +72,19 @@ class ExportedModel:
             UserError: there is none, or it is damaged.
         """
         self.version = version or _newest(folder)
-        place = os.path.join(folder, self.version)
+        while True:
+            try:
+                self._load(os.path.join(folder, self.version))
+                return
+            except UserError:
+                # It may have been deleted, after a newer one was exported.
+                newest = version or _newest(folder)
+                if newest == self.version:
+                    raise
+                self.version = newest
+
+    def _load(self, place: str) -> None:
+        """Loads the version in a folder; raises as `__init__`."""
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, "the exported model", {"tasks": list})
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}

@@ -10,6 +10,7 @@ from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
 
 from errors import UserError
+from serving import exported
 from serving.exported import ExportedModel, Row
 from serving.predictor import Predictor
 
@@ -60,6 +61,31 @@ def test_the_newest_version_is_taken(tiny_exported, tmp_path):
     signature = model.signature()
     assert set(signature["inputs"]) == {"text", "text_b", "task"}
     assert signature["outputs"]["label"]["dtype"] == "DT_STRING"
+
+
+@pytest.mark.parametrize("left", ["", "1/assets.extra/tasks.json"])
+def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
+    tiny_exported, tmp_path, monkeypatch, left
+):
+    folder, newest = tmp_path / "exported", exported._newest
+    shutil.copytree(tiny_exported, folder)
+
+    def looks_too_early(place):
+        found = newest(place)
+        if found == "1":
+            shutil.copytree(folder / "1", folder / "2")
+            shutil.rmtree(folder / "1")
+            if left:
+                (folder / left).parent.mkdir(parents=True)
+                shutil.copy(folder / f"2{left[1:]}", folder / left)
+        return found
+
+    monkeypatch.setattr(exported, "_newest", looks_too_early)
+    model = ExportedModel(str(folder))
+    assert model.version == "2"
+    model.warm_up()
+    with pytest.raises(UserError, match="exported/1"):
+        ExportedModel(str(folder), "1")
 
 
 @pytest.mark.parametrize(
