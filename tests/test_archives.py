@@ -120,6 +120,30 @@ archives.unpack(sys.argv[1])
 """
 
 
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
+    google, tmp_path, monkeypatch, end
+):
+    place = tmp_path / "cache"
+    monkeypatch.setenv(archives.CACHE, str(place))
+    path = pack(tmp_path / f"bert{end}", google)
+    (google / "vocab.txt").write_text("another\n")
+    other = pack(tmp_path / f"other{end}", google)
+    write = archives._write_members
+
+    def replaced(*arguments):
+        if other.exists():
+            other.rename(path)
+        write(*arguments)
+
+    monkeypatch.setattr(archives, "_write_members", replaced)
+    with pytest.raises(UserError, match="was replaced while it was unpacked"):
+        archives.unpack(str(path))
+    assert list(place.iterdir()) == []
+    folder = pathlib.Path(archives.unpack(str(path)))
+    assert (folder / "vocab.txt").read_text() == "another\n"
+
+
 def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
     path = pack(tmp_path / "bert.zip", google)
     others = [".bert.tmp-" + "0" * 32, ".bert-x.tmp-1", ".other"]

@@ -76,7 +76,8 @@ def unpack(path: str) -> str:
 
     Raises:
         UserError: it is damaged, has files that would lie elsewhere or are too
-            large, or the place for them cannot be written.
+            large, or the place for them cannot be written; or another archive
+            comes in its place meanwhile.
     """
     beside = "" if "://" in path else os.path.dirname(files.absolute(path))
     cache = os.environ.get(CACHE) or beside
@@ -104,7 +105,7 @@ def _digest(path: str) -> str:
     size = files.size(path)
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
         file.seek(max(0, size - END))
-        content = file.read()
+        content = file.read(END)
     return hashlib.sha256(b"%d %b" % (size, content)).hexdigest()[:12]
 
 
@@ -123,6 +124,11 @@ def _unpack_to(path: str, folder: str) -> None:
         with folder_lock.share(cache, unfinished):
             with files.new_folder(folder) as hidden:
                 _write_members(path, hidden)
+                if not name.endswith(_digest(path)):
+                    raise UserError(
+                        f"{path} was replaced while it was unpacked; start the "
+                        "same command again"
+                    )
     except UserError:
         # Another process may have unpacked it meanwhile.
         if not os.path.isdir(folder):
