@@ -77,6 +77,8 @@ def _become(pipe: int, tests: Sequence[str]) -> None:
     sys.stdout = open(1, "w", closefd=False)
     sys.stderr = open(2, "w", closefd=False)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    # As `.ci/run`, all but the slow ones.
+    options += ["-m", "not slow"]
     code = pytest.main([*options, *tests], plugins=[_Tells(pipe)])
     os._exit(int(code))
 

@@ -99,6 +99,7 @@ def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
     assert not any(after[name].any() for name in changed)
 
 
+@pytest.mark.gate
 def test_another_adapters_ablation_is_not_mixed_in(
     trained, tiny_flags, tmp_path
 ):

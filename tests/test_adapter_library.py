@@ -64,6 +64,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.gate
 def test_a_shelf_from_the_first_to_the_last_command(make, tmp_path, tiny_bert):
     """Adds, lists, verifies, asks and deletes, each in its own process."""
     shelf = tmp_path / "shelf"

@@ -14,6 +14,8 @@ from serving.mixed_bert import MixedBert
 from serving.predictor import Predictor
 from tasks.restored import restore_task
 
+pytestmark = pytest.mark.newer_stack
+
 TEXTS = [text for text, _ in SENTENCES]
 PAIRS = list(zip(TEXTS, TEXTS[1:]))
 QUESTIONS = [(question, context) for context, _, question in TINY_CONTEXTS]
@@ -88,7 +90,6 @@ def assert_equal(found, expected):
             assert found[key] == value
 
 
-@pytest.mark.newer_stack
 def test_a_random_mix_of_tasks(load):
     predictor = load(batch_size=5)
     questions = [
@@ -119,7 +120,6 @@ def test_a_random_mix_of_tasks(load):
     assert predictor.ask([]) == []
 
 
-@pytest.mark.newer_stack
 def test_several_tasks_of_every_text(load):
     names = ["small", "whole", "score", "large"]
     predictor = load(*names, batch_size=2)
@@ -136,7 +136,6 @@ def test_several_tasks_of_every_text(load):
     assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
 
 
-@pytest.mark.newer_stack
 def test_tasks_that_take_other_rows(load):
     predictor = load("pair", "squad", "score")
     expected = [predictor(name, PAIRS) for name in ("pair", "squad")]
@@ -157,7 +156,6 @@ def test_tasks_that_take_other_rows(load):
     assert empty[1].keys() == {"value"}
 
 
-@pytest.mark.newer_stack
 def test_words_are_tagged_beside_other_tasks(load):
     """Long sentences make windows, words may come as a list."""
     predictor = load("tags", "large", batch_size=3)

@@ -126,6 +126,7 @@ def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
         classify(**{**tiny_flags, "bert_config_file": path})
 
 
+@pytest.mark.newer_stack
 def test_an_adapter_of_another_base_is_refused(
     classify, tiny_flags, tiny_bert, tmp_path
 ):
@@ -145,6 +146,7 @@ def test_an_adapter_of_another_base_is_refused(
         classify(**tiny_flags, do_eval=True)
 
 
+@pytest.mark.newer_stack
 def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     # 5,810 parameters: a checkpoint has 70 kB, an artifact 23.
     tiny_flags.update(tuning_method="full", num_train_epochs=2)
@@ -171,6 +173,7 @@ def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     classify(**tiny_flags, do_eval=True)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_errors_end_the_program_with_one_line_and_code_one(tmp_path):
     """Of the program's own, of absl's flags, of a missing flag file."""

@@ -63,6 +63,7 @@ def expected(model, questions):
     return [as_answer(found) for found in model.answers(rows)]
 
 
+@pytest.mark.gate
 def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
     """Of a plain and a compressed file, beside wrong rows."""
     asked = mixed_questions()
@@ -114,6 +115,7 @@ def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
     }
 
 
+@pytest.mark.gate
 def test_lines_of_texts_and_several_tasks(tiny_exported, model, tmp_path):
     (tmp_path / "rows.txt").write_text("a cat\nthe dog ran\n\n")
     done = run(

@@ -179,6 +179,7 @@ def test_no_row_of_a_shortened_file_is_lost(tiny_exported, tmp_path):
     assert shards(tmp_path / "answers") == ([], [])
 
 
+@pytest.mark.gate
 def test_one_row_ends_no_job_and_one_job_no_other(tiny_exported, tmp_path):
     rows = [
         {"\ud800": 1},

@@ -25,6 +25,8 @@ from errors import UserError
 from input_pipeline import Features, TrainPlan, sorted_batches
 from methods.parsing import parse
 
+pytestmark = pytest.mark.newer_stack
+
 
 def measurement(examples, seconds, **values):
     return {"examples": examples, "seconds": seconds, "tokens": 0, **values}
@@ -271,6 +273,7 @@ def train_batches(rows):
     return [plan.rows(step) for step in range(5, 8)]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "kind,count,batches",
     [

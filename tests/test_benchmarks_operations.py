@@ -9,6 +9,8 @@ from engine_jobs import make_job
 from benchmarks import compare, operations
 from methods.parsing import parse
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.mark.parametrize(
     "label, name",

@@ -13,6 +13,7 @@ from errors import UserError
 pytestmark = pytest.mark.newer_stack
 
 
+@pytest.mark.gate
 def test_each_part_asks_and_is_answered(tiny_exported, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "CONNECTIONS", 20)
     monkeypatch.setattr(benchmark, "TEXTS_PER_TASK", 2)

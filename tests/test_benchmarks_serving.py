@@ -6,6 +6,8 @@ import pytest
 from benchmarks import serving, serving_worker
 from serving.frozen_bert import FrozenBert
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
@@ -34,6 +36,7 @@ def test_tasks_take_turns_in_their_sizes(folders):
     assert len(set(folders["houlsby"])) == 5
 
 
+@pytest.mark.gate
 def test_each_way_computes_all_rows(tiny_bert, folders, monkeypatch):
     tasks = make_tasks(tiny_bert, folders["houlsby"])
     seen = {"alone": 0, "mixed": 0}

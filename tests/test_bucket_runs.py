@@ -10,6 +10,8 @@ from test_sources import google_bert, to_memory  # noqa: F401
 
 from monitoring.progress import TrainingProgress
 
+pytestmark = pytest.mark.newer_stack
+
 STEPS = 5
 
 

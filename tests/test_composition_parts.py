@@ -122,6 +122,7 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
     np.testing.assert_array_equal(again, predicted(tmp_path / "outer"))
 
 
+@pytest.mark.gate
 def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
     """Its adapters are those that the first adapter has carried."""
     text = "stack(a, pfeiffer(size=2))"

@@ -25,6 +25,8 @@ from storage import files
 from tasks.restored import restore_task
 from weights import adapter_artifact
 
+pytestmark = pytest.mark.newer_stack
+
 # As in the data's test.tsv.
 TEXTS = [text for text, _ in SENTENCES[:7]]
 TASK = restore_task(CLASSIFICATION, {}, "")
@@ -42,7 +44,6 @@ def flags(tiny_flags, library):
     return {**values, "num_train_epochs": 1, "library": library}
 
 
-@pytest.mark.newer_stack
 @pytest.mark.gate
 def test_a_library_takes_compositions(classify, flags, tmp_path):
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
@@ -72,6 +73,7 @@ def answers(bert, adapter):
     )
 
 
+@pytest.mark.gate
 def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     classify, flags
 ):
@@ -104,7 +106,6 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     classify, flags
 ):
@@ -124,7 +125,6 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     np.testing.assert_array_equal(predicted(again), predicted(folder))
 
 
-@pytest.mark.newer_stack
 def test_parts_that_are_not_carried_lie_beside_an_adapter(classify, flags):
     classify(
         **flags,
@@ -170,7 +170,6 @@ def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "text",
     [
@@ -213,7 +212,6 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     )
 
 
-@pytest.mark.newer_stack
 def test_an_exchanged_language_is_what_answers(
     classify, flags, tiny_bert, library, tmp_path
 ):
@@ -408,7 +406,6 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
         assert losses[name] == pytest.approx(losses["plain"], abs=far), name
 
 
-@pytest.mark.newer_stack
 @pytest.mark.gate
 def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     """In mixed batches, and those that change BERT by themselves."""

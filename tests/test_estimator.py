@@ -127,6 +127,7 @@ def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
         assert same == (not p.trained), p.name
 
 
+@pytest.mark.gate
 def test_training_in_two_parts_equals_training_at_once(
     tiny_config, tmp_path, rows
 ):
@@ -223,6 +224,7 @@ def engine_step(job, rows, compile_step):
         }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", TASKS)
 def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     tiny_config, name

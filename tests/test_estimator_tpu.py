@@ -150,6 +150,7 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
     return tpu_training_graph(tiny_config, folder, rows, task=task)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("method", [*TEXTS, *COMPOSITIONS, Gates()], ids=str)
 def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     rows = make_rows(CLASSIFICATION, [9] * 40)

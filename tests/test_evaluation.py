@@ -19,6 +19,8 @@ from runs.setup import Training
 from tasks.text_classification import TextClassification
 from weights import dev_scores, google, training_state
 
+pytestmark = pytest.mark.older_stack
+
 # Of the tiny data, 40 rows in batches of 8, four epochs.
 STEPS, EPOCH_STEPS = 20, [5, 10, 15, 20]
 
@@ -63,6 +65,7 @@ def scripted(monkeypatch):
     return script
 
 
+@pytest.mark.gate
 def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
     classify(**{**flags, "output_dir": tmp_path / "plain"})
     classify(**flags, eval_steps=3)
@@ -82,6 +85,7 @@ def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
     classify(**flags)
 
 
+@pytest.mark.gate
 def test_nothing_is_built_more_often(classify, flags, engine, monkeypatch):
     made = []
 
@@ -103,6 +107,7 @@ def test_nothing_is_built_more_often(classify, flags, engine, monkeypatch):
     assert made == plain and "predict" in made
 
 
+@pytest.mark.gate
 def test_the_best_step_is_what_the_run_comes_to(
     classify, flags, scripted, tmp_path
 ):
@@ -174,7 +179,7 @@ def test_a_training_that_gets_no_better_is_ended(
     ) == before
 
 
-@pytest.mark.older_stack
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "place", ["before", "tensors", "scores", "old", "after"]
 )
@@ -248,6 +253,7 @@ def test_a_run_that_was_ended_goes_on(
     assert names == [path.name for path in sorted(whole.glob("best*"))]
 
 
+@pytest.mark.gate
 def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
     tiny_flags.update(num_train_epochs=30, eval_steps=4, keep_best="loss")
 
@@ -422,7 +428,6 @@ def test_the_best_answers_to_questions(answer, squad_flags, tmp_path):
         answer(**flags, do_predict=True, max_eval_examples=3)
 
 
-@pytest.mark.newer_stack
 def test_the_second_of_two_phases_is_looked_at(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
     del flags["adapter_size"]

@@ -48,6 +48,7 @@ def forbid(monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, fail)
 
 
+@pytest.mark.older_stack
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
     classify, short, monkeypatch
 ):
@@ -69,6 +70,7 @@ def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
 # What contradicts the folder's run
 
 
+@pytest.mark.older_stack
 def test_settings_are_compared_before_data_are_read(
     classify, short, tmp_path, monkeypatch, spoiled
 ):
@@ -121,6 +123,7 @@ def test_other_data_is_refused_before_training(
 # What is kept of the data
 
 
+@pytest.mark.older_stack
 def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
     tokenize, left = experiment._tokenize, {}
 
@@ -158,6 +161,7 @@ def test_the_predicted_files_questions_are_kept_alone(
 # Outputs that are no numbers
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
     classify, short, tmp_path, spoiled, value

@@ -9,6 +9,8 @@ from benchmarks import flops
 from bert.hooks import Context
 from engines.training_step import loss_and_gradients
 
+pytestmark = pytest.mark.newer_stack
+
 ROWS, TOKENS = 3, 7
 
 

@@ -67,6 +67,8 @@ def test_a_run_does_not_begin_where_another_writes(
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_run_whose_folder_is_gone_ends_and_goes_on(
     classify, tiny_flags, tmp_path, monkeypatch
 ):

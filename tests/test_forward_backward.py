@@ -46,6 +46,7 @@ def gradients(function, arguments, sources):
     return [output, *tape.gradient(loss, watched)]
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("sources", [[0], [2], [0, 1, 2]])
 @pytest.mark.parametrize("is_graph", [False, True])

@@ -32,6 +32,8 @@ from storage import folder_lock
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
+pytestmark = pytest.mark.newer_stack
+
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 ENGINES_HERE = [
     name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")
@@ -322,6 +324,7 @@ def kept_files(flags):
     return sorted(n for n in os.listdir(folder) if n.endswith(".npy"))
 
 
+@pytest.mark.gate
 def test_runs_share_a_file_and_others_have_their_own(
     classify, flags, tmp_path, caplog
 ):

@@ -191,6 +191,7 @@ def test_values_are_those_of_the_formula_in_numpy(case):
     check_close(operation(*arguments), IN_NUMPY[operation](*wide), 1e-6)
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, way):

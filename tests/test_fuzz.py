@@ -13,6 +13,8 @@ from task_files import refusal
 from soak import children, flag_readers, fuzz, inputs
 from soak.readers import Reader
 
+pytestmark = pytest.mark.newer_stack
+
 READERS = fuzz.readers()
 
 

@@ -180,6 +180,7 @@ def choosers(tiny_bert):
     return {n: Chooser(tokenizer, n) for n in (1, N, LENGTH)}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("n_best", [1, N, LENGTH])
 @hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
 @hypothesis.given(

@@ -67,6 +67,7 @@ def pretrained(pretrained_dir):
     return {"uncased": Both(path, True), "cased": Both(path, False)}
 
 
+@pytest.mark.gate
 @CASES
 @PROPERTY
 @hypothesis.given(TEXTS)
@@ -124,6 +125,7 @@ def test_a_long_text(small):
     small["uncased"].check(["the cats sat " * 8000, "a" * 50_000])
 
 
+@pytest.mark.gate
 @pytest.mark.pretrained
 @CASES
 def test_recorded_texts(pretrained, golden_dir, case):

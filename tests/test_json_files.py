@@ -25,6 +25,8 @@ from tasks.squad_data import read_questions
 from weights import adapter_artifact, run_record, sources
 from weights.base import Base, identify
 
+pytestmark = pytest.mark.newer_stack
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (

@@ -13,6 +13,8 @@ import run_tagger
 from errors import UserError
 from tokenization import FullTokenizer
 
+pytestmark = pytest.mark.older_stack
+
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] Der der Hund Kat ##ze schl ##äft in läuft "
     "groß ##er ÄRGER Ärger und nach The the dog cat sleeps runs to and big "

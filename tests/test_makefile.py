@@ -67,6 +67,7 @@ def test_the_project_itself_is_left_alone(tmp_path, target):
     assert (project / "Makefile").exists()
 
 
+@pytest.mark.gate
 def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
     folder = tmp_path / "venv"
     folder.mkdir()

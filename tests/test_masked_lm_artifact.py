@@ -11,6 +11,8 @@ from errors import UserError
 from serving.library import AdapterLibrary
 from serving.named import named_folders
 
+pytestmark = pytest.mark.older_stack
+
 
 @pytest.fixture(scope="module")
 def trained(tiny_bert, tiny_texts, tmp_path_factory):
@@ -40,6 +42,7 @@ def shell(program, *arguments):
     )
 
 
+@pytest.mark.gate
 def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
     shelf = tmp_path / "shelf"
     added = shell("adapter_library.py", "add", shelf, trained)

@@ -52,6 +52,7 @@ def predict(classify, flags, bert, folder):
     return np.loadtxt(folder / "test_results.tsv")
 
 
+@pytest.mark.gate
 def test_a_merged_bert_predicts_what_bert_and_adapter_did(
     classify, tiny_flags, tmp_path
 ):
@@ -94,6 +95,7 @@ def test_changes_of_two_tasks_add_up(
     assert moved
 
 
+@pytest.mark.gate
 def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "num_train_epochs": 1}
     adapter = train(classify, flags, "houlsby(size=4)", tmp_path / "run")
@@ -115,6 +117,7 @@ def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
     assert "another BERT" in own_lines(done.stderr)[0]
 
 
+@pytest.mark.gate
 def test_adapters_are_averaged(tiny_bert, tmp_path):
     folders = [tmp_path / name for name in "abc"]
     texts = ("houlsby(size=4)",) * 2 + ("houlsby(size=5)",)

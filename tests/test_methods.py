@@ -143,6 +143,7 @@ def test_all_methods_are_in_the_suites():
         assert {text.split("(")[0] for text in texts} == set(METHODS)
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "text", [text for text, far in METHOD_TEXTS.items() if far is not None]
 )
@@ -159,6 +160,7 @@ def test_output_at_the_start_is_plain_berts(text, tiny_config):
     )
 
 
+@pytest.mark.older_stack
 def test_training_moves_what_is_trained_and_no_other_bit(tiny):
     before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
     # Some variables only get a gradient once others are no longer zero.
@@ -171,6 +173,7 @@ def test_training_moves_what_is_trained_and_no_other_bit(tiny):
         assert same != (name in trained), name
 
 
+@pytest.mark.older_stack
 def test_a_last_layer_computes_no_more_than_is_read(tiny):
     """The same outputs and gradients as one that computes all tokens."""
     tiny.shake()
@@ -218,6 +221,7 @@ def test_only_addition_by_attention_needs_all_tokens(text, tiny_config):
     assert act_by_token(hooks) == ("pals" not in text)
 
 
+@pytest.mark.older_stack
 def test_bfloat16_computes_nearly_the_same(tiny):
     tiny.train_one_step(0)
     wide, narrow = (
@@ -251,6 +255,7 @@ def test_a_method_stays_what_its_text_says(text):
             one.name = "other"
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize("text", METHOD_TEXTS)
 def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
     tiny = TinyModel(tiny_config, parse(text))
@@ -273,6 +278,7 @@ def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
     np.testing.assert_allclose(kept.logits(), tiny.logits(), atol=1e-6)
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "text", [text for text in METHOD_TEXTS if parse(text).width]
 )

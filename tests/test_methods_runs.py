@@ -19,6 +19,8 @@ from methods.registry import METHODS
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
+pytestmark = pytest.mark.older_stack
+
 TEXTS = [
     "houlsby(4, depth=2, layer_norm=True, sites='ffn', nonlinearity='relu')",
     "pfeiffer(size=4)",
@@ -163,7 +165,6 @@ def test_a_robust_adapter_is_used_with_other_layers(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
     """In either phase; the bits are those of a run that was left alone."""
     flags = {
@@ -202,6 +203,7 @@ def test_two_phases_go_on_where_they_were_killed(tiny_flags, tmp_path):
         assert cost["resumed"] is (folder == killed)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("method", ["lt_sft(0.1)", "diff_pruning(0.1)"])
 def test_two_phases_answer_questions_without_a_pooler(
     answer, squad_flags, method
@@ -216,6 +218,7 @@ def test_two_phases_answer_questions_without_a_pooler(
     )
 
 
+@pytest.mark.gate
 def test_what_two_phases_kept_is_not_trained_on_by_accident(
     classify, tiny_flags, tmp_path
 ):

@@ -254,6 +254,8 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
         Mixed(tiny_config, ["pals"], each=1).check([[0]])
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     ("methods", "heads", "tokens"),
     [

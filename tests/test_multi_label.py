@@ -276,6 +276,7 @@ def write_tiny_sets(folder):
     return rows
 
 
+@pytest.mark.gate
 def test_training_learns_sets_and_an_adapter_answers_alike(
     tiny_flags, tiny_bert, tmp_path, engine
 ):
@@ -314,6 +315,7 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
         assert list(found["scores"].values()) == pytest.approx(shares, abs=1e-4)
 
 
+@pytest.mark.newer_stack
 def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
     write_tiny_sets(tmp_path)
     flags = {**tiny_flags, "data_dir": tmp_path, "num_train_epochs": 1}

@@ -23,6 +23,8 @@ from tasks import get_task
 from tasks.custom import custom_task
 from tasks.multi_task import find_folder, multi_task
 
+pytestmark = pytest.mark.older_stack
+
 HEADS = {
     "tasks.labels/output_weights": (2, 16),
     "tasks.labels/output_bias": (2,),
@@ -100,6 +102,7 @@ class Step:
         )
 
 
+@pytest.mark.gate
 def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     """Bit for bit, dropout on; the other heads' gradients are exactly zero."""
     features, rows = make_rows(MULTI), [3, 14, 0, 7]
@@ -128,6 +131,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     assert all(g.any() for g in gradients.values())
 
 
+@pytest.mark.gate
 def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
     """The gradient of a mixed batch is the sum of its tasks' own ones."""
     config = dataclasses.replace(

@@ -70,6 +70,7 @@ def start_workers(
     return workers
 
 
+@pytest.mark.gate
 def test_two_workers_give_the_result_of_one(
     tiny_bert, tiny_squad, steady_config, tmp_path
 ):
@@ -170,6 +171,7 @@ def test_workers_with_different_flags_are_refused(
         assert "error: the workers have different flags or training" in log
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 @pytest.mark.parametrize("when", ["at the start", "in the training"])
 def test_a_chief_that_fails_ends_the_others_in_one_line(

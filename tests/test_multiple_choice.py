@@ -284,6 +284,7 @@ def folders(tiny_bert, tmp_path):
     return found
 
 
+@pytest.mark.newer_stack
 def test_a_predictor_chooses_alone_and_in_mixed_batches(
     folders, tiny_bert, tokenizer
 ):
@@ -336,6 +337,7 @@ def write_copa(folder):
     write_json(folder / "test.jsonl", rows)
 
 
+@pytest.mark.gate
 def test_training_learns_to_choose_and_an_adapter_answers_alike(
     tiny_flags, tiny_bert, tmp_path, engine
 ):
@@ -389,6 +391,7 @@ def test_an_empty_choice_ends_a_run_in_one_line(tiny_flags, tmp_path):
     assert not tiny_flags["output_dir"].exists()
 
 
+@pytest.mark.newer_stack
 def test_an_empty_choice_from_an_open_pipe_ends_the_program_in_one_line(
     folders, tiny_bert
 ):

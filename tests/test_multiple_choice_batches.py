@@ -15,6 +15,8 @@ from methods.parsing import parse
 from tasks import TASKS
 from tasks.multiple_choice import ChoiceHead
 
+pytestmark = pytest.mark.older_stack
+
 
 @st.composite
 def choices_of(draw):

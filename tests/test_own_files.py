@@ -16,6 +16,8 @@ from runs import flags as run_flags
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
 
+pytestmark = pytest.mark.older_stack
+
 # Any table that is there.
 OWN_TABLE = ROOT / "data" / "customer_intents" / "dev.tsv"
 
@@ -50,6 +52,7 @@ def process(flags, **options):
     return run_process(*arguments, **options)
 
 
+@pytest.mark.gate
 def test_one_file_is_trained_on_and_new_rows_are_predicted(
     own_flags, tiny_bert, tmp_path
 ):
@@ -89,6 +92,7 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
     ]
 
 
+@pytest.mark.gate
 def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
     classify, tiny_flags, tiny_data, tmp_path, caplog
 ):

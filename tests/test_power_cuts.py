@@ -23,6 +23,8 @@ from soak.system_calls import (
 )
 from soak.trials import DIFFERENT, LOST, SAME, Bench
 
+pytestmark = pytest.mark.newer_stack
+
 
 def why_not():
     """Why calls cannot be seen here, or None."""

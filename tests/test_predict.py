@@ -21,6 +21,8 @@ from errors import UserError
 from serving.library import AdapterLibrary
 from tasks.restored import restore_task
 
+pytestmark = pytest.mark.newer_stack
+
 ROWS = [text for text, _ in SENTENCES]
 
 

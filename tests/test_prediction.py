@@ -154,6 +154,7 @@ def test_a_closed_predictor_is_refused(made, tiny_config, tmp_path):
 # After a training
 
 
+@pytest.mark.older_stack
 def test_a_training_hands_its_variables_over(tiny_config, folders):
     """Nothing is read again; optimizer slots are gone by then."""
     engine = choose_engine("strategy")[0](Hardware())
@@ -185,6 +186,8 @@ def test_a_training_hands_its_variables_over(tiny_config, folders):
     assert "model" in events
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_variables_of_another_training_are_not_taken(tiny_config, folders):
     """Neither of another job, nor when the folder's training has gone on."""
     make_engine = choose_engine("strategy")[0]

@@ -24,6 +24,8 @@ from tasks.restored import restore_task
 from tasks.text_task import make_row
 from tokenization import FullTokenizer
 
+pytestmark = pytest.mark.older_stack
+
 TASK = restore_task(CLASSIFICATION, {}, "test")
 ROWS = [text for text, _ in SENTENCES]
 METHODS = [*TEXTS, "full", "top_layers(k=1)", "layernorm", "head"]
@@ -371,6 +373,7 @@ def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):
     assert len({id(kind(t)) for t in (CLASSIFICATION, tanh, relu)}) == 3
 
 
+@pytest.mark.gate
 def test_many_kinds_are_no_reason_for_a_warning(make, bert, caplog):
     """TensorFlow warns of a function that it traces again and again."""
     predictor = Predictor(bert)

@@ -10,6 +10,8 @@ from engines.products import choose_dtype
 from errors import UserError
 from runs import experiment
 
+pytestmark = pytest.mark.newer_stack
+
 
 @pytest.fixture
 def machine(monkeypatch):
@@ -62,6 +64,7 @@ def test_a_slower_bfloat16_is_told_in_one_line(machine, caplog):
     assert not [r for r in caplog.records if r.levelno == logging.WARNING]
 
 
+@pytest.mark.gate
 def test_a_run_goes_on_in_the_type_of_its_beginning(
     classify, tiny_flags, machine
 ):

@@ -292,6 +292,7 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1
 
 
+@pytest.mark.gate
 def test_a_run_writes_through_no_link_of_its_folder(
     classify, tiny_flags, tmp_path
 ):

@@ -69,6 +69,8 @@ def test_the_published_commands_work_unchanged(
     assert keys == sorted(keys)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 @pytest.mark.real_data
 def test_checkpoints_are_named_as_the_published_programs_name_them(
     classify, tiny_flags, shared_dir

@@ -25,6 +25,8 @@ from tasks.masked_lm import MaskedLMHead
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
+pytestmark = pytest.mark.newer_stack
+
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
@@ -162,6 +164,7 @@ def arguments(flags):
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
+@pytest.mark.gate
 def test_texts_are_learned_and_answered(
     flags, roberta_folder, tiny_data, tmp_path
 ):

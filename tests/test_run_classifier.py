@@ -67,6 +67,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     assert versions["cpu_lanes"] == lanes
 
 
+@pytest.mark.older_stack
 def test_training_learns_the_tiny_task(classify, tiny_flags):
     tiny_flags.update(num_train_epochs=40, tuning_method="full")
     del tiny_flags["adapter_size"]
@@ -86,6 +87,7 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(
     assert bits["a"] != bits["c"]
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "full", "top_layers(1)", "layernorm", "head"]
 )
@@ -111,6 +113,8 @@ def test_an_adapter_gives_the_same_results_elsewhere(
     ).read_text()
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_can_be_trained_further(classify, tiny_flags, tmp_path):
     classify(**tiny_flags)
     first = tiny_flags["output_dir"]
@@ -123,6 +127,7 @@ def test_an_adapter_can_be_trained_further(classify, tiny_flags, tmp_path):
     check_nearly_equal(first, tmp_path / "further")
 
 
+@pytest.mark.older_stack
 def test_an_adapter_bert_checkpoint_is_evaluated(
     classify, tmp_path, golden_dir
 ):
@@ -148,6 +153,7 @@ def test_an_adapter_bert_checkpoint_is_evaluated(
     assert losses[0] != losses[1]
 
 
+@pytest.mark.older_stack
 def test_a_finished_run_is_not_trained_again(classify, tiny_flags):
     classify(**tiny_flags)
     before = artifact_bytes(tiny_flags["output_dir"])
@@ -158,6 +164,7 @@ def test_a_finished_run_is_not_trained_again(classify, tiny_flags):
     assert after == began
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change,words",
     [
@@ -194,6 +201,7 @@ def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 
+@pytest.mark.older_stack
 def test_describe_needs_no_data_and_no_checkpoint():
     done = run_process(
         "--describe",
@@ -254,6 +262,8 @@ def test_config_files_of_the_project_are_read():
         assert "Total Trainable Parameters" in done.stdout, path
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     classify, tiny_flags, tmp_path
 ):
@@ -276,6 +286,8 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     assert losses[8] != losses[20]
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_used_folder_knows_its_base(classify, tiny_flags):
     classify(**tiny_flags, do_eval=True)
     before = results(tiny_flags["output_dir"])
@@ -284,6 +296,8 @@ def test_a_used_folder_knows_its_base(classify, tiny_flags):
     assert results(tiny_flags["output_dir"]) == before
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_what_is_handed_on_names_no_place(
     classify, tiny_flags, tiny_bert, tiny_data, tmp_path
 ):
@@ -308,6 +322,8 @@ def test_what_is_handed_on_names_no_place(
     classify(**evaluate)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     classify, tiny_flags, tmp_path, caplog
 ):
@@ -327,6 +343,7 @@ def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     assert artifact_bytes(out) == before
 
 
+@pytest.mark.older_stack
 def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
     classify(**tiny_flags)
     classify(
@@ -337,6 +354,7 @@ def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
     assert "houlsby(size=4" in capsys.readouterr().out
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change,words",
     [
@@ -371,6 +389,7 @@ def test_an_adapter_that_does_not_fit_is_refused(
         classify(**{**tiny_flags, **change})
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize("use", ["as start", "in its folder"])
 def test_a_truncated_training_checkpoint_is_one_line(
     classify, tiny_flags, tmp_path, use
@@ -401,6 +420,8 @@ def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
     classify(**tiny_flags, do_eval=True)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_another_start_of_a_training_is_refused(classify, tiny_flags, tmp_path):
     classify(**tiny_flags)
     adapter = tiny_flags["output_dir"] / "adapter"

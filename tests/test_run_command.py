@@ -234,6 +234,7 @@ def test_a_compositions_adapters_are_named_where_they_lay(
     assert found["init_checkpoint"] == "/models/a b"
 
 
+@pytest.mark.gate
 def test_the_command_comes_to_the_same_bits(classify, tiny_flags, tmp_path):
     classify(
         **{

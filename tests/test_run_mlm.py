@@ -59,6 +59,8 @@ def repeated_words(folder):
     return path
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_writes_all_its_files(text_flags, tiny_config):
     """As a user starts it."""
     path = repeated_words(text_flags["output_dir"].parent)
@@ -127,6 +129,8 @@ def test_a_pretrained_head_is_evaluated_untrained(
         model_text(**{**flags, "output_dir": tmp_path / "none"})
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     model_text, text_flags, tmp_path
 ):
@@ -172,6 +176,7 @@ def test_bad_input_is_refused(model_text, text_flags, change, words):
     assert not text_flags["output_dir"].exists()
 
 
+@pytest.mark.older_stack
 def test_bad_input_is_one_line(text_flags):
     flags = {**text_flags, "mlm_probability": 2}
     done = run_process(
@@ -184,6 +189,7 @@ def test_bad_input_is_one_line(text_flags):
     assert line.startswith("error: --mlm_probability is 2")
 
 
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -203,6 +209,7 @@ def test_another_masking_in_a_used_folder_is_refused(
     assert words in str(caught.value)
 
 
+@pytest.mark.older_stack
 def test_an_adapter_is_trained_further_with_other_masks(
     model_text, text_flags, tmp_path
 ):
@@ -221,6 +228,7 @@ def test_an_adapter_is_trained_further_with_other_masks(
     assert run["training"]["max_seq_length"] == 24
 
 
+@pytest.mark.gate
 def test_a_language_adapter_learns_and_is_kept(
     model_text, text_flags, tmp_path
 ):
@@ -266,6 +274,7 @@ def test_a_language_adapter_learns_and_is_kept(
     assert found == scores["after"]["eval_loss"]
 
 
+@pytest.mark.older_stack
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "mad_x(size=4, inverse_size=3)"]
@@ -299,6 +308,7 @@ def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
     assert results[0] == results[1]
 
 
+@pytest.mark.older_stack
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
@@ -325,6 +335,7 @@ def test_every_method_is_trained(model_text, text_flags, tmp_path, method):
     assert found == pytest.approx(loss, abs=1e-5)
 
 
+@pytest.mark.older_stack
 @pytest.mark.gate
 def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
     flags = {**without_size(text_flags), "tuning_method": "lora(rank=2)"}

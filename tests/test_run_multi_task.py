@@ -112,6 +112,8 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     assert not list(out.rglob("*tmp*"))
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     classify, glue_flags, tiny_bert, tmp_path
 ):
@@ -153,6 +155,7 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     ]
 
 
+@pytest.mark.gate
 def test_the_tasks_are_learned(classify, glue_flags):
     del glue_flags["adapter_size"]
     glue_flags.update(
@@ -168,6 +171,7 @@ def test_the_tasks_are_learned(classify, glue_flags):
     )
 
 
+@pytest.mark.older_stack
 @pytest.mark.gate
 def test_bits_depend_on_seed_and_sampling_and_not_on_the_order_of_names(
     classify, glue_flags, tmp_path
@@ -188,6 +192,8 @@ def test_bits_depend_on_seed_and_sampling_and_not_on_the_order_of_names(
         assert found["a"][part] not in (found["c"][part], found["d"][part])
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_parts_of_a_batch_train_what_a_whole_one_does(
     classify, glue_flags, steady_config, tmp_path, monkeypatch
 ):
@@ -206,6 +212,7 @@ def test_parts_of_a_batch_train_what_a_whole_one_does(
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
+@pytest.mark.older_stack
 @pytest.mark.gate
 def test_killed_runs_end_in_the_same_bits(glue_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
@@ -230,6 +237,7 @@ def test_killed_runs_end_in_the_same_bits(glue_flags, tmp_path):
         assert read(killed / name) == read(whole / name)
 
 
+@pytest.mark.older_stack
 def test_the_step_of_the_best_mean_is_kept(classify, glue_flags):
     glue_flags.update(keep_best="mean", eval_steps=5, num_train_epochs=4)
     classify(**glue_flags)
@@ -250,6 +258,7 @@ def test_the_step_of_the_best_mean_is_kept(classify, glue_flags):
         )
 
 
+@pytest.mark.older_stack
 def test_one_tasks_loss_may_choose_the_step(classify, glue_flags):
     glue_flags.update(keep_best="loss_sts-b", num_train_epochs=3)
     classify(**glue_flags)
@@ -259,6 +268,7 @@ def test_one_tasks_loss_may_choose_the_step(classify, glue_flags):
     assert scores.best_step == min(sorted(losses), key=losses.__getitem__)
 
 
+@pytest.mark.older_stack
 def test_a_training_ends_by_the_mean(classify, glue_flags):
     glue_flags.update(early_stopping=1, learning_rate=1e-12, num_train_epochs=9)
     classify(**glue_flags)
@@ -266,6 +276,8 @@ def test_a_training_ends_by_the_mean(classify, glue_flags):
     assert scores.keep_best == "mean" and len(scores.by_step) == 2
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     classify, glue_flags, tmp_path
 ):
@@ -296,6 +308,8 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     assert set(bytes_by_task(out)) == set(PARTS)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_may_start_from_another_ones_checkpoint(
     classify, glue_flags, tmp_path
 ):
@@ -313,6 +327,8 @@ def test_a_run_may_start_from_another_ones_checkpoint(
         )
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     data = glue_flags["data_dir"] = tmp_path / "data"
     for name in ("one", "two"):
@@ -336,6 +352,7 @@ def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
         classify(**glue_flags)
 
 
+@pytest.mark.older_stack
 def test_the_first_rows_of_each_task(classify, glue_flags, caplog):
     glue_flags.update(max_train_examples=10, max_eval_examples=3)
     classify(**glue_flags)
@@ -346,6 +363,8 @@ def test_the_first_rows_of_each_task(classify, glue_flags, caplog):
     assert run["training"]["steps"] == 7
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_epochs_are_of_all_rows(classify, glue_flags, caplog):
     classify(**glue_flags)
     run = read(glue_flags["output_dir"] / "run.json")
@@ -364,6 +383,7 @@ def test_a_table_of_all_heads(classify, glue_flags, capsys):
     assert head in [" ".join(line.split()) for line in shown.splitlines()]
 
 
+@pytest.mark.older_stack
 def test_declared_tasks_are_described_without_data(capfd):
     done = run_process(
         "--describe",
@@ -375,6 +395,8 @@ def test_declared_tasks_are_described_without_data(capfd):
     assert head in lines
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_the_folder_of_a_part_holds_no_training(classify, glue_flags):
     """Its run.json says what it is; a run there needs its adapter."""
     classify(**glue_flags)

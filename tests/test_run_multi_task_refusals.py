@@ -7,6 +7,8 @@ from run_folders import bytes_by_task
 
 from errors import UserError
 
+pytestmark = pytest.mark.older_stack
+
 
 @pytest.mark.parametrize(
     "change, words",
@@ -54,6 +56,7 @@ def test_columns_are_those_of_ones_own_tables(classify, glue_flags):
         classify(**glue_flags)
 
 
+@pytest.mark.gate
 def test_one_tasks_adapter_is_no_start_of_several(
     classify, glue_flags, tmp_path
 ):
@@ -66,6 +69,7 @@ def test_one_tasks_adapter_is_no_start_of_several(
         classify(**glue_flags)
 
 
+@pytest.mark.gate
 def test_another_run_in_the_folder_is_refused(classify, glue_flags, tiny_glue):
     classify(**glue_flags)
     before = bytes_by_task(glue_flags["output_dir"])

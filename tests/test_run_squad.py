@@ -63,6 +63,7 @@ def test_flags_have_berts_names_and_defaults(answer):
     assert found == PUBLISHED_FLAGS
 
 
+@pytest.mark.gate
 def test_the_published_command_of_squad_1_works(
     tmp_path,
     tiny_squad,
@@ -101,6 +102,7 @@ def test_the_published_command_of_squad_1_works(
     assert not (out / "null_odds.json").exists()
 
 
+@pytest.mark.older_stack
 def test_training_learns_the_tiny_questions(answer, squad_flags):
     answer(**squad_flags, do_eval=True, do_predict=True)
     out = squad_flags["output_dir"]
@@ -114,6 +116,7 @@ def test_training_learns_the_tiny_questions(answer, squad_flags):
         assert predictions[f"q{number}"] in (text, f"a {text}")
 
 
+@pytest.mark.gate
 def test_squad_2_learns_when_there_is_no_answer(
     answer, squad_flags, tiny_squad
 ):
@@ -143,6 +146,7 @@ def test_squad_2_learns_when_there_is_no_answer(
     assert all(read(out, "predictions.json").values())
 
 
+@pytest.mark.older_stack
 def test_steps_may_be_counted_in_windows(answer, squad_flags):
     squad_flags.update(max_seq_length=14, count_steps_in="windows")
     answer(**squad_flags)
@@ -159,6 +163,8 @@ def test_steps_may_be_counted_in_windows(answer, squad_flags):
         answer(**squad_flags)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_answers_elsewhere_as_it_did_at_home(
     answer, squad_flags, tmp_path
 ):
@@ -177,6 +183,8 @@ def test_an_adapter_answers_elsewhere_as_it_did_at_home(
     )
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_older_runs_fingerprint_of_the_bert_is_known(
     answer, squad_flags, tiny_config, tmp_path
 ):
@@ -217,6 +225,7 @@ def test_an_older_runs_fingerprint_of_the_bert_is_known(
         )
 
 
+@pytest.mark.gate
 def test_equal_seeds_give_equal_bits(answer, squad_flags, tmp_path):
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for seed, folder in zip((1, 1, 2), folders):
@@ -226,6 +235,7 @@ def test_equal_seeds_give_equal_bits(answer, squad_flags, tmp_path):
     assert one == two != three
 
 
+@pytest.mark.gate
 def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
     squad_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
 
@@ -246,6 +256,8 @@ def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
         assert contents[0] == contents[1], name
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_empty_context_and_a_long_question_get_a_result(
     answer, squad_flags, tmp_path
 ):
@@ -271,6 +283,8 @@ def test_an_empty_context_and_a_long_question_get_a_result(
     assert read(squad_flags["output_dir"], "predictions.json") == {"empty": ""}
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_questions_without_their_answer_are_left_out_of_training(
     squad_flags, tmp_path
 ):
@@ -407,6 +421,8 @@ def test_evaluation_of_unanswered_questions_is_refused_before_training(
     assert not os.path.exists(squad_flags["output_dir"])
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_classifier_is_no_head_for_questions(answer, squad_flags, tiny_flags):
     run_process(*(f"--{k}={v}" for k, v in tiny_flags.items()))
     adapter = tiny_flags["output_dir"] / "adapter"

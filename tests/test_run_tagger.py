@@ -83,6 +83,7 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     )
 
 
+@pytest.mark.gate
 def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
     flags = {**ner_flags, "num_train_epochs": 2, "save_checkpoints_steps": 5}
     tag(**flags)
@@ -96,6 +97,8 @@ def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
     assert artifact_bytes(cut) == artifact_bytes(flags["output_dir"])
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_parts_of_a_batch_train_what_the_whole_trains(tag, ner_flags, tmp_path):
     """Up to dropout's bits: so the losses are near, and the run is whole."""
     flags = {**ner_flags, "num_train_epochs": 1, "do_eval": True}
@@ -111,6 +114,8 @@ def test_parts_of_a_batch_train_what_the_whole_trains(tag, ner_flags, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_trained_run_is_scored_on_its_test_file(
     tag, ner_flags, tiny_ner, tmp_path
 ):
@@ -140,6 +145,7 @@ def test_a_trained_run_is_scored_on_its_test_file(
     assert list(scores["test"]["dev_data"]) == ["test"]
 
 
+@pytest.mark.older_stack
 def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
     table = tmp_path / "map.tsv"
     table.write_text("ANIMAL\tA\nTHING\tO\nart-work\tO\n")
@@ -162,6 +168,7 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
         tag(**flags, do_eval=True)
 
 
+@pytest.mark.older_stack
 def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
@@ -193,6 +200,7 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     assert lines_of(again / path.name) == lines_of(path)
 
 
+@pytest.mark.older_stack
 def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     """An adapter then tags new sentences, with no other file."""
     out, again = ner_flags["output_dir"], tmp_path / "again"
@@ -215,6 +223,7 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     )
 
 
+@pytest.mark.older_stack
 def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     """In windows; a word of control characters and a too long one get O."""
     data = tmp_path / "data"
@@ -308,6 +317,7 @@ def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.older_stack
 def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     """That takes as long as several steps."""
     code = (

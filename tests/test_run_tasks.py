@@ -7,6 +7,8 @@ from conftest import SENTENCES, write_mnli, write_table
 
 from errors import UserError
 
+pytestmark = pytest.mark.older_stack
+
 
 @pytest.fixture
 def small(tiny_flags, tmp_path):
@@ -19,6 +21,7 @@ def read_results(folder):
     return json.loads((folder / "eval_results.json").read_text())
 
 
+@pytest.mark.gate
 def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     classify, small, tmp_path
 ):

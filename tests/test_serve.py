@@ -132,6 +132,7 @@ def listening(process):
                 yield table, address, int(port, 16)
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
 def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
     """Who says nothing is cut off, and of who asks nothing is written."""

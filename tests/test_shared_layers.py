@@ -14,6 +14,8 @@ from bert.hooks import Hooks
 from methods.base import TuningMethod
 from methods.parsing import parse
 
+pytestmark = pytest.mark.older_stack
+
 LAYERS = 4
 FIRST_PHASES = [
     phase for phase in (parse(t).first_phase for t in METHOD_TEXTS) if phase
@@ -54,6 +56,7 @@ def results(tiny, training):
     return logits, dict(zip(names, map(tf.convert_to_tensor, gradients)))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("text", METHODS)
 def test_shared_layers_compute_what_each_would_compute(deep, text, training):
@@ -91,6 +94,7 @@ def count_traces(monkeypatch, tiny, training):
     return traced
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "text,training,layers",
     [

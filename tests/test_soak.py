@@ -12,6 +12,8 @@ from soak.runs import Run
 from soak.starts import Moment
 from soak.trials import DIFFERENT, LOST, REFUSED, SAME, Bench
 
+pytestmark = pytest.mark.newer_stack
+
 # Counts to 20 in steps that a file remembers. `{write}` writes the file.
 PROGRAM = """
 import json, os, pathlib, sys, time
@@ -284,7 +286,6 @@ def test_the_page_names_all_that_is_tried():
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_a_trial_of_the_program_itself(tmp_path):
     seed = next(n for n, run in enumerate(runs.RUNS) if run.name == "library")
     done = run_process(

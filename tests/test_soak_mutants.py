@@ -89,6 +89,7 @@ def test_a_mutant_with_which_no_tests_can_start_is_killed(
     assert wrong["by"] == "tests/test_two.py::test_two"
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_test_that_does_not_end_is_ended(try_sources):
     endless = SOURCE.replace("return", "while True: pass\n    return")

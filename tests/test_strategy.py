@@ -67,6 +67,7 @@ def test_both_engines_agree_at_every_step(tiny_config, folders, name):
     )
 
 
+@pytest.mark.gate
 @ESTIMATOR
 @pytest.mark.parametrize(
     "first, second", [("estimator", "strategy"), ("strategy", "estimator")]
@@ -86,6 +87,7 @@ def test_each_engine_goes_on_with_the_others_run(
     check_equal(trained_values(parts), trained_values(whole), 1e-5)
 
 
+@pytest.mark.gate
 def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
     rows = make_rows(CLASSIFICATION)
     whole = make_job(tiny_config, folders("whole"))
@@ -392,6 +394,7 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
         )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )
@@ -420,6 +423,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 # XLA and bfloat16
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )

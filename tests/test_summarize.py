@@ -379,6 +379,7 @@ def summarize_process(*arguments):
     )
 
 
+@pytest.mark.gate
 def test_the_script_writes_tables_settings_and_hparams(fake, tmp_path):
     for seed in (1, 2):
         scores = {"accuracy": seed / 4, "loss": 1.0}

@@ -26,6 +26,8 @@ from soak.starts import NEVER, Moment
 from soak.surroundings import PERMISSION, VANISHED, Away, Mounted, Plan
 from soak.trials import DIFFERENT, LOST, SAME, Bench
 
+pytestmark = pytest.mark.newer_stack
+
 # Counts in steps that a file remembers, by the number that it reads.
 PROGRAM = """
 import contextlib, json, os, pathlib, sys, time
@@ -215,6 +217,7 @@ def test_a_file_can_be_moved_away(tmp_path):
     assert (tmp_path / "file").read_text() == "text"
 
 
+@pytest.mark.gate
 def test_of_several_processes_one_runs(make_bench, monkeypatch):
     bench = make_bench()
     for killed in (None, 0):

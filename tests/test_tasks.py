@@ -113,6 +113,7 @@ def test_missing_and_empty_files_are_refused_by_every_task(
     assert message.startswith(f"there is no {path}")
 
 
+@pytest.mark.newer_stack
 @EVERY_TASK
 @PROPERTY
 @hypothesis.given(content=FILE_CONTENTS)

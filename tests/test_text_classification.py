@@ -130,6 +130,8 @@ def test_weights_multiply_the_losses(tiny_config):
     assert found == pytest.approx(losses * [0.5, 1.0, 2.0])
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_with_weights(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
     classify(**flags)

@@ -157,6 +157,7 @@ def rows_of(predictor, name):
     return pairs * (2 in counts) + [(text,) for text in TEXTS] * (1 in counts)
 
 
+@pytest.mark.gate
 def test_a_random_mix_of_tasks(model, predictor):
     questions = [
         (name, row) for name in TASKS for row in rows_of(predictor, name)
@@ -176,6 +177,7 @@ EDGES = (
 )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", EDGES, ids=lambda text: ascii(text[:9]))
 def test_texts_of_any_kind(model, predictor, text):
     questions = []
@@ -266,6 +268,7 @@ def test_an_output_that_is_no_number_is_refused(load):
     assert message in caught.value.message
 
 
+@pytest.mark.gate
 def test_a_task_alone_without_labels(load):
     bert, tasks = load("stsb")
     columns = list(map(tf.constant, [["a"], ["b"], ["stsb"]]))
@@ -320,6 +323,7 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
             TextModel(bert, {**tasks, name: other}, 4)
 
 
+@pytest.mark.gate
 def test_in_bfloat16(tiny_bert, folders):
     bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
     names = "large", "small"
@@ -335,6 +339,7 @@ def test_in_bfloat16(tiny_bert, folders):
         assert abs(one["probability"] - other["probability"]) > 1e-5
 
 
+@pytest.mark.gate
 def test_adapters_in_half_of_the_memory(load):
     loaded = load("large", "small", "windows")
     exact = TextModel(*loaded, batch_size=4)

@@ -93,6 +93,8 @@ DRAWING = {
 }
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "name, changes",
     [
@@ -187,6 +189,8 @@ def test_a_variable_that_is_read_twice_is_a_defect():
         one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     steady_config, steady, folders
 ):
@@ -205,6 +209,7 @@ def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", TASKS)
 def test_lanes_train_what_one_trains(
     steady_config, steady, folders, make_engine, name
@@ -225,6 +230,7 @@ def test_lanes_train_what_one_trains(
         check_equal(other_values, values, 1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "task, parts, lanes",
     [(CLASSIFICATION, 2, 3), (CLASSIFICATION, 4, 3), (MULTI, 2, 3)],
@@ -244,6 +250,7 @@ def test_lanes_of_parts_train_what_one_trains(
     check_equal(trained_values(divided), trained_values(whole), 1e-5)
 
 
+@pytest.mark.gate
 def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
     """TensorFlow may not order the terms of a sum anew, as it would."""
     rows = make_rows(CLASSIFICATION)
@@ -258,6 +265,7 @@ def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
         check_equal(other, first)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", ["houlsby(size=4)", "top_layers(k=1)"])
 def test_frozen_kernels_in_bfloat16_change_no_bit(
     steady_config, folders, make_engine, text
@@ -295,6 +303,7 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
         assert not task_model.narrow_variables(tiny_config, method, table)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "changes, tolerance",
     [
@@ -412,6 +421,7 @@ def kept(lanes, parts, step=0, rows=12):
     return gradient.numpy() > 0
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
 def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
     """About half of two rows' bits differ, and of a row's in two steps."""
