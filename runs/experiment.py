@@ -108,6 +108,8 @@ def _run_in_folder(
         job = _train(
             engine, setup, job, record, features.pop("train"), schedule, read
         )
+    elif engine.is_chief:
+        training_state.recover(experiment.output_dir)
     if not engine.is_chief:
         logging.info("the chief evaluates and writes the results")
         return {}
@@ -130,7 +132,7 @@ def _run_in_folder(
 
 @contextlib.contextmanager
 def _own_folder(engine: Any, setup: Setup) -> Iterator[None]:
-    """Keeps others out of the output folder, and its state in order.
+    """Keeps others out of the output folder.
 
     Raises:
         UserError: another run is in it, or it cannot be written.
@@ -140,7 +142,6 @@ def _own_folder(engine: Any, setup: Setup) -> Iterator[None]:
         if engine.is_chief:
             files.prepare_folder(output_dir)
             until_end.enter_context(folder_lock.hold(output_dir))
-            training_state.recover(output_dir)
             for member in filter(None, setup.task.members):
                 files.prepare_folder(os.path.join(output_dir, member))
         yield
@@ -372,8 +373,8 @@ def _train(
     _, first_step = training_state.latest_step(job.output_dir)
     frozen = None
     if setup.keeps_frozen_outputs and first_step < schedule.num_train_steps:
-        # What it refuses it refuses before anything is written.
         frozen = frozen_layers.FrozenLayers(setup, job, features)
+    watch = evaluation.Watch(setup, schedule, rows)
     if engine.is_chief:
         files.check_disk_space(
             job.output_dir, _needed_space(setup, schedule, first_step)
@@ -382,10 +383,11 @@ def _train(
             files.prepare_folder(
                 results.artifact_folder(os.path.join(job.output_dir, member))
             )
+        # All that is refused has been refused before anything is changed.
+        training_state.recover(job.output_dir)
         run_record.write(
             job.output_dir, record, setup.base, setup.parts.folders
         )
-    watch = evaluation.Watch(setup, schedule, rows)
     if first_step < schedule.num_train_steps and setup.method.first_phase:
         job = two_phases.train_first_phase(
             engine, setup, job, features, schedule

@@ -309,12 +309,16 @@ def test_what_is_lost_is_not_guessed(
     classify(**flags)
     out = tmp_path / "out"
     before = artifact_bytes(out)
+    # As a killed process leaves it, after a newer step was saved.
+    known = 'model_checkpoint_path: "model.ckpt-5"\n'
+    (out / "checkpoint").write_text(known)
     for pattern in damage:
         for path in out.glob(pattern):
             path.unlink()
     with pytest.raises(UserError, match=message):
         classify(**flags)
     assert artifact_bytes(out) == before
+    assert (out / "checkpoint").read_text() == known
 
 
 @pytest.mark.parametrize(
