@@ -219,23 +219,25 @@ def _verify(arguments: argparse.Namespace) -> None:
             arguments.bert_config_file,
             arguments.vocab_file,
         )
-    problems, names = 0, library.names()
-    for name in names:
+    problems = looked_at = 0
+    for name in library.names():
         try:
             library.entry(name)
             check(library.folder(name))
             if bert:
                 load_task(bert, library.folder(name), None)
+            looked_at += 1
             print(f"{name}: whole")
         except UserError as error:
             if name not in library.names():
                 print(f"{name}: not there any more")
                 continue
+            looked_at += 1
             problems += 1
             print(f"{name}: {error}")
     if problems:
         raise UserError(
-            f"{problems} of {len(names)} adapters of {library.path} cannot be "
+            f"{problems} of {looked_at} adapters of {library.path} cannot be "
             "used; remove them, and add them again"
         )
 

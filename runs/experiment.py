@@ -375,6 +375,13 @@ def _train(
     if setup.keeps_frozen_outputs and first_step < schedule.num_train_steps:
         frozen = frozen_layers.FrozenLayers(setup, job, features)
     watch = evaluation.Watch(setup, schedule, rows)
+    has_first_phase = bool(
+        setup.method.first_phase and first_step < schedule.num_train_steps
+    )
+    if has_first_phase:
+        two_phases.check_first_phase(
+            engine, setup, job.output_dir, features, schedule
+        )
     if engine.is_chief:
         files.check_disk_space(
             job.output_dir, _needed_space(setup, schedule, first_step)
@@ -383,12 +390,12 @@ def _train(
             files.prepare_folder(
                 results.artifact_folder(os.path.join(job.output_dir, member))
             )
-        # All that is refused has been refused before anything is changed.
+        # What refuses the folder has done so before anything in it is changed.
         training_state.recover(job.output_dir)
         run_record.write(
             job.output_dir, record, setup.base, setup.parts.folders
         )
-    if first_step < schedule.num_train_steps and setup.method.first_phase:
+    if has_first_phase:
         job = two_phases.train_first_phase(
             engine, setup, job, features, schedule
         )

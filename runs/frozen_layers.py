@@ -231,11 +231,15 @@ class FrozenLayers:
         self._folder = _folder(setup.experiment)
         self.path = os.path.join(self._folder, f"{self._key()}.npy")
         files.prepare_folder(self._folder)
-        # Of a process that is writing now it is kept, and counted.
-        with contextlib.suppress(UserError):
+        is_written = False
+        try:
+            # What killed processes have left counts no more.
             with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
                 pass
-        if not self._is_there_or_written():
+        except UserError:
+            # Another process is writing, and `read` will wait for it.
+            is_written = self._is_being_written()
+        if not (is_written or os.path.exists(self.path)):
             self._check_space()
 
     def read(self, engine: Any) -> KnownOutputs:
@@ -282,17 +286,15 @@ class FrozenLayers:
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _is_there_or_written(self) -> bool:
-        """Whether the file is there, or comes: whoever reads it waits for it.
+    def _is_being_written(self) -> bool:
+        """Whether there is an unfinished file of the same key.
 
         Raises:
             UserError: its folder cannot be read.
         """
         own = os.path.basename(self.path)
         return any(
-            name == own
-            or name.startswith(f"{own}.")
-            and name.endswith(UNFINISHED)
+            name.startswith(f"{own}.") and name.endswith(UNFINISHED)
             for name in files.names(self._folder)
         )
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from typing import Any
+from typing import Any, Dict
 
 import numpy as np
 from absl import logging
@@ -35,6 +35,34 @@ def first_phase_table(setup: Setup) -> task_model.ParameterTable:
     )
 
 
+def check_first_phase(
+    engine: Any,
+    setup: Setup,
+    output_dir: str,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+) -> Dict[str, Any]:
+    """Refuses what of a first phase cannot be gone on with.
+
+    Returns:
+        What its `run.json` says.
+
+    Raises:
+        UserError: it is of another run, or none of its checkpoints is whole.
+    """
+    table = first_phase_table(setup)
+    folder = os.path.join(output_dir, FIRST_PHASE)
+    record = describe_run(setup, engine, features, schedule)
+    record["method"] = str(setup.method.first_phase)
+    run_record.check(folder, record, setup.base, do_train=True)
+    checkpoint, _ = training_state.latest_step(folder)
+    if checkpoint:
+        training_state.check_training_checkpoint(
+            checkpoint, {p.name: p.shape for p in table.trained}
+        )
+    return record
+
+
 def train_first_phase(
     engine: Any,
     setup: Setup,
@@ -59,16 +87,12 @@ def train_first_phase(
         )
         for p in table.parameters
     }
-    record = describe_run(setup, engine, features, schedule)
-    record["method"] = str(method)
-    run_record.check(folder, record, setup.base, do_train=True)
+    record = check_first_phase(
+        engine, setup, job.output_dir, features, schedule
+    )
     training_state.recover(folder)
     run_record.write(folder, record, setup.base)
-    checkpoint, step = training_state.latest_step(folder)
-    if checkpoint:
-        training_state.check_training_checkpoint(
-            checkpoint, {p.name: p.shape for p in table.trained}
-        )
+    _, step = training_state.latest_step(folder)
     logging.info("phase 1 of 2: %s", method)
     if step < schedule.num_train_steps:
         first = dataclasses.replace(

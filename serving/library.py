@@ -235,11 +235,12 @@ class AdapterLibrary:
                 },
             )
             # The name, the checks and the scores are of what was read first.
-            if not _holds(unfinished, artifact):
+            if adapter_artifact.read_config(folder) != artifact.config:
                 raise UserError(
                     f"{folder} was replaced while it was copied; start the "
                     "same command again"
                 )
+            adapter_artifact.read(unfinished)
             self._move(unfinished, os.path.join(self.path, name))
         return name
 
@@ -397,14 +398,6 @@ def check(folder: str) -> Artifact:
         if not np.isfinite(artifact.weights.read(name)).all():
             raise UserError(f"{source}: {name} holds what is no finite number")
     return artifact
-
-
-def _holds(folder: str, artifact: Artifact) -> bool:
-    """Whether a folder holds a certain adapter, whole."""
-    try:
-        return adapter_artifact.read(folder).config == artifact.config
-    except UserError:
-        return False
 
 
 def _find_artifact(folder: str) -> str:

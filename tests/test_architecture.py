@@ -13,20 +13,30 @@ MAY_IMPORT = {
     "errors": set(),
     "start_tensorflow": set(),
     "command_line": {"errors"},
-    "storage": {"errors", "storage"},
+    "storage.folder_lock": {"errors"},
+    "storage.on_disk": {"storage.folder_lock"},
+    "storage": {"errors", "storage", "storage.folder_lock", "storage.on_disk"},
     "metrics": {"errors"},
     "tokenization": {"errors", "storage"},
     "subword_tokenization": {"errors", "storage", "tokenization"},
     "input_pipeline": {"errors"},
     "optimization": {"errors"},
-    "bert": {"bert", "errors", "storage"},
-    "modeling": {"bert"},
+    "bert.functional": {"errors"},
+    "bert": {"bert", "bert.functional", "errors", "storage"},
+    "modeling": {"bert", "bert.functional"},
     "monitoring": {"errors", "monitoring", "optimization", "storage"},
     "methods.base": {"bert", "errors", "modeling", "optimization"},
-    "adapter_modeling": {"bert", "errors", "methods.base", "modeling"},
+    "adapter_modeling": {
+        "bert",
+        "bert.functional",
+        "errors",
+        "methods.base",
+        "modeling",
+    },
     "methods": {
         "adapter_modeling",
         "bert",
+        "bert.functional",
         "errors",
         "methods",
         "methods.base",
@@ -48,12 +58,15 @@ MAY_IMPORT = {
         "methods.base",
         "modeling",
         "storage",
+        "storage.folder_lock",
+        "storage.on_disk",
         "subword_tokenization",
         "tokenization",
         "weights",
     },
     "tasks": {
         "bert",
+        "bert.functional",
         "errors",
         "input_pipeline",
         "metrics",
@@ -87,6 +100,8 @@ MAY_IMPORT = {
         "optimization",
         "runs",
         "storage",
+        "storage.folder_lock",
+        "storage.on_disk",
         "task_model",
         "tasks",
         "tokenization",
@@ -115,6 +130,8 @@ MAY_IMPORT = {
         "modeling",
         "serving",
         "storage",
+        "storage.folder_lock",
+        "storage.on_disk",
         "task_model",
         "tasks",
         "tokenization",
@@ -170,6 +187,7 @@ MAY_IMPORT = {
         "soak",
         "start_tensorflow",
         "storage",
+        "storage.folder_lock",
         "subword_tokenization",
         "tasks",
         "tokenization",
@@ -193,10 +211,15 @@ FOLDERS = (
     "tasks",
     "weights",
 )
-# Modules that are rooms of their own: what methods stand on is below the
-# paper's adapters, which are one of them, and sharing layers is above the
-# model.
-OWN_ROOMS = {"methods.base", "bert.shared_layers"}
+# Modules that are rooms of their own: what others of their room stand on, and
+# what stands above the model.
+OWN_ROOMS = {
+    "bert.functional",
+    "bert.shared_layers",
+    "methods.base",
+    "storage.folder_lock",
+    "storage.on_disk",
+}
 
 
 def room_of(module):

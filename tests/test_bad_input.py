@@ -146,7 +146,7 @@ def test_an_adapter_of_another_base_is_refused(
         classify(**tiny_flags, do_eval=True)
 
 
-@pytest.mark.newer_stack
+@pytest.mark.older_stack
 def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     # 5,810 parameters: a checkpoint has 70 kB, an artifact 23.
     tiny_flags.update(tuning_method="full", num_train_epochs=2)

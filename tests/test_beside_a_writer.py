@@ -353,18 +353,25 @@ def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
     (tmp_path / "log.txt").write_text("step 1\n")
     lock = open(tmp_path / "lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    exists, ended = pathlib.Path.exists, []
+    ended = []
 
-    def looks(path):
-        found = exists(path)
-        if path.name == looked_at and not ended:
-            ended.append(path)
-            (tmp_path / "done").touch()
-            lock.close()
-        return found
+    def ends_after(name):
+        inner = getattr(pathlib.Path, name)
 
-    monkeypatch.setattr(pathlib.Path, "exists", looks)
+        def looks(path, *arguments, **more):
+            found = inner(path, *arguments, **more)
+            if path.name == looked_at and not ended:
+                ended.append(path)
+                (tmp_path / "done").touch()
+                lock.close()
+            return found
+
+        monkeypatch.setattr(pathlib.Path, name, looks)
+
+    ends_after("exists")
+    ends_after("read_text")
     state, _ = grid_status.state_of(tmp_path)
+    assert ended
     assert state in ("running", "finished")
     lock.close()
 

@@ -10,7 +10,7 @@ from test_sources import google_bert, to_memory  # noqa: F401
 
 from monitoring.progress import TrainingProgress
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 STEPS = 5
 

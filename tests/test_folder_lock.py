@@ -68,7 +68,7 @@ def test_a_run_does_not_begin_where_another_writes(
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
+@pytest.mark.older_stack
 def test_a_run_whose_folder_is_gone_ends_and_goes_on(
     classify, tiny_flags, tmp_path, monkeypatch
 ):

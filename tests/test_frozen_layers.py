@@ -32,7 +32,7 @@ from storage import folder_lock
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 ENGINES_HERE = [

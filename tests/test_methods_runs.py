@@ -247,6 +247,29 @@ def test_a_first_phase_of_another_run_is_refused(
         classify(**flags, tuning_method="lt_sft(0.1)")
 
 
+def test_a_damaged_first_phase_is_refused_before_anything_is_changed(
+    classify, tiny_flags, tmp_path
+):
+    flags = {
+        **without_size(tiny_flags),
+        "tuning_method": "lt_sft(0.1)",
+        "num_train_epochs": 1,
+        "save_checkpoints_steps": 2,
+    }
+    classify(**flags)
+    # As a killed process leaves it, after step 4 was saved.
+    for path in (tmp_path / "out").glob("model.ckpt-5.*"):
+        path.unlink()
+    listed = tmp_path / "out" / "checkpoint"
+    known = 'model_checkpoint_path: "model.ckpt-2"\n'
+    listed.write_text(known)
+    for path in (tmp_path / "out" / "phase_1").glob("model.ckpt-*.index"):
+        path.unlink()
+    with pytest.raises(UserError, match="no checkpoint in .*phase_1 is whole"):
+        classify(**flags)
+    assert listed.read_text() == known
+
+
 def test_two_phases_start_from_a_pretrained_bert(
     classify, tiny_flags, tmp_path
 ):

@@ -160,8 +160,8 @@ def check_same(folder: str, expected: str, found: Optional[str]) -> None:
     """
     if found != expected:
         raise UserError(
-            f"the adapter in {folder} was replaced while the program started; "
-            "start the same command again"
+            f"the adapter in {folder} was replaced while it was read; start "
+            "the same command again"
         )
 
 

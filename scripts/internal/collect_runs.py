@@ -244,10 +244,21 @@ def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
 
     A folder that a run deletes meanwhile, as that of a checkpoint which is
     being written, is passed over. Until Python 3.12 `rglob` fails of one.
+
+    Raises:
+        UserError: a folder cannot be read.
     """
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise UserError(
+                f"cannot read {error.filename}: {error.strerror}; tables "
+                "without its runs would mislead"
+            ) from error
+
     return sorted(
         pathlib.Path(place, name)
-        for place, _, names in os.walk(folder)
+        for place, _, names in os.walk(folder, onerror=note)
         if name in names
     )
 
