@@ -90,6 +90,7 @@ def assert_equal(found, expected):
             assert found[key] == value
 
 
+@pytest.mark.gate
 def test_a_random_mix_of_tasks(load):
     predictor = load(batch_size=5)
     questions = [
@@ -120,6 +121,7 @@ def test_a_random_mix_of_tasks(load):
     assert predictor.ask([]) == []
 
 
+@pytest.mark.gate
 def test_several_tasks_of_every_text(load):
     names = ["small", "whole", "score", "large"]
     predictor = load(*names, batch_size=2)
@@ -203,6 +205,7 @@ def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
     assert [len(group.tasks) for group in groups] == [3]
 
 
+@pytest.mark.gate
 def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
     predictor = load("small", "score")
     built = []

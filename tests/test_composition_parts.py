@@ -43,6 +43,7 @@ def predict(classify, flags, folder, **more):
     return predicted(folder)
 
 
+@pytest.mark.gate
 def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     classify, flags, library, tiny_bert, tmp_path
 ):
@@ -75,6 +76,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
         assert not any(values[name].size for name in poolers)
 
 
+@pytest.mark.gate
 def test_an_adapter_of_the_same_name_is_exchanged_too(
     classify, flags, library, tiny_bert, tmp_path
 ):
@@ -163,6 +165,7 @@ def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.gate
 def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
     classify(
         **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False

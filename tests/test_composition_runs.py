@@ -212,6 +212,7 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     )
 
 
+@pytest.mark.gate
 def test_an_exchanged_language_is_what_answers(
     classify, flags, tiny_bert, library, tmp_path
 ):
@@ -257,6 +258,7 @@ def test_an_exchanged_language_is_what_answers(
     )
 
 
+@pytest.mark.gate
 def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, tmp_path):
     flags.update(
         tuning_method="fusion(a, b)",

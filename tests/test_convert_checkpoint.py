@@ -217,6 +217,7 @@ def test_refusals(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_training_is_refused(convert, classify, tiny_flags, tmp_path):
     classify(**{**tiny_flags, "num_train_epochs": 0.2})

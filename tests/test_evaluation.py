@@ -160,6 +160,7 @@ def test_less_loss_is_better(classify, flags, tmp_path):
     assert str(scores["best_step"]) == min(losses, key=losses.get)
 
 
+@pytest.mark.gate
 def test_a_training_that_gets_no_better_is_ended(
     classify, flags, scripted, tmp_path
 ):
@@ -277,6 +278,7 @@ def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
         assert read(killed / name) == read(whole / name)
 
 
+@pytest.mark.gate
 def test_a_score_that_has_changed_is_noticed(
     classify, tiny_flags, scripted, tmp_path
 ):
@@ -292,6 +294,7 @@ def test_a_score_that_has_changed_is_noticed(
         classify(**flags)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -432,6 +435,7 @@ def test_the_best_answers_to_questions(answer, squad_flags, tmp_path):
         answer(**flags, do_predict=True, max_eval_examples=3)
 
 
+@pytest.mark.gate
 def test_the_second_of_two_phases_is_looked_at(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
     del flags["adapter_size"]

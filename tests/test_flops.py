@@ -93,6 +93,7 @@ def build(config, method, training, share_layers):
     return job.table, function.graph
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
     [

@@ -400,6 +400,7 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     check_equal(trained_values(jobs[0]), trained_values(jobs[1]), 1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("method", ["houlsby(size=4)", "full"])
 def test_a_training_that_starts_again_reads_the_same_masks(
     engine, tiny_config, folders, text_rows, method
@@ -413,6 +414,7 @@ def test_a_training_that_starts_again_reads_the_same_masks(
     check_equal(trained_values(parts), trained_values(whole))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "changes",
     [{"parts": 2}, {"lanes": 3}, {"lanes": 2, "parts": 2}, {"length": LENGTH}],

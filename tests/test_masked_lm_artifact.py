@@ -77,6 +77,7 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
     assert "whose heads cannot be written" in line
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("program", ["predict.py", "export_model.py"])
 def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
     flags = [

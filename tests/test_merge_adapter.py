@@ -212,6 +212,7 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(tiny_bert, tmp_path):
     assert "the same parts have a mean" in own_lines(done.stderr)[0]
 
 
+@pytest.mark.gate
 def test_changes_are_weighed(tiny_bert, tmp_path):
     base, _, _ = read_base(tiny_bert)
     for seed in range(2):

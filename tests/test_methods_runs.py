@@ -134,6 +134,7 @@ def test_artifacts_predict_the_same_in_another_process(
             assert size == 4 * count, text
 
 
+@pytest.mark.gate
 def test_a_robust_adapter_is_used_with_other_layers(
     classify, tiny_flags, tmp_path
 ):
@@ -234,6 +235,7 @@ def test_what_two_phases_kept_is_not_trained_on_by_accident(
     assert (tmp_path / "further" / "adapter").exists()
 
 
+@pytest.mark.gate
 def test_a_first_phase_of_another_run_is_refused(
     classify, tiny_flags, tmp_path
 ):
@@ -270,6 +272,7 @@ def test_a_damaged_first_phase_is_refused_before_anything_is_changed(
     assert listed.read_text() == known
 
 
+@pytest.mark.gate
 def test_two_phases_start_from_a_pretrained_bert(
     classify, tiny_flags, tmp_path
 ):

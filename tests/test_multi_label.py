@@ -315,6 +315,7 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
         assert list(found["scores"].values()) == pytest.approx(shares, abs=1e-4)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
     write_tiny_sets(tmp_path)

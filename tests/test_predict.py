@@ -89,6 +89,7 @@ def answers_in(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.gate
 def test_labels_are_those_of_the_run(
     ask, tiny_flags, tiny_bert, tiny_data, tmp_path
 ):

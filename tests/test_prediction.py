@@ -226,6 +226,7 @@ if {fail}:
 """
 
 
+@pytest.mark.gate
 @ESTIMATOR
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_program_ends_though_a_session_is_open(tiny_config, tmp_path, fail):

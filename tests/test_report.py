@@ -234,6 +234,7 @@ def test_folders_without_runs_are_refused(report, tmp_path):
         report(tmp_path)
 
 
+@pytest.mark.gate
 def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
     flags = {**tiny_flags, "do_eval": True, "eval_steps": 5}
     classify(**{**flags, "num_train_epochs": 2})

@@ -87,6 +87,7 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(
     assert bits["a"] != bits["c"]
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "full", "top_layers(1)", "layernorm", "head"]

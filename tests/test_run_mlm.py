@@ -209,6 +209,7 @@ def test_another_masking_in_a_used_folder_is_refused(
     assert words in str(caught.value)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_an_adapter_is_trained_further_with_other_masks(
     model_text, text_flags, tmp_path

@@ -46,6 +46,7 @@ def alone(flags, name, folder, out):
     return {**kept, **changed}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
     [
@@ -237,6 +238,7 @@ def test_killed_runs_end_in_the_same_bits(glue_flags, tmp_path):
         assert read(killed / name) == read(whole / name)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_the_step_of_the_best_mean_is_kept(classify, glue_flags):
     glue_flags.update(keep_best="mean", eval_steps=5, num_train_epochs=4)
@@ -258,6 +260,7 @@ def test_the_step_of_the_best_mean_is_kept(classify, glue_flags):
         )
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_one_tasks_loss_may_choose_the_step(classify, glue_flags):
     glue_flags.update(keep_best="loss_sts-b", num_train_epochs=3)
@@ -268,6 +271,7 @@ def test_one_tasks_loss_may_choose_the_step(classify, glue_flags):
     assert scores.best_step == min(sorted(losses), key=losses.__getitem__)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_training_ends_by_the_mean(classify, glue_flags):
     glue_flags.update(early_stopping=1, learning_rate=1e-12, num_train_epochs=9)
@@ -352,6 +356,7 @@ def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
         classify(**glue_flags)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_the_first_rows_of_each_task(classify, glue_flags, caplog):
     glue_flags.update(max_train_examples=10, max_eval_examples=3)

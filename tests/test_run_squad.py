@@ -439,6 +439,7 @@ def test_describe_counts_no_pooler(answer, squad_flags, capsys):
     assert f"**** Total Parameters = {111863042 - 590592} *****" in text
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_errors_end_the_program_with_one_line_and_code_one():
     for arguments, words in (

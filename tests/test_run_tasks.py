@@ -51,6 +51,7 @@ def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     assert "eval_matthews_correlation" in read_results(tmp_path / "ax")
 
 
+@pytest.mark.gate
 def test_scores_are_learned_and_go_on_from_the_adapter(
     classify, small, tmp_path
 ):

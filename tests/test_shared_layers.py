@@ -124,6 +124,7 @@ def test_each_kind_of_layer_is_traced_once(
     assert count_traces(monkeypatch, tiny, training) == layers
 
 
+@pytest.mark.gate
 def test_a_method_is_traced_once(deep):
     for text, method in METHODS.items():
         hooks = TinyModel(deep, method).model.bert.hooks
@@ -151,6 +152,7 @@ class Scaled(TuningMethod):
         return Scaling()
 
 
+@pytest.mark.gate
 def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
     tiny = moved(deep, Scaled())
     expected = results(tiny, True)[0]
@@ -184,6 +186,7 @@ def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
     np.testing.assert_array_equal(shared, results(tiny, True)[0])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "text,layers",
     [

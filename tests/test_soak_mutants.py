@@ -63,6 +63,7 @@ def try_sources(tmp_path):
     return run
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_mutant_is_killed_by_the_first_test_that_fails(try_sources):
     same, wrong, broken, absent = try_sources(

@@ -98,6 +98,7 @@ def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
     check_equal(trained_values(parts), trained_values(whole))
 
 
+@pytest.mark.gate
 def test_several_steps_may_run_between_two_returns(
     tiny_config, folders, monkeypatch
 ):

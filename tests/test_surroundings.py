@@ -354,6 +354,7 @@ def test_a_seed_draws_the_same():
     assert len({repr(clock.draw(seed)) for seed in range(30)}) == 30
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("failure", [CAREFUL["failure"], "raise"])
 def test_a_disk_that_is_full_must_be_refused(make_bench, monkeypatch, failure):
     if not may_mount():

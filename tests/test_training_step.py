@@ -357,6 +357,7 @@ def test_lanes_predict_what_one_predicts_in_row_order(
         )
 
 
+@pytest.mark.gate
 def test_dropout_in_lanes_is_reproducible_and_resumed(
     tiny_config, folders, make_engine
 ):
