@@ -81,6 +81,7 @@ def test_an_adapter_of_tags_is_told_by_its_data_and_f1(tiny_bert, tmp_path):
     assert (about["name"], about["score"]) == ("news", "f1")
 
 
+@pytest.mark.gate
 def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
     run = trained()
     ablate_adapter.main(str(run), str(tmp_path))
@@ -110,6 +111,7 @@ def test_another_adapters_ablation_is_not_mixed_in(
         ablate_adapter.main(str(other), str(tmp_path / "ablation"))
 
 
+@pytest.mark.gate
 def test_a_method_without_adapters_is_refused(trained, tmp_path, tiny_flags):
     del tiny_flags["adapter_size"]
     run = trained(tuning_method="bitfit")

@@ -144,6 +144,7 @@ def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
     assert (folder / "vocab.txt").read_text() == "another\n"
 
 
+@pytest.mark.gate
 def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
     path = pack(tmp_path / "bert.zip", google)
     others = [".bert.tmp-" + "0" * 32, ".bert-x.tmp-1", ".other"]

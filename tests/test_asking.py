@@ -138,6 +138,7 @@ def test_several_tasks_of_every_text(load):
     assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
 
 
+@pytest.mark.gate
 def test_tasks_that_take_other_rows(load):
     predictor = load("pair", "squad", "score")
     expected = [predictor(name, PAIRS) for name in ("pair", "squad")]
@@ -158,6 +159,7 @@ def test_tasks_that_take_other_rows(load):
     assert empty[1].keys() == {"value"}
 
 
+@pytest.mark.gate
 def test_words_are_tagged_beside_other_tasks(load):
     """Long sentences make windows, words may come as a list."""
     predictor = load("tags", "large", batch_size=3)
@@ -265,6 +267,7 @@ def test_what_changes_matrices_is_not_mixed(load):
     assert not predictor.task("whole").can_mix
 
 
+@pytest.mark.gate
 def test_adapters_are_kept_in_bfloat16(load, tiny_bert, make):
     exact = load("small", "large")
     predictor = Predictor(
@@ -289,6 +292,7 @@ def test_adapters_are_kept_in_bfloat16(load, tiny_bert, make):
     assert {value.dtype for value in values} == {tf.float32}
 
 
+@pytest.mark.gate
 def test_bfloat16(load, tiny_bert, make):
     bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
     predictor = Predictor(bert)

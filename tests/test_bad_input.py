@@ -126,6 +126,7 @@ def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
         classify(**{**tiny_flags, "bert_config_file": path})
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_an_adapter_of_another_base_is_refused(
     classify, tiny_flags, tiny_bert, tmp_path
@@ -146,6 +147,7 @@ def test_an_adapter_of_another_base_is_refused(
         classify(**tiny_flags, do_eval=True)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     # 5,810 parameters: a checkpoint has 70 kB, an artifact 23.

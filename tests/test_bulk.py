@@ -244,6 +244,7 @@ def test_texts_are_those_that_predict_py_reads(tmp_path_factory, values):
     assert tuple(found) == expected
 
 
+@pytest.mark.gate
 def test_answers_are_told_as_predict_py_tells_them(
     tiny_exported, tiny_bert, tiny_adapters
 ):

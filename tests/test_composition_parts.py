@@ -183,6 +183,7 @@ def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
         predict(classify, flags, tmp_path / "lost", adapter=moved)
 
 
+@pytest.mark.gate
 def test_what_is_exchanged_is_not_looked_for(
     classify, flags, library, tmp_path
 ):
@@ -199,6 +200,7 @@ def test_what_is_exchanged_is_not_looked_for(
     assert abs(found - predicted(flags["output_dir"])).max() > 1e-5
 
 
+@pytest.mark.gate
 def test_a_name_may_say_again_what_was_trained_upon(
     classify, flags, library, tiny_bert, tmp_path
 ):
@@ -245,6 +247,7 @@ def test_two_folders_of_one_name_are_refused(
         classify(**flags, tuning_method=text)
 
 
+@pytest.mark.gate
 def test_a_folder_of_the_shell_is_named_by_its_path(
     classify, flags, library, monkeypatch
 ):

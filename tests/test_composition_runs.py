@@ -125,6 +125,7 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     np.testing.assert_array_equal(predicted(again), predicted(folder))
 
 
+@pytest.mark.gate
 def test_parts_that_are_not_carried_lie_beside_an_adapter(classify, flags):
     classify(
         **flags,
@@ -144,6 +145,7 @@ def test_parts_that_are_not_carried_lie_beside_an_adapter(classify, flags):
     np.testing.assert_array_equal(predicted(again), predicted(folder))
 
 
+@pytest.mark.gate
 def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
     path = flags["output_dir"] / "adapter" / "adapter.safetensors"
@@ -281,6 +283,7 @@ def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, tmp_path):
     assert (cut / "adapter" / "adapter.safetensors").read_bytes() == whole
 
 
+@pytest.mark.gate
 def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     classify, flags, tmp_path
 ):

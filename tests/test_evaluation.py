@@ -153,6 +153,7 @@ def test_the_best_step_is_what_the_run_comes_to(
         classify(**{**again, "init_checkpoint": last, "output_dir": out})
 
 
+@pytest.mark.gate
 def test_less_loss_is_better(classify, flags, tmp_path):
     classify(**flags, keep_best="loss")
     scores = read(tmp_path / "out" / "dev_scores.json")
@@ -358,6 +359,7 @@ def test_flags_that_cannot_be(classify, tiny_flags, change, message):
         classify(**{**tiny_flags, "do_eval": True, **change})
 
 
+@pytest.mark.gate
 def test_another_choice_of_the_best_is_another_run(classify, tiny_flags):
     flags = {**tiny_flags, "do_eval": True}
     classify(**flags, keep_best="accuracy")
@@ -404,6 +406,7 @@ def test_how_long_the_best_was_not_bettered():
     assert by_loss.best_step == 2
 
 
+@pytest.mark.gate
 def test_the_first_examples_alone(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True}
     classify(**flags, max_train_examples=16, max_eval_examples=3)
@@ -415,6 +418,7 @@ def test_the_first_examples_alone(classify, tiny_flags, tmp_path):
         classify(**flags, max_train_examples=17)
 
 
+@pytest.mark.gate
 def test_other_dev_rows_are_another_run(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
     classify(**flags, keep_best="accuracy", max_eval_examples=3)
@@ -462,6 +466,7 @@ def test_a_tpus_estimator_cannot_be_looked_at(classify, flags, engine):
     assert bool(refused) == ("--engine=strategy" in str(caught.value))
 
 
+@pytest.mark.gate
 def test_a_score_that_the_dev_set_lacks(classify, tiny_flags, monkeypatch):
     evaluate = TextClassification.evaluate
 

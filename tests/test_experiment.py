@@ -48,6 +48,7 @@ def forbid(monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, fail)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
     classify, short, monkeypatch
@@ -70,6 +71,7 @@ def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
 # What contradicts the folder's run
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_settings_are_compared_before_data_are_read(
     classify, short, tmp_path, monkeypatch, spoiled
@@ -123,6 +125,7 @@ def test_other_data_is_refused_before_training(
 # What is kept of the data
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
     tokenize, left = experiment._tokenize, {}
@@ -186,6 +189,7 @@ def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
     json.loads(content, parse_constant=pytest.fail)
 
 
+@pytest.mark.gate
 def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     answer, squad_flags, tmp_path, spoiled, monkeypatch
 ):

@@ -164,6 +164,7 @@ def without_size(flags, bert, **more):
     }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", [TOP, "head"])
 def test_questions_are_learned_the_same(
     answer, squad_flags, still_bert, tmp_path, text
@@ -172,6 +173,7 @@ def test_questions_are_learned_the_same(
     check_same(answer, flags, tmp_path)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", [TOP, "head"])
 def test_tags_are_learned_the_same(tag, ner_flags, still_bert, tmp_path, text):
     flags = without_size(ner_flags, still_bert, tuning_method=text)
@@ -191,6 +193,7 @@ def test_more_frozen_layers_are_in_another_file(
     assert len(kept_files(kept)) == 2
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", [TOP, "head"])
 def test_tasks_are_learned_together_the_same(
     classify, glue_flags, still_bert, tmp_path, text
@@ -201,6 +204,7 @@ def test_tasks_are_learned_together_the_same(
     check_same(classify, flags, tmp_path)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", [TOP, "head"])
 def test_choices_are_learned_the_same(
     classify, tiny_flags, still_bert, tmp_path, text
@@ -363,6 +367,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert run("named", train_file=other / "train.tsv")
 
 
+@pytest.mark.gate
 def test_what_was_cut_off_is_computed_again(classify, flags, tmp_path):
     flags.update(cache_frozen_layers=True, tuning_method="top_layers(k=1)")
     classify(**flags)
@@ -456,6 +461,7 @@ def test_what_cannot_be_kept_is_refused(classify, flags, change, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.gate
 def test_an_evaluation_does_not_mind(classify, flags):
     """As of a method for which nothing could be kept."""
     classify(**flags, tuning_method="houlsby(size=4)")

@@ -68,6 +68,7 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     np.testing.assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 @PROPERTY
 @hypothesis.given(

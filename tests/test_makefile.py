@@ -78,6 +78,7 @@ def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
         assert (folder / "pyvenv.cfg").exists()
 
 
+@pytest.mark.gate
 def test_what_a_link_leads_to_is_left_alone(tmp_path):
     other = tmp_path / "other"
     make("setup", other, tmp_path / "project")

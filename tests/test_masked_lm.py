@@ -390,6 +390,7 @@ def engine_of(name, **hardware):
     return made
 
 
+@pytest.mark.gate
 @ESTIMATOR
 def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     losses, jobs = [], []

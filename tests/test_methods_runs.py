@@ -249,6 +249,7 @@ def test_a_first_phase_of_another_run_is_refused(
         classify(**flags, tuning_method="lt_sft(0.1)")
 
 
+@pytest.mark.gate
 def test_a_damaged_first_phase_is_refused_before_anything_is_changed(
     classify, tiny_flags, tmp_path
 ):

@@ -138,6 +138,7 @@ def test_two_workers_give_the_result_of_one(
     check_equal(two, one, 1e-4)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_workers_with_different_flags_are_refused(
     tiny_bert, tiny_squad, tmp_path
@@ -210,6 +211,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
     assert "Traceback" not in logs[0] + logs[1]
 
 
+@pytest.mark.gate
 def test_a_port_in_use_is_one_clear_line(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -284,6 +284,7 @@ def folders(tiny_bert, tmp_path):
     return found
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_predictor_chooses_alone_and_in_mixed_batches(
     folders, tiny_bert, tokenizer
@@ -377,6 +378,7 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
+@pytest.mark.gate
 def test_an_empty_choice_ends_a_run_in_one_line(tiny_flags, tmp_path):
     write_copa(tmp_path)
     with open(tmp_path / "val.jsonl", "a") as dev:

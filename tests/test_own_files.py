@@ -198,6 +198,7 @@ def test_a_process_ends_with_one_line(own_flags):
 # What an adapter alone tells
 
 
+@pytest.mark.gate
 def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
     classify, tiny_flags, tmp_path, caplog
 ):

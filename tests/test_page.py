@@ -168,6 +168,7 @@ def browser(tmp_path):
     found.close()
 
 
+@pytest.mark.gate
 def test_a_person_asks(server, browser):
     browser("/url", {"url": f"http://127.0.0.1:{server.port}/"})
     browser.wait_for("!document.getElementById('ask').disabled")

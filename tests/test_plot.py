@@ -312,6 +312,7 @@ def test_missing_spans_are_told_and_an_ablation_without_any_left_out(
     assert plot.read_ablations([str(tmp_path)]) == {}
 
 
+@pytest.mark.gate
 def test_figures_are_written_as_png_and_svg_and_always_alike(
     many, fake, tmp_path, monkeypatch, capsys
 ):

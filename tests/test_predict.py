@@ -113,6 +113,7 @@ def test_labels_are_those_of_the_run(
         assert answer["probability"] == pytest.approx(float(probability), 1e-5)
 
 
+@pytest.mark.gate
 def test_several_adapters_answer_each_row(ask, adapters, flags, tmp_path):
     first, second = adapters
     flags["adapter"] = f"one={first}"
@@ -247,6 +248,7 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
     assert flags["output"].read_bytes() == expected
 
 
+@pytest.mark.gate
 def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, adapters):
     shelf = AdapterLibrary(str(adapters[0].parent / "shelf"), create=True)
     for folder, name in zip(adapters, ("first", "second")):

@@ -154,6 +154,7 @@ def test_a_closed_predictor_is_refused(made, tiny_config, tmp_path):
 # After a training
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_training_hands_its_variables_over(tiny_config, folders):
     """Nothing is read again; optimizer slots are gone by then."""

@@ -83,6 +83,7 @@ def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     assert all(a["probability"] == max(a["scores"].values()) for a in answers)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", ["houlsby(size=3)", "bitfit", "lt_sft"])
 def test_narrow_kernels_change_no_bit(make, tiny_bert, monkeypatch, text):
     """`lt_sft` adds to kernels, and so has them whole."""
@@ -214,6 +215,7 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     )
 
 
+@pytest.mark.gate
 def test_questions_are_answered_as_the_run_answered_them(
     answer, squad_flags, tiny_bert
 ):
@@ -350,6 +352,7 @@ def test_another_bert_is_refused(make, tiny_bert, tmp_path):
         Predictor.load(str(other), [folder])
 
 
+@pytest.mark.gate
 def test_a_trainings_checkpoint_is_no_base(classify, tiny_flags):
     classify(**tiny_flags)
     with pytest.raises(UserError, match="is a training's checkpoint; pass the"):

@@ -250,6 +250,7 @@ def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
     )
 
 
+@pytest.mark.gate
 def test_the_program_writes_into_the_runs_folder(fake):
     folder = fake.add("rte", "head", {"accuracy": 0.5})
     done = run_process("scripts.report", str(folder), program="-m")

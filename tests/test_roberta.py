@@ -198,6 +198,7 @@ def test_texts_are_learned_and_answered(
     assert labels == [row.split("\t")[1] for row in lines.splitlines()[1:]]
 
 
+@pytest.mark.gate
 def test_words_are_tagged(flags, tiny_ner, tag):
     tag(**flags, data_dir=tiny_ner)
     assert scores_of(flags)["eval_f1"] > 0.5
@@ -215,6 +216,7 @@ def test_questions_are_learned(flags, tiny_squad, answer):
     assert scores_of(flags)["eval_f1"] > 50
 
 
+@pytest.mark.gate
 def test_masked_tokens_are_learned_with_the_pretrained_head(
     flags, tiny_texts, caplog
 ):

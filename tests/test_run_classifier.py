@@ -154,6 +154,7 @@ def test_an_adapter_bert_checkpoint_is_evaluated(
     assert losses[0] != losses[1]
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_finished_run_is_not_trained_again(classify, tiny_flags):
     classify(**tiny_flags)
@@ -165,6 +166,7 @@ def test_a_finished_run_is_not_trained_again(classify, tiny_flags):
     assert after == began
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change,words",
@@ -355,6 +357,7 @@ def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
     assert "houlsby(size=4" in capsys.readouterr().out
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change,words",
@@ -407,6 +410,7 @@ def test_a_truncated_training_checkpoint_is_one_line(
         classify(**tiny_flags, do_eval=True)
 
 
+@pytest.mark.gate
 def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
     classify,
     tiny_flags,

@@ -46,6 +46,7 @@ def lines_of(path):
     return path.read_text().splitlines()
 
 
+@pytest.mark.gate
 def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     """Predictions are those of the artifact, however they are asked for."""
     tag(**ner_flags, engine=engine, do_eval=True, do_predict=True)
@@ -200,6 +201,7 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     assert lines_of(again / path.name) == lines_of(path)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     """An adapter then tags new sentences, with no other file."""
@@ -223,6 +225,7 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     )
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     """In windows; a word of control characters and a too long one get O."""
@@ -317,6 +320,7 @@ def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     """That takes as long as several steps."""

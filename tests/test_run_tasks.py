@@ -81,6 +81,7 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
     assert read_results(tmp_path / "again") == results
 
 
+@pytest.mark.gate
 def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
     test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]

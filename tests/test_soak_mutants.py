@@ -79,6 +79,7 @@ def test_a_mutant_is_killed_by_the_first_test_that_fails(try_sources):
     assert absent["by"] == "tests/test_one.py::test_one"
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_mutant_with_which_no_tests_can_start_is_killed(
     try_sources, tmp_path

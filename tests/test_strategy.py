@@ -157,6 +157,7 @@ def train_telling(update, job, steps, save_steps=100):
     )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "steps_per_call, expected", [(4, [4, 5, 8]), (1, [*range(1, 9)])]
 )

@@ -229,6 +229,7 @@ def test_of_several_processes_one_runs(make_bench, monkeypatch):
         assert any("refused" in outcome.note for outcome in found)
 
 
+@pytest.mark.gate
 def test_several_processes_that_disturb_each_other_are_found(
     make_bench, monkeypatch
 ):

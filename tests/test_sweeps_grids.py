@@ -28,6 +28,7 @@ def test_the_default_grid_is_the_papers(sweep):
     assert sweep.started() == []
 
 
+@pytest.mark.gate
 def test_a_long_grid_is_several_arrays(sweep):
     done = sweep.run("--grid", SEEDS=" ".join(map(str, range(501))))
     lines = done.stdout.splitlines()[1:]

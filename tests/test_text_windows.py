@@ -93,6 +93,7 @@ def asked(draw):
     return number, tuple(draw(TEXTS) for _ in range(count))
 
 
+@pytest.mark.gate
 @hypothesis.settings(derandomize=True, deadline=None, max_examples=150)
 @hypothesis.given(st.lists(st.composite(asked)(), min_size=1, max_size=6))
 def test_windows_are_those_of_the_task(compute, tokenizer, rows):
