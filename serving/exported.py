@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from errors import UserError
-from storage import files
+from storage import files, newest
 
 SIGNATURE = "serving_default"
 # Where TensorFlow leaves room for what is not its own.
@@ -71,20 +71,16 @@ class ExportedModel:
         Raises:
             UserError: there is none, or it is damaged.
         """
-        self.version = version or _newest(folder)
-        while True:
-            try:
-                self._load(os.path.join(folder, self.version))
-                return
-            except UserError:
-                # It may have been deleted, after a newer one was exported.
-                newest = version or _newest(folder)
-                if newest == self.version:
-                    raise
-                self.version = newest
+        # It may be deleted meanwhile, after a newer one was exported.
+        newest.read_newest(
+            lambda: version or _newest(folder),
+            lambda found: self._load(folder, found),
+        )
 
-    def _load(self, place: str) -> None:
-        """Loads the version in a folder; raises as `__init__`."""
+    def _load(self, folder: str, version: str) -> None:
+        """Loads a version in a folder; raises as `__init__`."""
+        self.version = version
+        place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, "the exported model", {"tasks": list})
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}

@@ -400,3 +400,14 @@ def test_a_failure_of_a_grid_may_be_gone_by_now(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pathlib.Path, "read_text", begins_anew)
     assert grid_status.state_of(tmp_path) == ("failed", "")
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, plain_user):
+    (tmp_path / "run").mkdir(mode=0o700)
+    tmp_path.joinpath("run", "run.json").touch()
+    (tmp_path / "run").chmod(0)
+    found = plain_user(collect_runs.find_files, tmp_path, "run.json")
+    assert found == (
+        f"cannot read {tmp_path}/run: Permission denied; tables without its "
+        "runs would mislead"
+    )

@@ -12,14 +12,14 @@ that are parts of the method, if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, Optional
+from typing import Any, Callable, Container, Dict, Optional, Tuple
 
 import numpy as np
 import safetensors.numpy
 
 from errors import UserError
 from methods.base import changed_by
-from storage import files
+from storage import files, newest
 from weights import run_record
 from weights.base import UNREADABLE_TENSORS, Weights, as_floats
 
@@ -195,20 +195,20 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
         UserError: a file is missing or damaged, or the two do not belong
             together.
     """
-    config = read_config(folder)
     path = os.path.join(folder, WEIGHTS_FILE)
-    content = files.read_bytes(path, "the adapter's weights")
-    while hashlib.sha256(content).hexdigest() != config.get("sha256"):
-        # Another adapter may have come into the folder between the two looks.
-        newer = read_config(folder)
-        if newer == config:
+
+    def read_both(config: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
+        content = files.read_bytes(path, "the adapter's weights")
+        if hashlib.sha256(content).hexdigest() != config.get("sha256"):
             raise UserError(
                 f"{path} is damaged or was written with another "
                 f"{CONFIG_FILE}; copy the adapter again, or wait for the run "
                 "that writes it"
             )
-        config = newer
-        content = files.read_bytes(path, "the adapter's weights")
+        return config, content
+
+    # Another adapter may come into the folder between the two files.
+    config, content = newest.read_newest(lambda: read_config(folder), read_both)
     try:
         values = {
             name: value if name.endswith(INDICES) else as_floats(value)

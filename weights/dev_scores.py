@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from errors import UserError
-from storage import files
+from storage import files, newest
 from weights import training_state
 from weights.google import read_whole
 
@@ -150,16 +150,11 @@ def best_checkpoint(output_dir: str) -> Optional[str]:
     """
     if not output_dir:
         return None
-    scores = read(output_dir)
-    while True:
-        try:
-            return _checkpoint_of(output_dir, scores)
-        except UserError:
-            # A training that goes on may have put a better one in its place.
-            newer = read(output_dir)
-            if newer == scores:
-                raise
-            scores = newer
+    # A training that goes on may put a better one in its place meanwhile.
+    return newest.read_newest(
+        lambda: read(output_dir),
+        lambda scores: _checkpoint_of(output_dir, scores),
+    )
 
 
 def _checkpoint_of(

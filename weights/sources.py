@@ -5,7 +5,7 @@ import os
 from typing import Any, Dict, Optional
 
 from errors import UserError
-from storage import files
+from storage import files, newest
 from weights import (
     archives,
     dev_scores,
@@ -136,16 +136,8 @@ def open_pretrained(path: str) -> Pretrained:
         path = archives.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    found = _find_model(path)
-    while True:
-        try:
-            return _open_file(found)
-        except UserError:
-            # A training that goes on there may have deleted it by now.
-            newer = _find_model(path)
-            if newer == found:
-                raise
-            found = newer
+    # A training that goes on there may delete it meanwhile.
+    return newest.read_newest(lambda: _find_model(path), _open_file)
 
 
 def _open_file(path: str) -> Pretrained:

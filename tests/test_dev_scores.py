@@ -1,0 +1,87 @@
+"""The scores of a training's steps, and the weights of the best."""
+
+import disk_order
+import numpy as np
+import pytest
+
+from errors import UserError
+from weights import dev_scores
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"keep_best": "f1", "scores": []}',
+        '{"keep_best": "f1", "scores": {"x": {"f1": 1}}}',
+        '{"keep_best": "f1", "scores": {"1": {"accuracy": 1}}}',
+        '{"keep_best": "", "scores": {"1": {"accuracy": "a"}}}',
+    ],
+)
+def test_damaged_scores_are_refused(tmp_path, content):
+    (tmp_path / "dev_scores.json").write_text(content)
+    with pytest.raises(UserError, match="dev_scores.json"):
+        dev_scores.read(str(tmp_path))
+
+
+def test_how_long_the_best_was_not_bettered():
+    scores = dev_scores.DevScores("f1", {})
+    assert (scores.best_step, scores.count_since_best(5)) == (None, 0)
+    for step, f1 in ((2, 0.5), (4, 0.5), (6, 0.25), (8, 0.75)):
+        scores = scores.add(step, {"f1": f1})
+    assert [scores.count_since_best(s) for s in (2, 4, 6, 8)] == [0, 1, 2, 0]
+    assert scores.best_step == 8
+    by_loss = dev_scores.DevScores(
+        "loss_mismatched",
+        {1: {"loss_mismatched": 2.0}, 2: {"loss_mismatched": 1.0}},
+    )
+    assert by_loss.best_step == 2
+
+
+def test_weights_of_which_no_scores_are_left_are_not_deleted(tmp_path):
+    path = tmp_path / "best.ckpt-5.index"
+    path.touch()
+    scores = dev_scores.DevScores("f1", {})
+    dev_scores.forget_others(str(tmp_path), scores)
+    assert path.exists()
+    dev_scores.forget_others(str(tmp_path), scores.add(6, {"f1": 0.5}))
+    assert not path.exists()
+
+
+def test_a_folder_that_may_not_be_used_is_one_line(tmp_path, plain_user):
+    folder = str(tmp_path)
+    scores = dev_scores.DevScores("loss", {1: {"loss": 1.0}})
+    (tmp_path / "best.ckpt-2.index").write_text("")
+    try:
+        tmp_path.chmod(0o500)
+        found = plain_user(dev_scores.forget_others, folder, scores)
+        assert found.startswith(f"cannot delete {folder}/best.ckpt-2.index: ")
+        tmp_path.chmod(0o300)
+        found = plain_user(dev_scores.forget_others, folder, scores)
+        assert found.startswith(f"cannot read {folder}: ")
+    finally:
+        tmp_path.chmod(0o700)
+    dev_scores.forget_others(folder, scores)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_best_is_on_the_disk_before_the_former_goes(tmp_path, monkeypatch):
+    events = disk_order.watch(monkeypatch)
+    scores = dev_scores.DevScores("accuracy", {})
+    for step in (1, 2):
+        scores = scores.add(step, {"accuracy": float(step)})
+        values = {"x": np.full(3, step, np.float32)}
+        dev_scores.write(str(tmp_path), scores, values)
+    # Data, index and scores of each.
+    assert disk_order.check(events) == 6
+    data, index = (
+        str(tmp_path / f"best.ckpt-1.{end}")
+        for end in ("data-00000-of-00001", "index")
+    )
+    assert events[-4:] == [
+        (disk_order.RENAME, events[-4][1], str(tmp_path / "dev_scores.json")),
+        (disk_order.SYNC, str(tmp_path), ""),
+        (disk_order.REMOVE, data, ""),
+        (disk_order.REMOVE, index, ""),
+    ]
