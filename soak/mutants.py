@@ -45,6 +45,7 @@ GOAL = 0.95
 # a mutant's tests may take.
 PATIENCE, LIMIT = 300.0, 900.0
 # What looks at a package's modules without importing them.
+OF_ALL = ("architecture", "list_flags")
 OF_MODEL = ("roberta", "golden_model", "golden_features", "experiment")
 OF_PACKAGE = {
     "": OF_MODEL,
@@ -169,7 +170,7 @@ def tests_of(path: str) -> List[List[str]]:
         if name.startswith(f"{stem}_") or module in file.imported
     ]
     others.sort(key=lambda name: known[name].size)
-    later = dict.fromkeys([*others, *OF_PACKAGE[package]])
+    later = dict.fromkeys([*OF_ALL, *others, *OF_PACKAGE[package]])
     groups.append([name for name in later if name not in groups[0]])
     return [
         [f"tests/test_{name}.py" for name in group] for group in groups if group

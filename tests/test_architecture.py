@@ -342,3 +342,17 @@ def test_beam_is_imported_in_its_room_only():
 def test_no_file_is_long():
     for _, path in sources():
         assert len(path.read_text().splitlines()) <= 520, path
+
+
+def test_what_describes_something_cannot_be_changed():
+    """But for what collects the rows of requests."""
+    changeable = set()
+    for _, path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for decorator in map(ast.unparse, node.decorator_list):
+                is_frozen = "frozen=True" in decorator
+                if decorator.startswith("dataclasses.") and not is_frozen:
+                    changeable.add(node.name)
+    assert changeable == {"Group", "_Request"}

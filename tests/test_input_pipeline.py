@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import input_pipeline
+from errors import UserError
 from input_pipeline import Features, TrainPlan
 
 PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
@@ -149,6 +150,13 @@ def test_empty_features_have_a_fingerprint():
 )
 def test_train_steps_are_rounded_down(rows, batch_size, epochs, steps):
     assert input_pipeline.count_train_steps(rows, batch_size, epochs) == steps
+
+
+@pytest.mark.parametrize("epochs", [2**31, 2**31 + 1, 1e300])
+def test_more_steps_than_can_be_counted_are_refused(epochs):
+    assert input_pipeline.count_train_steps(1, 1, 2**31 - 1) == 2**31 - 1
+    with pytest.raises(UserError, match="epochs of 1 rows are too many steps"):
+        input_pipeline.count_train_steps(1, 1, epochs)
 
 
 @PROPERTY

@@ -91,3 +91,8 @@ def test_a_bad_method_is_one_line_that_says_why(text, words):
     with pytest.raises(UserError, match="(?s)^[^\n]*$") as caught:
         parse(text)
     assert words in str(caught.value)
+
+
+def test_little_is_cited_of_a_long_text():
+    with pytest.raises(UserError, match=r"method '\({200}' cannot"):
+        parse("(" * 201)

@@ -122,7 +122,7 @@ def test_the_tests_of_a_module_are_its_own_then_those_that_import_it():
 
 
 def test_every_named_file_of_tests_is_there():
-    for names in mutants.OF_PACKAGE.values():
+    for names in [mutants.OF_ALL, *mutants.OF_PACKAGE.values()]:
         for name in names:
             assert (ROOT / "tests" / f"test_{name}.py").exists()
 

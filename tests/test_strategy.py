@@ -28,6 +28,7 @@ from engines import (
     Pause,
     check_batch_size,
     choose_engine,
+    multi_worker,
     strategy,
 )
 from engines.strategy import StrategyEngine
@@ -221,6 +222,13 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
     job = make_job(tiny_config, folders("run"))
     with pytest.raises(expected, match=words):
         train(trained, job, make_rows(CLASSIFICATION))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_what_workers_compare_fits_an_int64(monkeypatch, number):
+    """Of texts whose hashes begin with any bit."""
+    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda strategy: True)
+    engine()._check_agreement(3, f"training {number}")
 
 
 @pytest.mark.parametrize("is_over, last", [(False, 6), (True, 4)])
