@@ -61,6 +61,13 @@ def write_lines(path, content):
     return Lines.of(str(path))
 
 
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(share):
+    assert masked_lm_task(mlm_probability=1.0).masking.probability == 1.0
+    message = refusal(masked_lm_task, "", "", share)
+    assert message.startswith(f"--mlm_probability is {share}")
+
+
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
     rows = write_lines(
         tmp_path / "a.txt",
