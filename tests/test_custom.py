@@ -96,6 +96,13 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
     assert "--header=false" in refusal(
         lambda: custom_task("text", label_column="0", header=False)
     )
+    # A file without it is refused later, by its line.
+    custom_task("9" * 9, label_column="0", header=False)
+    for name in ("9" * 10, "-1", "1.0", "\u0661", ""):
+        message = refusal(
+            lambda name=name: custom_task(name, label_column="0", header=False)
+        )
+        assert message.startswith(f"the column {name!r} is no number from 0")
 
 
 @pytest.mark.parametrize("label", ["a\tb", "a\nb", "b\n"])
