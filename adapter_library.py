@@ -371,7 +371,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         _export,
         "Write an adapter for another program.",
         name,
-        ("folder", "folder to write, which must not exist yet"),
+        ("folder", "folder to write, new or empty"),
     )
     made.add_argument(
         "--to",

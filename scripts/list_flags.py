@@ -57,7 +57,9 @@ def flag_table(flags: Flags) -> str:
     for topic, names in TOPICS.items():
         for name in (name for name in names if name in flags):
             default, meaning = flags[name]
-            shown = f"`{default}`" if default else ""
+            # What the meaning says of the default counts, as in --help.
+            is_told = "default:" in meaning.lower()
+            shown = "" if is_told or default in ("", "[]") else f"`{default}`"
             rows.append((topic, f"`--{name}`", shown, meaning))
             # Once for all of its flags.
             topic = ""

@@ -132,7 +132,7 @@ def test_an_adapter_of_another_bert_is_found(call, make, tmp_path):
         call("verify", shelf, f"--init_checkpoint={GOLDEN / 'bert'}")
 
 
-def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path):
+def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     """With labels of any letters, from one program to the other."""
     shelf, bert = tmp_path / "shelf", GOLDEN / "bert"
     said = call(
@@ -162,6 +162,10 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path):
     assert shown["imported"] == {"program": "peft", "version": "0.21.2"}
     assert shown["task"]["pairs"] is True
     out = tmp_path / "out"
+    out.mkdir()  # The help says that an empty folder will do.
+    with pytest.raises(SystemExit):
+        call("export", "--help")
+    assert "folder to write, new or empty" in capsys.readouterr().out
     call("export", shelf, "peft.1", out, "--to=adapterhub", "--base_model=b/b")
     head = json.loads((out / "head_config.json").read_text())
     assert head["config"]["label2id"] == {"a, b": 0, "größer": 1, "c": 2}

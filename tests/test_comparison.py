@@ -63,6 +63,14 @@ def test_the_comparison_with_adapters(words, kind, padding):
         )
 
 
+def test_the_comparison_of_whole_programs():
+    """The page has the peer's time divided by ours."""
+    found = json.loads((RESULTS / "start.json").read_text())
+    ratios = found["summary"]["whole small run"]["ratio"]
+    speed, _ = cells("a small training from the command")
+    check_range([1 / ratio["median"] for ratio in ratios.values()], speed[0])
+
+
 @pytest.mark.parametrize(
     "words, ours, peer",
     [
