@@ -190,8 +190,16 @@ def _row(entry: Dict[str, Any]) -> List[str]:
 
 
 def _table(rows: List[List[str]]) -> str:
-    """Rows under a header, in columns as wide as they need."""
-    table = [list(COLUMNS), *rows]
+    """Rows under a header, in columns as wide as they need.
+
+    Without the control characters that an adapter's description may hold, by
+    which a terminal could be told to do something.
+    """
+    table = [list(COLUMNS)]
+    for row in rows:
+        table.append(
+            ["".join(c if c.isprintable() else " " for c in t) for t in row]
+        )
     widths = [
         max(len(row[i]) for row in table if len(row) == len(COLUMNS))
         for i in range(len(COLUMNS))

@@ -244,7 +244,7 @@ def labels_in_order(
         return tuple(f"LABEL_{number}" for number in range(count))
     try:
         names = {int(number): label for label, number in label2id.items()}
-    except (AttributeError, OverflowError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         names = {}
     if sorted(names) != list(range(count)) or len(label2id) != count:
         raise UserError(

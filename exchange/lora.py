@@ -44,7 +44,8 @@ def to_method(
         source: the file, for messages.
 
     Raises:
-        UserError: there is no update.
+        UserError: there is no update, or one is of no rank or of a matrix of
+            another shape.
     """
     if not found:
         raise UserError(f"{source} holds no update of any matrix")
@@ -69,6 +70,17 @@ def to_method(
         up = np.zeros((rank, outputs), np.float32)
         if place in found:
             own = found[place]
+            if not own.rank or (len(own.down), *own.up.shape) != (
+                inputs,
+                own.rank,
+                outputs,
+            ):
+                raise UserError(
+                    f"{source}: the update of {scope} is {own.down.shape} "
+                    f"times {own.up.shape}, expected ({inputs}, r) times (r, "
+                    f"{outputs}), r above 0; is it the adapter of another "
+                    "BERT?"
+                )
             scale = 1.0 if alike else own.alpha / own.rank
             down[:, : own.rank] = own.down
             up[: own.rank] = np.float32(scale) * own.up

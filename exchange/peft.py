@@ -4,6 +4,7 @@ peft keeps no labels: by default they are named as transformers names them.
 """
 
 import functools
+import itertools
 import os
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -47,6 +48,8 @@ CONFIG = {
 }
 ROOT = "base_model.model."
 SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
+# Of `alpha_pattern`; a large BERT has 144 matrices.
+MOST_PATTERNS = 5000
 # Kind of a task -> its head's tensors.
 HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
 # Keys that change what is computed, or what else is trained.
@@ -167,7 +170,7 @@ def _check_places(
     def matches(key: str, module: str) -> bool:
         patterns = described.get(key) or ()
         if isinstance(patterns, str):
-            return _is_match(patterns, module, path)
+            return _matches(patterns, [module], path)[0]
         if isinstance(patterns, (list, tuple)):
             return any(f".{module}".endswith(f".{end}") for end in patterns)
         raise UserError(
@@ -199,8 +202,8 @@ def _check_places(
                 )
 
 
-def _is_match(pattern: str, text: str, path: str) -> bool:
-    """Whether a pattern of a description is that of a whole text.
+def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
+    """Whether a pattern of a description is that of each whole text.
 
     TensorFlow's engine (RE2) takes time in proportion to both. Python's could
     take for ever with a bad pattern.
@@ -209,30 +212,44 @@ def _is_match(pattern: str, text: str, path: str) -> bool:
         UserError: it is no pattern, or one that only Python's engine takes.
     """
     try:
-        return bool(tf.strings.regex_full_match(text, pattern).numpy())
-    except (UnicodeError, tf.errors.OpError) as error:
+        # What is under `tf.strings` keeps all patterns in memory.
+        found = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
+    except tf.errors.OpError as error:
         raise UserError(
             f"{path}: {pattern[:80]!r} is no regular expression that can be "
             f"used here: {first_line(error)}; name the modules in a list"
         ) from error
+    return found.numpy().tolist()
 
 
-def _alpha(
-    described: Dict[str, Any], module: str, rank: int, path: str
-) -> float:
-    """The alpha that, divided by the rank, is the scale of a module's update.
+def _alphas(
+    described: Dict[str, Any], modules: Sequence[str], path: str
+) -> Dict[str, float]:
+    """The alphas of modules that, divided by the rank, are their scales.
 
     Source: peft, `get_pattern_key`: the first pattern that ends the name.
     """
     alpha = described.get("lora_alpha")
     if alpha is None:
         raise UserError(f"{path} has no lora_alpha, which scales the updates")
-    for pattern, value in (described.get("alpha_pattern") or {}).items():
-        if _is_match(rf"(.*\.)?({pattern})", module, path):
-            alpha = value
+    patterns = described.get("alpha_pattern") or {}
+    if len(patterns) > MOST_PATTERNS:
+        raise UserError(
+            f"{path}: alpha_pattern has {len(patterns)} patterns, expected at "
+            f"most {MOST_PATTERNS}"
+        )
+    found = dict.fromkeys(modules, alpha)
+    left = list(found)
+    for pattern, value in patterns.items():
+        if not left:
             break
-    check_number(alpha, f"{path}: lora_alpha")
-    return float(alpha * rank**0.5 if described.get("use_rslora") else alpha)
+        is_match = _matches(rf"(.*\.)?({pattern})", left, path)
+        for module in itertools.compress(left, is_match):
+            found[module] = value
+        left = [m for m, matches in zip(left, is_match) if not matches]
+    for value in found.values():
+        check_number(value, f"{path}: lora_alpha")
+    return found
 
 
 def _read_lora(described, tensors, config, path):
@@ -248,13 +265,16 @@ def _read_lora(described, tensors, config, path):
     found = {}
     places = _places(tensors, "lora_A.weight", config, path)
     _check_places(described, places, config, path)
+    alphas = _alphas(described, [module for *_, module in places], path)
     for layer, place, module in places:
         if place not in targets:
             raise UserError(f"{path}: LoRA at {module} is not read")
         down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
         up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
-        alpha = _alpha(described, module, len(down), path)
-        found[layer, targets[place]] = lora.Factors(down.T, up.T, alpha)
+        alpha = alphas[module]
+        if described.get("use_rslora"):
+            alpha *= len(down) ** 0.5
+        found[layer, targets[place]] = lora.Factors(down.T, up.T, float(alpha))
     return lora.to_method(found, config, path)
 
 

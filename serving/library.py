@@ -38,6 +38,13 @@ ENTRY = {
     "data?": dict,
     "data?.*": str,
 }
+# Of the evaluation of an adapter's run.
+RESULTS = {
+    "global_step": int,
+    "eval_*": float,
+    "dev_data?": dict,
+    "dev_data?.*": str,
+}
 LOCK_FILE = ".lock"
 # Unfinished work of a process; its folder's name begins with it.
 UNFINISHED = ".unfinished-"
@@ -449,9 +456,7 @@ def _read_scores(
         not files.exists(path)
     ):
         return {}, {}
-    results = files.read_object(
-        path, "a run's scores", {"global_step": int, "dev_data?": dict}
-    )
+    results = files.read_object(path, "a run's scores", RESULTS)
     step = config.get("checkpoint", "").rpartition("-")[2]
     if str(results["global_step"]) != step:
         return {}, {}

@@ -15,6 +15,8 @@ import io
 import json
 import os
 import shutil
+import stat
+import sys
 import tempfile
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping
@@ -22,7 +24,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping
 import tensorflow as tf
 
 from errors import UserError, first_line
-from storage import folder_lock, on_disk
+from storage import folder_lock, json_values, on_disk
 
 # Bytes that are read at once.
 BLOCK = 2**20
@@ -117,6 +119,30 @@ def size(path: str) -> int:
         raise UserError(f"cannot read {path}: {error.message}") from error
 
 
+def check_plain(path: str, what: str) -> None:
+    """Checks that a path leads to no pipe or device, if it is local.
+
+    To open a pipe is to wait for whoever writes into it, and a device may have
+    no end. TensorFlow reads from neither.
+
+    Args:
+        path: where nothing may be.
+        what: what the file is, for the error's text.
+
+    Raises:
+        UserError: it leads to one.
+    """
+    if "://" in path:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserError(
+                f"{what} {path} is a pipe or a device, expected a file; write "
+                "what it gives into one"
+            )
+
+
 def read_bytes(path: str, what: str) -> bytes:
     """The content of a file.
 
@@ -125,7 +151,8 @@ def read_bytes(path: str, what: str) -> bytes:
         what: what the file is, for the error's text.
 
     Raises:
-        UserError: the file is missing, is a folder, or cannot be read.
+        UserError: the file is missing, is a folder, a pipe or a device, or
+            cannot be read.
     """
     with _opened(path, what) as file:
         # Not all at once: TensorFlow asks for the size by the name, which may
@@ -138,6 +165,7 @@ def _opened(path: str, what: str) -> Iterator[Any]:
     """A file to read bytes from, whose errors are those of `read_bytes`."""
     if is_folder(path):
         raise UserError(f"{what} {path} is a folder, expected a file")
+    check_plain(path, what)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             yield file
@@ -245,9 +273,10 @@ def read_object(
 
     Raises:
         UserError: as `read_json`, or a part is missing or of another type, or
-            the seal is of another content.
+            the seal is of another content, or it could not be written again.
     """
     value = read_json(path, what)
+    json_values.check(value, path, what)
 
     def check(part: Any, key: str, kind: type) -> None:
         right = (int, float) if kind is float else kind
@@ -255,6 +284,10 @@ def read_object(
         if isinstance(part, right) and (
             kind is bool or not isinstance(part, bool)
         ):
+            if kind is float and abs(part) > sys.float_info.max:
+                raise UserError(
+                    f"{path} is not {what}: its {key} is too large a number"
+                )
             return
         raise UserError(
             f"{path} is not {what}: it has no {key} of type {kind.__name__}"

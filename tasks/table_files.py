@@ -195,17 +195,18 @@ def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """
 
     def split() -> Lines:
-        first, blank = True, []
+        first, blank = True, 0
         for number, line in enumerate(text):
             line = line.rstrip("\n").rstrip("\r")
             if first:
                 passes_over, first = "\t" in line, False
             if passes_over and not line:
-                blank.append((number, [""]))
+                blank += 1
                 continue
             # They were not at the end.
-            yield from blank
-            blank.clear()
+            for before in range(number - blank, number):
+                yield before, [""]
+            blank = 0
             yield number, line.split("\t")
 
     return _choose_columns(path, split(), layout, "tab-separated")

@@ -13,6 +13,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 import adapter_library
 from adapter_library import AdapterLibrary
 from errors import UserError
+from storage import files
 from tasks.restored import restore_task
 
 pytestmark = pytest.mark.older_stack
@@ -114,6 +115,21 @@ def test_the_list_is_for_people_and_for_programs(call, make, tmp_path):
     shown = json.loads(call("show", shelf, "many"))
     assert shown["adapter_config"]["task"]["labels"] == labels
     assert shown["name"] == "many"
+
+
+def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
+    """Whoever wrote an adapter has chosen these texts."""
+    shelf, folder = tmp_path / "shelf", make("a")
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    del config[files.SEAL]
+    config["base"]["name"] = "a\x1b]0;b\x07\nc\u202e\x9b"
+    path.write_text(json.dumps(config))
+    call("add", shelf, folder, "--name=mine")
+    listed = call("list", shelf)
+    assert len(listed.splitlines()) == 2
+    assert all(line.isprintable() for line in listed.splitlines())
+    assert "a ]0;b  c   " in listed
 
 
 def test_adapters_are_renamed(call, make, tmp_path):

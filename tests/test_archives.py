@@ -399,7 +399,8 @@ def test_what_stands_beside_the_files_is_limited(
         return part
 
     monkeypatch.setattr(archives._Limited, "read", count)
-    with pytest.raises(UserError, match="more than 1048576 bytes beside its"):
+    message = "more than 1048576 bytes beside its|headers are too long"
+    with pytest.raises(UserError, match=message):
         archives.unpack(str(path))
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]

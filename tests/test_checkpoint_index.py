@@ -9,9 +9,10 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from errors import UserError
-from soak.bundles import varint, write_bundle
+from soak.bundles import TRAILER, crc32c, varint, write_bundle
 from weights import checkpoint_index, google, sources, training_state
 
 VALUES = {
@@ -185,6 +186,31 @@ def test_a_footer_leads_into_the_index(tmp_path, size, which):
     assert_refused(
         write(tmp_path / "a", files), "its index is (cut off|damaged)"
     )
+
+
+def test_names_of_gigabytes_are_refused(tmp_path):
+    """An entry has what its name does not share with the one before."""
+    entry = tensor_bundle_pb2.BundleEntryProto(
+        dtype=tf.float32.as_datatype_enum
+    )
+    entry.shape.dim.add(size=0)
+    content = entry.SerializeToString()
+    block = b"\0\0" + varint(2) + b"\x08\x01"
+    block += b"\0" + varint(3000) + varint(len(content)) + b"a" * 3000 + content
+    for number in range(3000, 4000):
+        block += varint(number) + b"\1" + varint(len(content)) + b"a" + content
+    block += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
+    block += crc32c(block).to_bytes(4, "little")
+    files = write_bundle({})
+    index = b"\0\1" + varint(len(varint(0) + varint(len(block) - TRAILER)))
+    index += b"b" + varint(0) + varint(len(block) - TRAILER)
+    index += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
+    index += crc32c(index).to_bytes(4, "little")
+    handle = varint(len(block)) + varint(len(index) - TRAILER)
+    footer = (handle * 2).ljust(40, b"\0") + files[".index"][-8:]
+    files[".index"] = block + index + footer
+    assert len(files[".index"]) < 20_000
+    assert_refused(write(tmp_path / "a", files), "names that are far too long")
 
 
 def test_a_model_with_such_a_checkpoint_is_refused(tmp_path):

@@ -14,6 +14,7 @@ from test_exchange import GOLDEN, config_of_bert, read
 
 import exchange
 from errors import UserError
+from exchange import peft
 from exchange.base import head_of
 
 pytestmark = pytest.mark.newer_stack
@@ -165,7 +166,7 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
             "adapterhub/houlsby_7",
             HUB_HEAD,
             {"config__label2id": {"a": 0, "b": 1, "c": float("inf")}},
-            "label2id is",
+            "holds what JSON does not have",
         ),
         (
             "adapterhub/houlsby_7",
@@ -183,7 +184,7 @@ HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
             {"target_modules": "(?=.*)query"},
             "no regular expression that can be used here",
         ),
-        ("peft/lora_7", HUB, {"target_modules": "\ud800"}, "no regular expr"),
+        ("peft/lora_7", HUB, {"target_modules": "\ud800"}, "JSON does not"),
         (
             "peft/lora_7",
             HUB,
@@ -222,6 +223,47 @@ def test_no_pattern_takes_for_ever(copied, pattern):
     folder = copied("peft/lora_7")
     change(folder / HUB, target_modules=pattern)
     exchange.read(str(folder), config_of_bert())
+
+
+def test_many_patterns_do_not_take_long(copied):
+    folder = copied("peft/lora_7")
+    patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
+    change(folder / HUB, alpha_pattern={**patterns, "x": 1})
+    with pytest.raises(UserError, match="has 5001 patterns, expected at most"):
+        exchange.read(str(folder), config_of_bert())
+    # The first that fits holds; with all modules found, the rest are nothing.
+    change(folder / HUB, alpha_pattern={"query": 6, ".*": 12, "(": 1})
+    found = exchange.read(str(folder), config_of_bert()).values
+    change(folder / HUB, alpha_pattern={}, lora_alpha=1)
+    once = exchange.read(str(folder), config_of_bert()).values
+    for name, value in once.items():
+        if name.endswith("lora_b"):
+            times = 6 if "query" in name else 12
+            scale = found[name] / np.where(value, value, 1)
+            assert np.allclose(scale[value != 0], times / 7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda a, b: (a[:0], b[:, :0]),
+        lambda a, b: (a, b[:0]),
+        lambda a, b: (a[:, :1], b),
+    ],
+    ids=["no rank", "no outputs", "one input"],
+)
+def test_an_update_of_another_shape_is_refused(copied, damage):
+    folder = copied("peft/lora_7")
+    place = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_"
+    names = f"{place}A.weight", f"{place}B.weight"
+
+    def change_both(tensors):
+        changed = damage(*(tensors[name] for name in names))
+        tensors.update(zip(names, map(np.ascontiguousarray, changed)))
+
+    change_tensors(folder / "adapter_model.safetensors", change_both)
+    with pytest.raises(UserError, match="the update of .*query is .*expected"):
+        exchange.read(str(folder), config_of_bert())
 
 
 ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})

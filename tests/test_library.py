@@ -86,6 +86,26 @@ def test_a_run_is_added_with_its_scores(shelf, make, tmp_path):
     assert entry.data == data
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [None, True, "0.5", [0.5], float("nan"), float("inf"), 10**400, "\ud800"],
+)
+@pytest.mark.parametrize("where", ["score", "data"])
+def test_scores_that_are_none_are_not_taken(shelf, make, tmp_path, odd, where):
+    """Else the library would hold what it cannot read."""
+    make("run/adapter", checkpoint="model.ckpt-12")
+    run = tmp_path / "run"
+    files.write_json(str(run / "run.json"), {})
+    scores = {"eval_f1": odd} if where == "score" else {"dev_data": {"a": odd}}
+    if (where, odd) == ("data", "0.5"):
+        scores = {"dev_data": odd}
+    text = json.dumps({"global_step": 12, **scores})
+    (run / "eval_results.json").write_text(text)
+    with pytest.raises(UserError, match="eval_results.json is not a run's sc"):
+        shelf.add(str(run), "mine")
+    assert shelf.names() == []
+
+
 @pytest.mark.parametrize("missing", ["step", "run.json", "scores"])
 def test_scores_of_other_weights_are_not_taken(shelf, make, tmp_path, missing):
     run = tmp_path / "run"

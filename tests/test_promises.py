@@ -168,6 +168,24 @@ JSON_READERS = {
     for name, reader in fuzz.readers().items()
     if is_json(reader.files[reader.changed])
 }
+# One of each way to read a file.
+FILE_READERS = {
+    name: fuzz.readers()[name]
+    for name in (
+        "tsv",
+        "conll",
+        "squad",
+        "vocabulary",
+        "adapter",
+        "adapterhub",
+        "peft weights",
+        "list of checkpoints",
+        "safetensors",
+        "checkpoint's index",
+        "zip",
+        "tar.gz",
+    )
+}
 BOMBS = {
     "lists in lists": b"[" * 10**5 + b"]" * 10**5,
     "objects in objects": b'{"a":' * 10**5 + b"1" + b"}" * 10**5,
@@ -186,6 +204,28 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     found = fuzz.try_input(reader, tmp_path, BOMBS[bomb])
     # A line in bulk is answered by what is wrong with it.
     assert found == ("taken" if name == "lines in bulk" else "refused")
+
+
+@pytest.mark.parametrize("name", FILE_READERS)
+def test_no_pipe_or_device_is_read(tmp_path, name):
+    """One may lie, or a link may lead to it, where a file is expected."""
+    reader = FILE_READERS[name]
+    for file, content in reader.files.items():
+        (tmp_path / file).write_bytes(content)
+    path = tmp_path / reader.changed
+    path.unlink()
+    os.mkfifo(path)
+    # Else whoever opens it would wait for ever.
+    held = os.open(path, os.O_RDWR)
+    try:
+        with pytest.raises(UserError, match="is a pipe or a device, expected"):
+            reader.read(tmp_path)
+    finally:
+        os.close(held)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with limited(more=2**30), pytest.raises(UserError, match="or a device, "):
+        reader.read(tmp_path)
 
 
 NAMES_ELSEWHERE = (

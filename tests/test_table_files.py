@@ -8,6 +8,7 @@ import re
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from limits import limited
 from task_files import (
     CUSTOM,
     PROPERTY,
@@ -44,6 +45,13 @@ def test_empty_lines_of_a_file_with_one_column_are_empty_texts(tmp_path):
     (tmp_path / "test.tsv").write_text("text\na\n\nb\n\n")
     rows = read_rows(str(tmp_path / "test.tsv"), Layout("text"))
     assert rows == [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])]
+
+
+def test_empty_lines_take_no_memory(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("text\tlabel\na\tgood\n" + "\n" * 10**6)
+    with limited(more=2**26):
+        assert read_rows(str(path), Layout("text")) == [(1, ["a"])]
 
 
 def test_lines_end_at_newlines_only(tmp_path):

@@ -19,6 +19,9 @@ from storage import files
 
 # A table's footer, with the number at its end; what follows each block.
 FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
+# Entries of which one alone has its whole name; the others have what differs
+# from the name before. So many are written by TensorFlow.
+PER_WHOLE_NAME = 16
 # Axes of an array of numpy's.
 MOST_AXES = 32
 # Files of one checkpoint.
@@ -64,11 +67,15 @@ def check_index(prefix: str) -> Set[str]:
     sizes: Dict[int, int] = {}
     told: Dict[int, int] = {}
     partitioned: Set[str] = set()
-    before = b""
+    before, letters = b"", 0
     for name, content in entries:
         if name <= before:
             raise ValueError("its index is not in order")
         before = name
+        # Else a small index could hold names of gigabytes.
+        letters += len(name)
+        if letters > PER_WHOLE_NAME * len(index):
+            raise ValueError("its index has names that are far too long")
         try:
             entry = _parse(tensor_bundle_pb2.BundleEntryProto(), content)
             if not 0 <= entry.shard_id < shards:

@@ -1,15 +1,18 @@
 """Safetensors files, under Hugging Face's names or Google's."""
 
+import contextlib
 import os
 import re
 import shlex
 import struct
-from typing import Dict, Optional, Tuple
+import threading
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 import safetensors
 
 from errors import UserError
+from storage import files
 from weights.base import UNREADABLE_TENSORS, Weights, as_floats
 
 # Of models that have more than the encoder.
@@ -102,6 +105,8 @@ HEADS = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
+# Bytes of a file that are read before it is opened anew.
+HELD = 2**20
 LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
 
 
@@ -156,6 +161,40 @@ def _which(path: str) -> Tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+class _Opened:
+    """A safetensors file that is opened anew from time to time.
+
+    Left open, all that was read would stay in the process's memory. Opened for
+    each tensor, a file of many small ones would take long: all of its header
+    is read each time.
+
+    Attributes:
+        lock: of whoever reads from it; several threads may want to.
+    """
+
+    def __init__(self, path: str):
+        """Opens nothing yet."""
+        self.lock = threading.Lock()
+        self._path = path
+        self._held = contextlib.ExitStack()
+        self._file: Any = None
+        self._read = 0
+
+    def open(self) -> Any:
+        """What safetensors reads tensors from; raises its errors."""
+        if self._file is None:
+            opened = safetensors.safe_open(self._path, framework="np")
+            self._file, self._read = self._held.enter_context(opened), 0
+        return self._file
+
+    def note(self, size: int) -> None:
+        """Says how many bytes were read; after many it is closed."""
+        self._read += size
+        if self._read >= HELD:
+            self._file = None
+            self._held.close()
+
+
 def open_safetensors(path: str, translate: bool) -> Weights:
     """Opens a safetensors file.
 
@@ -165,14 +204,15 @@ def open_safetensors(path: str, translate: bool) -> Weights:
             Google's already.
 
     Raises:
-        UserError: the file is missing, damaged, of another kind, or not on a
-            local disk.
+        UserError: the file is missing, damaged, of another kind, no plain
+            one, or not on a local disk.
     """
     if "://" in path:
         raise UserError(
             f"{path} is not on a local disk, as a safetensors file has to be; "
             "copy its folder to one"
         )
+    files.check_plain(path, "the weights")
     try:
         opened = _which(path)
         with safetensors.safe_open(path, framework="np") as file:
@@ -189,18 +229,20 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         target, transposed = google_name(name) if translate else (name, False)
         if target:
             sources[target] = (name, transposed)
+    held = _Opened(path)
 
     def read(name: str) -> np.ndarray:
         source, transposed = sources[name]
         try:
-            # Left open, all that was read would stay in the process's memory.
-            with safetensors.safe_open(path, framework="np") as file:
+            with held.lock:
+                file = held.open()
                 if _which(path) != opened:
                     raise UserError(
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
                 value = as_floats(file.get_tensor(source))
+                held.note(value.nbytes)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
