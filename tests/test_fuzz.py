@@ -193,6 +193,6 @@ def test_a_reader_that_dies_gets_no_new_minutes(tmp_path, monkeypatch):
 
 def test_an_unknown_reader_is_one_line(monkeypatch):
     monkeypatch.setattr("sys.argv", ["fuzz", "--reader=chess"])
-    assert refusal(fuzz.parse_arguments).startswith("no reader is called")
+    assert refusal(fuzz.main).startswith("no reader is called")
     monkeypatch.setattr("sys.argv", ["fuzz", "--jobs=0"])
-    assert refusal(fuzz.parse_arguments).startswith("--jobs=0")
+    assert refusal(fuzz.main).startswith("--jobs=0")
