@@ -11,7 +11,6 @@ from task_files import refusal
 
 from soak import flag_readers, fuzz, guided
 
-pytestmark = pytest.mark.newer_stack
 READERS = fuzz.readers()
 needs_atheris = pytest.mark.skipif(
     not os.path.isdir(guided.PACKAGES), reason="`make fuzz` installs Atheris"
@@ -76,6 +75,7 @@ def test_atheris_must_be_installed(tmp_path, monkeypatch):
 
 @needs_atheris
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
     """Eight letters in a row must be right; each has an `if` of its own."""
     program = textwrap.dedent(
@@ -115,6 +115,7 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
 
 @needs_atheris
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_an_input_that_ends_the_process_is_there(tmp_path):
     """The others are tried all the same."""
     program = textwrap.dedent(
@@ -147,6 +148,7 @@ def test_an_input_that_ends_the_process_is_there(tmp_path):
 
 @needs_atheris
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_the_program_keeps_inputs(tmp_path):
     done = run_process(
         "-m", "soak.guided", "--reader=map of tags", "--inputs=3000",
