@@ -45,7 +45,7 @@ NOT_LED_TO = ("benchmarks", "soak")
 GROWTH, SHORT = 4, 2**12
 # Signals are to end the process, as `soak.children` expects, and memory and
 # time have limits of our own.
-SETTINGS = ["-rss_limit_mb=0", "-timeout=0", "-detect_leaks=0"] + [
+SETTINGS = ["-rss_limit_mb=0", "-timeout=86400", "-detect_leaks=0"] + [
     f"-handle_{name}=0"
     for name in ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "xfsz")
 ]
