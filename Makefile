@@ -5,6 +5,7 @@
 # make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
+# make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
 # make mutants     setup, then changes of the code, of which tests must fail:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for scripts/predict_beam.py, in .venv-beam
@@ -45,7 +46,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark soak mutants beam tpu-client notebooks lint lock clean
+.PHONY: setup quickstart test benchmark soak fuzz mutants beam tpu-client notebooks lint lock clean
 
 setup: $(INSTALLED)
 
@@ -84,6 +85,14 @@ $(PEER)/installed: benchmarks/peers/requirements.txt
 
 soak: setup
 	$(IN_VENV) -m soak --minutes=$(MINUTES) --jobs=$(JOBS)
+
+fuzz: $(VENV)/atheris/installed
+	$(IN_VENV) -m soak.guided --minutes=$(MINUTES) --jobs=$(JOBS)
+
+$(VENV)/atheris/installed: $(INSTALLED) requirements/atheris.txt
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/atheris -r requirements/atheris.txt
+	touch $@
 
 mutants: $(VENV)/mutants/installed
 	$(IN_VENV) -m soak.mutants --seed=$(SEED) --mutants=$(MUTANTS) --jobs=$(JOBS)
@@ -125,7 +134,7 @@ lint: setup
 # Needs uv. No address of a package index gets into the locks.
 lock:
 	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10 \
-		mutants:3.10; do \
+		mutants:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

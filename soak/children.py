@@ -17,6 +17,8 @@ Work = Callable[[str, range, Tell], None]
 HEAD = struct.Struct("<qi")
 # Seconds after which a process that tells nothing is ended.
 PATIENCE = 60.0
+# The exit code of a process whose work has failed.
+FAILED = 1
 
 
 def limit_memory(more: int) -> None:
@@ -68,19 +70,20 @@ class Child:
         self._rest = self._rest[place:]
         return bool(content)
 
-    def end(self) -> int:
-        """Waits for the process; the signal that has ended it, or 0.
+    def end(self) -> str:
+        """Waits for the process; of what it died, or nothing.
 
         Raises:
-            ChildProcessError: it has failed otherwise; it has said why.
+            ChildProcessError: its work has failed; it has said why.
         """
         self.pipe.close()
         _, status = os.waitpid(self._process, 0)
         if os.WIFSIGNALED(status):
-            return os.WTERMSIG(status)
-        if status:
+            return signal.Signals(os.WTERMSIG(status)).name
+        code = os.WEXITSTATUS(status)
+        if code == FAILED:
             raise ChildProcessError(f"the process of {self.name} has failed")
-        return 0
+        return f"exit code {code}" if code else ""
 
     def kill(self) -> None:
         """Ends the process."""
@@ -89,7 +92,7 @@ class Child:
 
 def _work(name: str, numbers: range, work: Work, send: int) -> None:
     """What the process does, which does not return."""
-    code = 1
+    code = FAILED
 
     def tell(number: int, text: str) -> None:
         content = text.encode("utf-8", "replace")
@@ -156,10 +159,10 @@ def feed(
 
 def _after(child: Child, tell: Tell) -> range:
     """What is left of a process's numbers when it has ended."""
-    ended_by = child.end()
-    if not ended_by:
+    died_of = child.end()
+    if not died_of:
         return range(0)
     if child.number is None:
         raise ChildProcessError(f"{child.name} died between two numbers")
-    tell(child.number, f"the process died of {signal.Signals(ended_by).name}")
+    tell(child.number, f"the process died of {died_of}")
     return range(child.number + 1, child.numbers.stop)

@@ -187,15 +187,20 @@ def to_table(results: Dict[str, Dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(
+    parser: argparse.ArgumentParser, inputs: int
+) -> argparse.Namespace:
     """Reads the command line.
+
+    Args:
+        parser: with what only its program knows.
+        inputs: of each reader, where the command line does not say.
 
     Raises:
         UserError: there is no such reader, or nothing to try.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--inputs", type=int, default=10_000, help="of each reader"
+        "--inputs", type=int, default=inputs, help="of each reader"
     )
     parser.add_argument(
         "--minutes",
@@ -228,18 +233,31 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> None:
-    """Tries all inputs, prints a table, and fails if there is a defect.
-
-    Raises:
-        UserError: as `parse_arguments`; or there is a defect.
-    """
-    arguments = parse_arguments()
-    chosen = {
+def chosen_readers(arguments: argparse.Namespace) -> Dict[str, Reader]:
+    """Those that the command line asks for, by name."""
+    return {
         name: reader
         for name, reader in readers().items()
         if arguments.reader in ("", name)
     }
+
+
+def try_readers(
+    arguments: argparse.Namespace,
+    chosen: Dict[str, Reader],
+    try_inputs: Callable[..., None],
+) -> None:
+    """Tries all inputs, prints a table, and fails if there is a defect.
+
+    Args:
+        arguments: of the command line.
+        chosen: the readers.
+        try_inputs: `fuzz`, or what takes the same; it is called in a process
+            of its own.
+
+    Raises:
+        UserError: there is a defect.
+    """
     numbers = range(arguments.first, arguments.first + arguments.inputs)
     seconds = float("inf")
     if arguments.minutes:
@@ -250,8 +268,8 @@ def main() -> None:
     def work(name: str, left: range, tell: Callable[[int, str], None]) -> None:
         limit_memory(MOST_MEMORY)
         # It goes on for one that has died: as a fork it knows what was told.
-        began = told[name].began or time.monotonic()
-        fuzz(name, chosen[name], left, arguments.seed, tell, began + seconds)
+        until = (told[name].began or time.monotonic()) + seconds
+        try_inputs(name, chosen[name], left, arguments.seed, tell, until)
 
     for name in feed(
         {name: numbers for name in chosen},
@@ -274,6 +292,17 @@ def main() -> None:
         files.write_json(arguments.output, record)
     if found:
         raise UserError(f"{len(found)} kinds of defects, as shown above")
+
+
+def main() -> None:
+    """Does what the command line says.
+
+    Raises:
+        UserError: as `parse_arguments` and `try_readers`.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments = parse_arguments(parser, 10_000)
+    try_readers(arguments, chosen_readers(arguments), fuzz)
 
 
 if __name__ == "__main__":

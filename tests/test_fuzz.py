@@ -138,6 +138,8 @@ def test_a_process_that_dies_of_an_input_is_a_defect(monkeypatch):
             tell(number, "")
             if (name, number) == ("a", 3):
                 os.kill(os.getpid(), signal.SIGTERM)
+            if (name, number) == ("a", 4):
+                os._exit(77)
             if (name, number) == ("a", 5):
                 signal.pause()
             tell(number, "taken")
@@ -149,9 +151,10 @@ def test_a_process_that_dies_of_an_input_is_a_defect(monkeypatch):
     assert sorted(done) == ["a", "b"]
     assert found["a"].defects == {
         "the process died of SIGTERM": 3,
+        "the process died of exit code 77": 4,
         "the process died of SIGKILL": 5,
     }
-    assert (found["a"].inputs, found["a"].counts["taken"]) == (7, 5)
+    assert (found["a"].inputs, found["a"].counts["taken"]) == (7, 4)
     assert found["b"].counts["taken"] == 1000
 
 
@@ -193,6 +196,6 @@ def test_a_reader_that_dies_gets_no_new_minutes(tmp_path, monkeypatch):
 
 def test_an_unknown_reader_is_one_line(monkeypatch):
     monkeypatch.setattr("sys.argv", ["fuzz", "--reader=chess"])
-    assert refusal(fuzz.parse_arguments).startswith("no reader is called")
+    assert refusal(fuzz.main).startswith("no reader is called")
     monkeypatch.setattr("sys.argv", ["fuzz", "--jobs=0"])
-    assert refusal(fuzz.parse_arguments).startswith("--jobs=0")
+    assert refusal(fuzz.main).startswith("--jobs=0")

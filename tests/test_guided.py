@@ -1,0 +1,161 @@
+"""What looks for inputs that lead to new code, and the inputs it has kept."""
+
+import json
+import os
+import sys
+import textwrap
+
+import pytest
+from conftest import own_lines, run_process
+from task_files import refusal
+
+from soak import flag_readers, fuzz, guided
+
+READERS = fuzz.readers()
+needs_atheris = pytest.mark.skipif(
+    not os.path.isdir(guided.PACKAGES), reason="`make fuzz` installs Atheris"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_flags_are_left():
+    """Other tests define theirs."""
+    yield
+    flag_readers.forget()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_was_kept_is_taken_or_refused(name, tmp_path):
+    reader = READERS[name]
+    kept = guided.read_kept(guided.KEPT, name)
+    assert kept
+    for file, content in reader.files.items():
+        (tmp_path / file).write_bytes(content)
+    for content in kept:
+        found = fuzz.try_input(reader, tmp_path, content)
+        assert found in ("taken", "refused"), content
+
+
+def test_there_are_kept_inputs_of_readers_only():
+    names = {f"{guided.file_name(name)}.json" for name in READERS}
+    assert {path.name for path in guided.KEPT.iterdir()} == names
+    assert len(names) == len(READERS)
+
+
+def test_inputs_are_read_as_they_were_kept(tmp_path):
+    contents = [b"", bytes(range(256)), 'a "line"\n\u20ac'.encode()]
+    guided.write_kept(tmp_path, "a reader's", contents)
+    assert guided.read_kept(tmp_path, "a reader's") == contents
+    assert len((tmp_path / "a_reader_s.json").read_text().splitlines()) == 5
+    assert guided.read_kept(tmp_path, "another") == []
+
+
+def test_only_what_reaches_new_lines_is_kept(tmp_path):
+    """What was kept before comes first, then the shortest."""
+    session = guided.Session(fuzz, tmp_path / "all", tmp_path / "kept")
+    name, reader = "map of tags", READERS["map of tags"]
+    old = b"person PER"
+    guided.write_kept(session.kept, name, [old])
+    session.begin(name, reader)
+    for number, content in enumerate(
+        [b"person", b"a", b"a\tb\na\tc\n", b"a\tb\nb\tc\n"]
+    ):
+        (session.folder(name) / str(number)).write_bytes(content)
+    session.keep(name, reader)
+    # That a tag is said twice has a line of its own.
+    assert guided.read_kept(session.kept, name) == [old, b"a\tb\na\tc\n"]
+
+
+def test_atheris_must_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    assert "`make fuzz` installs Atheris" in refusal(
+        lambda: guided.load(str(tmp_path))
+    )
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
+    """Eight letters in a row must be right; each has an `if` of its own."""
+    program = textwrap.dedent(
+        """
+        from soak import guided
+        fuzz = guided.load()
+        import atheris
+        from soak.readers import Reader
+
+        lines = ["def check(content):", " if len(content) < 16: return"]
+        for n in range(1, 9):
+            lines.append(" " * n + f"if 127 < content[{n}] < 144:")
+        lines.append(" " * 9 + "raise KeyError('found')")
+        exec("\\n".join(lines))
+        check = atheris.instrument_func(check)
+
+        def read(folder):
+            check((folder / "a").read_bytes())
+
+        fuzz.readers = lambda: {"hard": Reader({"a": b"a" * 16}, "a", read)}
+        guided.main()
+        """
+    )
+    path = tmp_path / "found.json"
+    words = ["-c", program, "--inputs=10000", f"--output={path}"]
+    folders = [f"--output_dir={tmp_path}", f"--kept={tmp_path / 'kept'}"]
+    done = run_process(*words, *folders, program="-Wignore", check=False)
+    assert "1 kinds of defects" in own_lines(done.stderr)[-1]
+    (defect,) = json.loads(path.read_text())["readers"]["hard"]["defects"]
+    assert defect["found"] == "KeyError: 'found'"
+    content = (tmp_path / f"hard-{defect['number']}").read_bytes()
+    assert all(127 < byte < 144 for byte in content[1:9])
+    words[1] = program.replace("guided.main", "fuzz.main")
+    run_process(*words, program="-Wignore")
+    assert not json.loads(path.read_text())["readers"]["hard"]["defects"]
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_an_input_that_ends_the_process_is_there(tmp_path):
+    """The others are tried all the same."""
+    program = textwrap.dedent(
+        """
+        import os, signal
+        from soak import guided
+        fuzz = guided.load()
+        from soak.readers import Reader
+
+        def read(folder):
+            if len((folder / "a").read_bytes()) == 3:
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+        fuzz.readers = lambda: {"dies": Reader({"a": b"abcd"}, "a", read)}
+        guided.main()
+        """
+    )
+    path = tmp_path / "found.json"
+    run_process(
+        "-c", program, "--inputs=200", f"--output={path}",
+        f"--output_dir={tmp_path}", f"--kept={tmp_path / 'kept'}",
+        program="-Wignore", check=False,
+    )  # fmt: skip
+    found = json.loads(path.read_text())["readers"]["dies"]
+    assert found["inputs"] == 200
+    (defect,) = found["defects"]
+    assert defect["found"] == "the process died of SIGSEGV"
+    assert len((tmp_path / f"dies-{defect['number']}").read_bytes()) == 3
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_the_program_keeps_inputs(tmp_path):
+    done = run_process(
+        "-m", "soak.guided", "--reader=map of tags", "--inputs=3000",
+        f"--output_dir={tmp_path / 'all'}", f"--kept={tmp_path / 'kept'}",
+        program="-Wignore",
+    )  # fmt: skip
+    assert "| map of tags | 3,000 |" in done.stdout
+    kept = guided.read_kept(tmp_path / "kept", "map of tags")
+    assert kept and READERS["map of tags"].files["map.tsv"] not in kept
+    assert (tmp_path / "all" / "map_of_tags").is_dir()
