@@ -175,6 +175,11 @@ class TextTask(Task[Rows]):
         return type(self), self.head
 
     @property
+    def least_length(self):
+        """Of a pair room for a token of each text, and `[SEP]` behind both."""
+        return 3 if self.labelled.text_b is None else 5
+
+    @property
     def reading(self):
         """All alike."""
         return "texts"
