@@ -56,10 +56,10 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
         return 0.0
     from scipy.stats import pearsonr
 
-    # Where sums of great scores leave float32's range, too.
-    with np.errstate(all="ignore"):
-        found = float(pearsonr(labels, predictions)[0])
-    return found if np.isfinite(found) else 0.0
+    # In float32 the mean of nearly equal scores has an error of their spread,
+    # and sums of great ones leave its range.
+    wide = (np.asarray(x, np.float64) for x in (labels, predictions))
+    return float(pearsonr(*wide)[0])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:

@@ -79,8 +79,8 @@ class TaskModel(tf.Module):
         """
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
-            # A batch is of one task.
-            task = features["task_ids"][0]
+            # A batch is of one task; a lane without rows takes any.
+            task = tf.maximum(tf.reduce_max(features["task_ids"]), 0)
             context = dataclasses.replace(context, task=task)
         if len(ids.shape) == 3:
             length = ids.shape[2] or tf.shape(ids)[2]

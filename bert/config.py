@@ -133,6 +133,8 @@ class BertConfig:
         for key, known in (
             ("model_type", ("bert", *ROBERTA)),
             ("position_embedding_type", ("absolute",)),
+            # A decoder's tokens do not see those behind them.
+            ("is_decoder", (False,)),
         ):
             if values.get(key, known[0]) not in known:
                 raise UserError(

@@ -127,6 +127,17 @@ def custom_task(
     text_a, text_b, label, row_id = map(
         column, (text_a_column, text_b_column, label_column, id_column)
     )
+    flags: Dict[Column, str] = {}
+    for flag, name in (
+        ("--text_a_column", text_a),
+        ("--text_b_column", text_b),
+        ("--label_column", label),
+    ):
+        if name is not None and flags.setdefault(name, flag) != flag:
+            raise UserError(
+                f"{flags[name]} and {flag} both name the column {name!r}; "
+                "expected a column of its own for each"
+            )
     make: Type[TextTask] = TextClassification
     scores = ("accuracy", "macro_f1")
     if regression:

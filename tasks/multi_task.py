@@ -274,6 +274,11 @@ class MultiTask(Task[RowsByTask]):
         return ", ".join(f"{n} {len(x):,}" for n, x in rows.by_task.items())
 
     @property
+    def least_length(self):
+        """The greatest of the tasks'."""
+        return max(task.least_length for task in self.tasks.values())
+
+    @property
     def reading(self):
         """Those of the tasks."""
         return tuple(task.reading for task in self.tasks.values())

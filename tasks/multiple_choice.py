@@ -71,6 +71,11 @@ class MultipleChoice(TextTask):
         return super().restore(description, source)
 
     @property
+    def least_length(self):
+        """That of pairs, which a text and a choice are."""
+        return 5
+
+    @property
     def reading(self):
         """Where the choices are, and what is read for a question."""
         return "choices", self.labelled.text_b is not None, self.questions

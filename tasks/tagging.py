@@ -352,7 +352,8 @@ class Tagging(Task[Sentences]):
             list(rows.divide(rows.tags)), list(rows.divide(predictions.tags))
         )
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
-        scores["token_accuracy"] = float(np.mean(right))
+        # Of sentences that all are empty there is no share.
+        scores["token_accuracy"] = float(np.mean(right)) if right else 0.0
         known = features.places >= 0
         if known.any():
             losses = metrics.cross_entropy(

@@ -175,6 +175,11 @@ class TextTask(Task[Rows]):
         return type(self), self.head
 
     @property
+    def least_length(self):
+        """Of a pair room for a token of each text, and `[SEP]` behind both."""
+        return 3 if self.labelled.text_b is None else 5
+
+    @property
     def reading(self):
         """All alike."""
         return "texts"
@@ -227,14 +232,19 @@ class TextTask(Task[Rows]):
         The latter are `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`.
         """
         rows: Dict[str, Rows] = {}
+        whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
-            rows = self._read_held_out(data_dir)
+            self._check_held_out(data_dir)
+            whole = self._read(data_dir, "train")
+            rows = self._divide(whole)
         for split in splits:
             if split not in rows:
                 rows[split] = self._read(data_dir, split)
         task = self
         if not self.is_complete:
-            task = self.complete(rows.get("train") or self._labels(data_dir))
+            # All rows that have a label of several may have been held out.
+            train = whole or rows.get("train") or self._labels(data_dir)
+            task = self.complete(train)
         for split in splits:
             task.check_rows(rows[split])
         return task, {split: rows[split] for split in splits}
@@ -270,10 +280,12 @@ class TextTask(Task[Rows]):
                 "needed as dev set; leave out --dev_share"
             )
 
-    def _read_held_out(self, data_dir: str) -> Dict[str, Rows]:
-        """Both parts of the training file."""
-        self._check_held_out(data_dir)
-        rows = self._read(data_dir, "train")
+    def _divide(self, rows: Rows) -> Dict[str, Rows]:
+        """Both parts of the training file.
+
+        Raises:
+            UserError: nothing would be held out.
+        """
         held_out = self.held_out.choose(self.held_out_groups(rows.label))
         if not held_out.any():
             raise UserError(

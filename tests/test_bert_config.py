@@ -60,6 +60,7 @@ def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
             "first_position is 32, expected a whole number from 0 to 31",
         ),
         ({"position_embedding_type": "relative"}, "position_embedding_type"),
+        ({"is_decoder": True}, "is_decoder is True, but only False can be"),
     ],
 )
 def test_a_config_that_is_not_bert_is_refused(

@@ -234,6 +234,23 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
     assert "it has seen the rows that are held out now" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "columns, part",
+    [
+        (("text", "text", "label"), "--text_a_column and --text_b_column both"),
+        (
+            ("text", None, "text"),
+            "--text_a_column and --label_column",
+        ),
+        (("a", "label", "label"), "both name the column 'label'; expected"),
+        (("1", None, "01"), "both name the column 1;"),
+    ],
+)
+def test_a_column_that_two_flags_name_is_refused(columns, part):
+    header = not columns[0].isdigit()
+    assert part in refusal(lambda: custom_task(*columns, None, header))
+
+
 def test_a_negative_seed_is_refused():
     message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
     assert "--split_seed is -1" in message

@@ -74,10 +74,20 @@ def test_undefined_scores_are_zero():
     assert metrics.matthews_correlation(LABELS, 0 * LABELS + 1) == 0.0
 
 
-def test_correlations_that_are_no_number_are_zero():
-    scores = np.array([3e38, 3e38, -1e38], np.float32)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "scores", [[3e38, 3e38, -1e38], [2.5 + 2**-20, 2.5 + 2**-20, 2.5]]
+)
+def test_a_correlation_is_exact_wherever_the_scores_lie(scores):
+    """Great ones, and some that differ in the last places of float32."""
     labels = np.array([1, 2, 3], np.float32)
-    assert metrics.pearson(labels, scores) == 0.0
+    found = metrics.pearson(labels, np.array(scores, np.float32))
+    assert found == pytest.approx(-np.sqrt(3) / 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_correlations_that_are_undefined_are_zero():
+    labels = np.array([1, 2, 3], np.float32)
     for name in ("pearson", "spearman"):
         assert metrics.METRICS[name](labels, 0 * labels) == 0.0
 

@@ -120,6 +120,18 @@ def test_rare_labels_are_held_out_alike():
     assert SETS.held_out_groups(["", "a"]) == ["", "a"]
 
 
+def test_a_label_all_of_whose_rows_are_held_out_is_known(tmp_path):
+    """It is the rarest label of neither."""
+    write_sets(tmp_path, ["a|z", "a|c", "b|z", "b|c", "c", "c"])
+    lost = 0
+    for seed in range(10):
+        task = custom_task(multi_label=True, dev_share=0.5, split_seed=seed)
+        task, rows = task.read(str(tmp_path), ["train", "dev"])
+        assert task.labels == ("a", "b", "c", "z")
+        lost += "z" not in "".join(rows["train"].label)
+    assert 0 < lost < 10
+
+
 def test_the_log_says_how_common_labels_are():
     rows = make_rows(*"wxyz", label=["a|b", "a", "", "a"])
     assert SETS.summarize(rows) == (

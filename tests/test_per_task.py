@@ -1,15 +1,21 @@
 """Additions of several tasks to a BERT that is trained for all of them."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from engine_jobs import MULTI, make_job
 from tiny_model import TinyModel
 
+from engines import Prediction, training_step
 from errors import UserError
+from input_pipeline import Features, batch_signature, make_batch
 from methods.parsing import parse
 from methods.per_task import SCOPE
+from modeling import create_variable
+from tasks.multi_task_rows import OneTaskFeatures
 
 METHODS = (
     "pals(6, 2)",
@@ -42,6 +48,26 @@ def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
         np.testing.assert_allclose(alone.logits(), actual, atol=1e-5)
         found.append(actual.numpy())
     assert abs(found[0] - found[1]).max() > 1e-3
+
+
+def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
+    """Lanes without a row have no task either."""
+    method = parse("per_task(lora(rank=2))").for_tasks(MULTI.trained_together)
+    job = make_job(tiny_config, tmp_path, method, task=MULTI)
+    model = job.build_model(functools.partial(create_variable, seed=1))
+    rows = OneTaskFeatures.of(Features.from_rows([([2, 5, 3], [0] * 3)], {}), 1)
+    batch = make_batch(rows, np.array([0]), None)
+    found = []
+    for lanes in (1, 3):
+        predict = tf.function(
+            functools.partial(training_step.predict, Prediction(lanes), model),
+            input_signature=[batch_signature(rows, None, None)],
+            autograph=False,
+        )
+        found.append(predict(batch))
+    assert found[0]["tasks.scores/scores"].shape == [1]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, atol=1e-6)
 
 
 def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):

@@ -234,6 +234,15 @@ def test_scores_and_the_report(tokenizer, tmp_path):
     ]
 
 
+def test_sentences_that_all_are_empty_have_scores(tokenizer):
+    """As the first ones of a file may be, which alone are then scored."""
+    task = restored()
+    rows = dataclasses.replace(Sentences.of_words([[], []]), tags=[])
+    features = task.featurize(rows, tokenizer, 6)
+    scores = task.evaluate(rows, features, task.decode(rows, features, {}))
+    assert set(scores.values()) == {0.0}
+
+
 def test_the_head_reads_every_token():
     config = modeling.BertConfig(
         vocab_size=9, hidden_size=4, num_attention_heads=1

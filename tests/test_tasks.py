@@ -27,6 +27,7 @@ from test_table_files import FILE_CONTENTS
 
 from errors import UserError
 from tasks import TASKS, base, get_task, text_task
+from tasks.multi_task import multi_task
 from tasks.text_task import make_row
 
 
@@ -207,6 +208,18 @@ def test_single_texts_are_cut_at_their_end(len_a, max_seq_length):
     tokens, segments = make_row(a, None, SPECIAL, max_seq_length)
     assert tokens == [-1, *a[: max_seq_length - 2], -2]
     assert segments == [0] * len(tokens)
+
+
+@pytest.mark.parametrize(
+    "names, pair",
+    [("sst-2", False), ("mrpc", True), ("copa", True), ("cola,mrpc", True)],
+)
+def test_the_shortest_rows_hold_a_token_of_each_text(names, pair):
+    tasks = [(name, get_task(name)) for name in names.split(",")]
+    task = multi_task(tasks, "uniform") if tasks[1:] else tasks[0][1]
+    texts = [[100] * 5, [200] * 5 if pair else None]
+    tokens, _ = make_row(*texts, SPECIAL, task.least_length)
+    assert tokens == ([-1, 100, -2, 200, -2] if pair else [-1, 100, -2])
 
 
 def test_an_empty_second_text_is_a_pair_and_no_second_text_is_none(tokenizer):
