@@ -1,6 +1,6 @@
 """A task over the user's own tables, by column names."""
 
-from typing import Any, Dict, Optional, Sequence, Type
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 import metrics
 from errors import UserError
@@ -62,89 +62,39 @@ def custom_task(
             the separator or the threshold is none, the seed is negative, or
             arguments contradict each other.
     """
-    kinds = {
-        "--regression": regression,
-        "--multi_label": multi_label,
-        "--choice_columns": choice_columns,
-    }
-    named = [flag for flag, is_named in kinds.items() if is_named]
-    if len(named) > 1:
-        raise UserError(f"{' and '.join(named)} exclude each other")
-    about_sets: Dict[str, Any] = {
-        name: value
-        for name, value in (
-            ("separator", label_separator),
-            ("threshold", label_threshold),
-        )
-        if value is not None
-    }
-    if about_sets and not multi_label:
-        raise UserError(
-            f"--label_{next(iter(about_sets))} is for --multi_label, where "
-            "rows have any number of labels"
-        )
-    if label_separator is not None:
-        check_separator(label_separator)
-    if label_threshold is not None and not 0 < label_threshold < 1:
-        raise UserError(
-            f"--label_threshold is {label_threshold}, expected a probability "
-            "above 0 and below 1"
-        )
+    _check_kind(regression, multi_label, choice_columns)
+    about_sets = _about_sets(multi_label, label_separator, label_threshold)
     if not 0 <= dev_share < 1:
         raise UserError(
             f"--dev_share is {dev_share}, expected a share from 0 to below 1"
         )
-
     if split_seed < 0:
         raise UserError(f"--split_seed is {split_seed}, expected >= 0")
-
-    def column(name: Optional[str]) -> Optional[Column]:
-        if name is None or header:
-            return name
-        if not (name.isascii() and name.isdigit() and len(name) < 10):
-            raise UserError(
-                f"the column {name!r} is no number from 0, but --header=false "
-                "says that the files do not name their columns"
-            )
-        return int(name)
-
     if choice_columns:
         _check_choices(choice_columns, header)
-        others = (text_a_column, text_b_column, label_column, id_column)
-        used = [column(name) for name in others if name is not None]
-        for name in choice_columns:
-            if column(name) in used:
-                raise UserError(
-                    f"--choice_columns names {name!r}, a column that it or "
-                    "another flag names too"
-                )
-            used.append(column(name))
+    named = (text_a_column, text_b_column, label_column, id_column)
+    text_a, text_b, label, row_id = (_column(name, header) for name in named)
+    choices = tuple(_column(name, header) for name in choice_columns)
+    _check_own_columns(
+        {
+            "--text_a_column": text_a,
+            "--text_b_column": text_b,
+            "--label_column": label,
+        },
+        row_id,
+        list(zip(choice_columns, choices)),
+    )
     columns = tuple(
         str(name) if header else usual
         for name, usual in zip((text_a_column, text_b_column), TEXT_COLUMNS)
         if name is not None
     )
-    text_a, text_b, label, row_id = map(
-        column, (text_a_column, text_b_column, label_column, id_column)
-    )
-    flags: Dict[Column, str] = {}
-    for flag, name in (
-        ("--text_a_column", text_a),
-        ("--text_b_column", text_b),
-        ("--label_column", label),
-    ):
-        if name is not None and flags.setdefault(name, flag) != flag:
-            raise UserError(
-                f"{flags[name]} and {flag} both name the column {name!r}; "
-                "expected a column of its own for each"
-            )
     make: Type[TextTask] = TextClassification
     scores = ("accuracy", "macro_f1")
     if regression:
         make, scores = TextRegression, ("pearson", "spearman")
     if multi_label:
         make, scores = MultiLabel, tuple(metrics.LABEL_SET_METRICS)
-    choices = tuple(map(column, choice_columns))
     if choices:
         make, scores = MultipleChoice, ("accuracy",)
         columns += (
@@ -173,6 +123,97 @@ def custom_task(
         split_files=split_files,
         **about_sets,
     )
+
+
+def _check_kind(
+    regression: bool, multi_label: bool, choice_columns: Sequence[str]
+) -> None:
+    """Checks that labels are of one kind.
+
+    Raises:
+        UserError: they are of several.
+    """
+    kinds = {
+        "--regression": regression,
+        "--multi_label": multi_label,
+        "--choice_columns": choice_columns,
+    }
+    named = [flag for flag, is_named in kinds.items() if is_named]
+    if len(named) > 1:
+        raise UserError(f"{' and '.join(named)} exclude each other")
+
+
+def _about_sets(
+    multi_label: bool, separator: Optional[str], threshold: Optional[float]
+) -> Dict[str, Any]:
+    """What is told of sets of labels, as `MultiLabel` takes it.
+
+    Raises:
+        UserError: there are no such sets, or what is told is none.
+    """
+    told = {"separator": separator, "threshold": threshold}
+    found = {name: v for name, v in told.items() if v is not None}
+    if found and not multi_label:
+        raise UserError(
+            f"--label_{next(iter(found))} is for --multi_label, where rows "
+            "have any number of labels"
+        )
+    if separator is not None:
+        check_separator(separator)
+    if threshold is not None and not 0 < threshold < 1:
+        raise UserError(
+            f"--label_threshold is {threshold}, expected a probability above "
+            "0 and below 1"
+        )
+    return found
+
+
+def _column(name: Optional[str], header: bool) -> Optional[Column]:
+    """A column as a `Layout` has it.
+
+    Raises:
+        UserError: it is no number, where the files name no columns.
+    """
+    if name is None or header:
+        return name
+    if not (name.isascii() and name.isdigit() and len(name) < 10):
+        raise UserError(
+            f"the column {name!r} is no number from 0, but --header=false "
+            "says that the files do not name their columns"
+        )
+    return int(name)
+
+
+def _check_own_columns(
+    flags: Mapping[str, Optional[Column]],
+    row_id: Optional[Column],
+    choices: Sequence[Tuple[str, Optional[Column]]],
+) -> None:
+    """Checks that texts, labels and choices each have a column of their own.
+
+    Args:
+        flags: what they name.
+        row_id: the column of what names a row, which may be a text's.
+        choices: as the flag names them, and their columns.
+
+    Raises:
+        UserError: two have the same.
+    """
+    used: Dict[Column, str] = {}
+    for flag, name in flags.items():
+        if name is not None and used.setdefault(name, flag) != flag:
+            raise UserError(
+                f"{used[name]} and {flag} both name the column {name!r}; "
+                "expected a column of its own for each"
+            )
+    others = [*used, row_id]
+    for named, name in choices:
+        if name in others:
+            raise UserError(
+                f"--choice_columns names {named!r}, a column that it or "
+                "another flag names too"
+            )
+        others.append(name)
 
 
 def _check_choices(names: Sequence[str], header: bool) -> None:
