@@ -55,6 +55,7 @@ OF_PACKAGE = {
         "methods",
         "methods_adapters",
         "methods_other",
+        "shared_layers",
         "golden_methods",
         "golden_compositions",
         "composition",

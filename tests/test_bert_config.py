@@ -72,6 +72,24 @@ def test_a_config_that_is_not_bert_is_refused(
         BertConfig.from_json_file(str(path))
 
 
+def test_defaults_are_those_of_bert_base():
+    assert BertConfig(vocab_size=30522) == BertConfig(
+        vocab_size=30522,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        initializer_range=0.02,
+        layer_norm_eps=1e-12,
+        first_position=0,
+    )
+
+
 def test_a_config_without_a_size_names_it(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"vocab_size": 3, "hidden_size": 4}')
