@@ -6,6 +6,7 @@ import tensorflow as tf
 from tiny_model import TinyModel
 
 from errors import UserError
+from methods import composition
 from methods.base import changed_by
 from methods.parsing import parse
 from optimization import WEIGHT_DECAY
@@ -171,3 +172,27 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         first.__getitem__,
     )
     np.testing.assert_array_equal(start["lora/a"], first["lora/a"])
+
+
+def test_what_parts_hand_on_does_not_meet():
+    whole = {}
+    one, two = (composition._Scoped(whole, mark) for mark in ("1/", "2/"))
+    one["a"], two["a"], two["b"] = 1, 2, 3
+    assert whole == {"1/a": 1, "2/a": 2, "2/b": 3}
+    assert dict(one) == {"a": 1} and dict(two) == {"a": 2, "b": 3}
+    del two["a"]
+    assert "a" in one and "a" not in two and len(two) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stack({'a': houlsby(size=4), 'b': bitfit}, lora(rank=2))",
+        "average({'a': bitfit, 'b': layernorm}, weights='1,3')",
+        "stack('a', {'b': bitfit}, 'c')",
+    ],
+)
+def test_a_composition_is_read_as_it_is_written(text):
+    method = parse(text)
+    assert parse(str(method)) == method
+    assert [part.name for part in method.parts][:2] == ["a", "b"]
