@@ -166,3 +166,19 @@ def test_no_gradient_but_its_own_is_made(arguments):
     graph = compute.get_concrete_function().graph.as_graph_def()
     names = {function.signature.name for function in graph.library.function}
     assert names and not [n for n in names if n.startswith("__forward_")]
+
+
+def test_all_calls_in_a_graph_are_of_one_function(arguments):
+    """TensorFlow would else put a copy of it at the place of each call."""
+    cut = differentiable(layer, [spec_of(x) for x in arguments], [])
+    graph = tf.function(
+        lambda x: cut(cut(x, *arguments[1:]), *arguments[1:]), autograph=False
+    ).get_concrete_function(spec_of(arguments[0]))
+    library = graph.graph.as_graph_def().library.function
+    kept = [f.signature.name for f in library if f.attr["_noinline"].b]
+    calls = [
+        node.attr["f"].func.name
+        for node in graph.graph.as_graph_def().node
+        if node.attr["f"].func.name
+    ]
+    assert len(kept) == 1 and calls == kept * 2
