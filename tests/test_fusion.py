@@ -42,6 +42,23 @@ def test_values_begin_near_the_identity():
     )
 
 
+def test_what_is_observed_are_means_over_tokens(tiny_config):
+    """Those of padding do not count."""
+    tiny = shaken(tiny_config, f"fusion({PARTS})")
+    mask = np.tri(*tiny.features["input_ids"].shape, 3, dtype=np.int32)
+    tiny.features["input_mask"] = tf.constant(mask)
+    context = dataclasses.replace(tiny.context(), observes=True)
+    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
+    tiny.model.bert(ids, segments, context)
+    shown = tiny.model.bert.hooks.observe(context)["fusion_attention"].numpy()
+    assert shown.shape == (len(mask), 2, 2)
+    for place, weights in enumerate(context.handed_on.values()):
+        means = [
+            row.numpy()[: m.sum()].mean(0) for row, m in zip(weights, mask)
+        ]
+        np.testing.assert_allclose(shown[:, place], means, atol=1e-6)
+
+
 def test_below_the_first_layer_there_are_no_adapters(tiny_config):
     whole = shaken(tiny_config, f"fusion({PARTS}, robust=true)")
     plain = states(whole, Hooks())
