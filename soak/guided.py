@@ -34,7 +34,6 @@ import tensorflow as tf  # noqa: F401
 
 import command_line
 from errors import UserError
-from storage import files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = os.path.join(sys.prefix, "atheris")
@@ -245,6 +244,9 @@ def read_kept(folder: pathlib.Path, name: str) -> List[bytes]:
 
 def write_kept(folder: pathlib.Path, name: str, contents: List[bytes]) -> None:
     """As `read_kept` reads them; one on each line."""
+    # Imported before `load`, it would not be looked at.
+    from storage import files
+
     folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(c.decode("latin-1")) for c in contents)
     path = folder / f"{file_name(name)}.json"
