@@ -160,7 +160,7 @@ def _list(arguments: argparse.Namespace) -> None:
             if name in library.names():
                 entries.append({"name": name, "problem": str(error)})
     if arguments.json:
-        print(files.json_text(entries), end="")
+        print(_plain_json(entries), end="")
         return
     print(_table([_row(entry) for entry in entries]), end="")
 
@@ -189,11 +189,19 @@ def _row(entry: Dict[str, Any]) -> List[str]:
     ]
 
 
+def _plain_json(value: Any) -> str:
+    """A value as JSON, in which control characters are written as numbers."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1]
+        for c in files.json_text(value)
+    )
+
+
 def _table(rows: List[List[str]]) -> str:
     """Rows under a header, in columns as wide as they need.
 
-    Without the control characters that an adapter's description may hold, by
-    which a terminal could be told to do something.
+    Without the control characters that an adapter's description may hold: they
+    could tell a terminal to do something.
     """
     table = [list(COLUMNS)]
     for row in rows:
@@ -215,7 +223,7 @@ def _show(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library)
     entry = dataclasses.asdict(library.entry(arguments.name))
     config = adapter_artifact.read_config(library.folder(arguments.name))
-    print(files.json_text({**entry, "adapter_config": config}), end="")
+    print(_plain_json({**entry, "adapter_config": config}), end="")
 
 
 def _verify(arguments: argparse.Namespace) -> None:

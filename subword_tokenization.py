@@ -147,7 +147,9 @@ def _read_ids(
         special = frozenset(t["content"] for t in added if t["special"])
         if not all(type(number) is int for number in ids.values()):
             raise ValueError("an id is no whole number")
-        if max(map(len, ids), default=0) > LONGEST_PIECE:
+        if not ids:
+            raise ValueError("it has no pieces")
+        if max(map(len, ids)) > LONGEST_PIECE:
             raise ValueError(f"a piece has more than {LONGEST_PIECE} letters")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(

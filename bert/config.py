@@ -136,7 +136,8 @@ class BertConfig:
             # A decoder's tokens do not see those behind them.
             ("is_decoder", (False,)),
         ):
-            if values.get(key, known[0]) not in known:
+            # Hugging Face writes null for what is not set.
+            if values.get(key) not in (None, *known):
                 raise UserError(
                     f"{path}: {key} is {values[key]!r}, but only "
                     f"{' or '.join(map(repr, known))} can be computed here"

@@ -61,26 +61,29 @@ def to_method(
     rank = max(ranks)
     alpha = alphas.pop() if alike else float(rank)
     shapes = list_variables(config)
+    scopes = {
+        (layer, target): f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+        for layer, target in places
+    }
+    # Before room is made for what the file says.
+    for place, own in found.items():
+        scope = scopes[place]
+        inputs, outputs = shapes[f"{scope}/kernel"]
+        is_right = own.down.shape == (inputs, own.rank)
+        is_right &= own.up.shape == (own.rank, outputs)
+        if not is_right or not own.rank:
+            raise UserError(
+                f"{source}: the update of {scope} is {own.down.shape} times "
+                f"{own.up.shape}, expected ({inputs}, r) times (r, {outputs}), "
+                "r above 0; is it the adapter of another BERT?"
+            )
     values = {}
-    for place in places:
-        layer, target = place
-        scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+    for place, scope in scopes.items():
         inputs, outputs = shapes[f"{scope}/kernel"]
         down = np.zeros((inputs, rank), np.float32)
         up = np.zeros((rank, outputs), np.float32)
         if place in found:
             own = found[place]
-            if not own.rank or (len(own.down), *own.up.shape) != (
-                inputs,
-                own.rank,
-                outputs,
-            ):
-                raise UserError(
-                    f"{source}: the update of {scope} is {own.down.shape} "
-                    f"times {own.up.shape}, expected ({inputs}, r) times (r, "
-                    f"{outputs}), r above 0; is it the adapter of another "
-                    "BERT?"
-                )
             scale = 1.0 if alike else own.alpha / own.rank
             down[:, : own.rank] = own.down
             up[: own.rank] = np.float32(scale) * own.up

@@ -48,8 +48,8 @@ CONFIG = {
 }
 ROOT = "base_model.model."
 SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
-# Of `alpha_pattern`; a large BERT has 144 matrices.
-MOST_PATTERNS = 5000
+# Of `alpha_pattern`, and letters of each; a large BERT has 144 matrices.
+MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 # Kind of a task -> its head's tensors.
 HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
 # Keys that change what is computed, or what else is trained.
@@ -228,6 +228,10 @@ def _alphas(
     """The alphas of modules that, divided by the rank, are their scales.
 
     Source: peft, `get_pattern_key`: the first pattern that ends the name.
+
+    Raises:
+        UserError: there is none, or one is no number; there are too many
+            patterns, or one that is none or takes long.
     """
     alpha = described.get("lora_alpha")
     if alpha is None:
@@ -243,6 +247,12 @@ def _alphas(
     for pattern, value in patterns.items():
         if not left:
             break
+        # Each takes up to half a second if it counts repetitions.
+        if "{" in pattern or len(pattern) > LONGEST_PATTERN:
+            raise UserError(
+                f"{path}: alpha_pattern has {pattern[:80]!r}, expected at most "
+                f"{LONGEST_PATTERN} letters, without {{}}"
+            )
         is_match = _matches(rf"(.*\.)?({pattern})", left, path)
         for module in itertools.compress(left, is_match):
             found[module] = value

@@ -15,10 +15,11 @@ Tell = Callable[[int, str], None]
 Work = Callable[[str, range, Tell], None]
 # Number, bytes of the text that follows; a process is told apart by its pipe.
 HEAD = struct.Struct("<qi")
+# In the place of a number: the work itself has failed.
+FAILED = -1
+DONE = "exit code 0"
 # Seconds after which a process that tells nothing is ended.
 PATIENCE = 60.0
-# The exit code of a process whose work has failed.
-FAILED = 1
 
 
 def limit_memory(more: int) -> None:
@@ -37,12 +38,14 @@ class Child:
         pipe: from which is read what it tells.
         number: that it works on, or None between two of them.
         heard: when it last told anything, by `time.monotonic`.
+        has_failed: whether its work itself has failed.
     """
 
     def __init__(self, name: str, numbers: range, work: Work):
         """Starts the process."""
         self.name, self.numbers = name, numbers
         self.number, self.heard = None, time.monotonic()
+        self.has_failed = False
         self._rest = b""
         receive, send = os.pipe()
         self._process = os.fork()
@@ -64,26 +67,28 @@ class Child:
             if len(self._rest) < end:
                 break
             text = self._rest[place + HEAD.size : end].decode()
+            place = end
+            if number == FAILED:
+                self.has_failed = True
+                continue
             self.number = None if text else number
             tell(number, text)
-            place = end
         self._rest = self._rest[place:]
         return bool(content)
 
     def end(self) -> str:
-        """Waits for the process; of what it died, or nothing.
+        """Waits for the process, and says how it has ended.
 
         Raises:
             ChildProcessError: its work has failed; it has said why.
         """
         self.pipe.close()
         _, status = os.waitpid(self._process, 0)
+        if self.has_failed:
+            raise ChildProcessError(f"the process of {self.name} has failed")
         if os.WIFSIGNALED(status):
             return signal.Signals(os.WTERMSIG(status)).name
-        code = os.WEXITSTATUS(status)
-        if code == FAILED:
-            raise ChildProcessError(f"the process of {self.name} has failed")
-        return f"exit code {code}" if code else ""
+        return f"exit code {os.WEXITSTATUS(status)}"
 
     def kill(self) -> None:
         """Ends the process."""
@@ -92,7 +97,6 @@ class Child:
 
 def _work(name: str, numbers: range, work: Work, send: int) -> None:
     """What the process does, which does not return."""
-    code = FAILED
 
     def tell(number: int, text: str) -> None:
         content = text.encode("utf-8", "replace")
@@ -100,13 +104,13 @@ def _work(name: str, numbers: range, work: Work, send: int) -> None:
 
     try:
         work(name, numbers, tell)
-        code = 0
     except KeyboardInterrupt:
-        pass
+        tell(FAILED, "")
     except Exception:
         traceback.print_exc()
+        tell(FAILED, "")
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def feed(
@@ -159,10 +163,10 @@ def feed(
 
 def _after(child: Child, tell: Tell) -> range:
     """What is left of a process's numbers when it has ended."""
-    died_of = child.end()
-    if not died_of:
-        return range(0)
+    end = child.end()
     if child.number is None:
-        raise ChildProcessError(f"{child.name} died between two numbers")
-    tell(child.number, f"the process died of {died_of}")
+        if end != DONE:
+            raise ChildProcessError(f"{child.name} died between two numbers")
+        return range(0)
+    tell(child.number, f"the process died of {end}")
     return range(child.number + 1, child.numbers.stop)

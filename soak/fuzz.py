@@ -210,7 +210,6 @@ def parse_arguments(
     )
     parser.add_argument("--jobs", type=int, default=1, help="readers at once")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number to begin")
     parser.add_argument("--reader", default="", help="name of one of them")
     parser.add_argument("--output", default="", help="file of JSON")
     arguments = parser.parse_args()
@@ -301,6 +300,7 @@ def main() -> None:
         UserError: as `parse_arguments` and `try_readers`.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--first", type=int, default=0, help="number to begin")
     arguments = parse_arguments(parser, 10_000)
     try_readers(arguments, chosen_readers(arguments), fuzz)
 

@@ -14,6 +14,7 @@ inputs the next time.
 import argparse
 import contextlib
 import functools
+import hashlib
 import importlib
 import io
 import json
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from types import FrameType, ModuleType
-from typing import Any, Callable, List, Set, Tuple
+from typing import Any, Callable, List, Mapping, Set, Tuple
 
 import start_tensorflow  # noqa: F401
 
@@ -34,6 +35,7 @@ import tensorflow as tf  # noqa: F401
 
 import command_line
 from errors import UserError
+from soak.children import feed, limit_memory
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = os.path.join(sys.prefix, "atheris")
@@ -42,6 +44,9 @@ KEPT = ROOT / "tests" / "corpora"
 NOT_LED_TO = ("benchmarks", "soak")
 # An input may become so many times as long as the right one, or so long.
 GROWTH, SHORT = 4, 2**12
+# Of inputs, where only the time is limited.
+ENDLESS = 10**9
+KEPT_SOME = "kept"
 # Signals are to end the process, as `soak.children` expects, and memory and
 # time have limits of our own.
 SETTINGS = ["-rss_limit_mb=0", "-timeout=86400", "-detect_leaks=0"] + [
@@ -51,7 +56,7 @@ SETTINGS = ["-rss_limit_mb=0", "-timeout=86400", "-detect_leaks=0"] + [
 
 
 def load(packages: str = PACKAGES) -> ModuleType:
-    """Imports `soak.fuzz`, and all of the project in a form that is looked at.
+    """Imports `soak.fuzz`, and has what it gives inputs to looked at.
 
     Raises:
         UserError: Atheris is not installed.
@@ -129,6 +134,7 @@ class Session:
         for file, content in reader.files.items():
             (folder / file).write_bytes(content)
         left = iter(numbers)
+        known: Set[str] = set()
 
         def read(content: bytes) -> None:
             number = next(left, None)
@@ -137,13 +143,18 @@ class Session:
                 shutil.rmtree(scratch)
                 os._exit(0)
             # There when the process dies of it.
-            path = self.output / f"{file_name(name)}-{number}"
+            digest = hashlib.sha256(content).hexdigest()[:8]
+            path = self.output / f"{file_name(name)}-{number}-{digest}"
             path.write_bytes(content)
             tell(number, "")
             found = self.fuzz.try_input(reader, folder, content)
-            if found in ("taken", "refused"):
+            found = found.replace(scratch, "")
+            # The first of each kind of defect stays.
+            if found in ("taken", "refused", *known):
                 path.unlink()
-            tell(number, found.replace(scratch, ""))
+            else:
+                known.add(found)
+            tell(number, found)
 
         size = len(reader.files[reader.changed])
         words = [
@@ -159,10 +170,38 @@ class Session:
             os.dup2(log.fileno(), 2)
         atheris.Fuzz()
 
-    def keep(self, name: str, reader: Any) -> None:
+    def keep_all(self, chosen: Mapping[str, Any], jobs: int) -> None:
+        """Keeps some of each reader's inputs, in processes that have limits.
+
+        An input may need more memory where its lines are counted. Then
+        nothing new is kept of its reader.
+        """
+
+        def work(name: str, _: range, tell: Callable[[int, str], None]) -> None:
+            limit_memory(self.fuzz.MOST_MEMORY)
+            self.keep(name, chosen[name], lambda: tell(0, ""))
+            tell(0, KEPT_SOME)
+
+        def note(name: str, _: int, outcome: str) -> None:
+            if outcome not in ("", KEPT_SOME):
+                print(f"{name}: nothing is kept: {outcome}", file=sys.stderr)
+
+        told = {name: functools.partial(note, name) for name in chosen}
+        numbers = dict.fromkeys(chosen, range(1))
+        for _ in feed(numbers, work, told, jobs):
+            pass
+
+    def keep(
+        self, name: str, reader: Any, goes_on: Callable[[], None] = lambda: None
+    ) -> None:
         """Keeps those inputs that lead to lines of their own.
 
         What was kept before stays, if it does.
+
+        Args:
+            name: the reader's.
+            reader: that reads them.
+            goes_on: is called before each.
         """
         contents = {f.read_bytes() for f in self.folder(name).iterdir()}
         before = read_kept(self.kept, name)
@@ -176,6 +215,7 @@ class Session:
                 (folder / file).write_bytes(content)
             right = reader.files[reader.changed]
             for content in [right, *before, *new]:
+                goes_on()
                 lines = lines_of(
                     functools.partial(
                         self.fuzz.try_input, reader, folder, content
@@ -266,7 +306,10 @@ def main() -> None:
     parser.add_argument(
         "--kept", default=KEPT, type=pathlib.Path, help="folder of kept inputs"
     )
-    arguments = fuzz.parse_arguments(parser, 10**9)
+    parser.set_defaults(first=0)
+    arguments = fuzz.parse_arguments(parser, ENDLESS)
+    if not arguments.minutes and arguments.inputs == ENDLESS:
+        raise UserError("it does not end without --minutes or --inputs")
     session = Session(fuzz, arguments.output_dir, arguments.kept)
     chosen = fuzz.chosen_readers(arguments)
     for name, reader in chosen.items():
@@ -274,8 +317,7 @@ def main() -> None:
     try:
         fuzz.try_readers(arguments, chosen, session.try_inputs)
     finally:
-        for name, reader in chosen.items():
-            session.keep(name, reader)
+        session.keep_all(chosen, arguments.jobs)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,8 @@ def size(path: str) -> int:
 def check_plain(path: str, what: str) -> None:
     """Checks that a path leads to no pipe or device, if it is local.
 
-    To open a pipe is to wait for whoever writes into it, and a device may have
-    no end. TensorFlow reads from neither.
+    To open a pipe is to wait for whoever writes into it, and TensorFlow cannot
+    read it then. A device may have no end.
 
     Args:
         path: where nothing may be.

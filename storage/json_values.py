@@ -21,18 +21,19 @@ def check(value: Any, path: str, what: str) -> None:
         UserError: it cannot: Python reads NaN and half a character, which JSON
             does not have, and goes deeper than it writes.
     """
-    level = [value]
-    for _ in range(MOST_LEVELS):
+    level, depth = [value], 0
+    while level:
+        outer = [part for part in level if isinstance(part, (dict, list))]
+        depth += bool(outer)
+        if depth > MOST_LEVELS:
+            raise UserError(
+                f"{path} is not {what}: it has more than {MOST_LEVELS} levels"
+            )
         level = [
-            part
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for part in (outer.values() if isinstance(outer, dict) else outer)
+            inner
+            for part in outer
+            for inner in (part.values() if isinstance(part, dict) else part)
         ]
-    if level:
-        raise UserError(
-            f"{path} is not {what}: it has more than {MOST_LEVELS} levels"
-        )
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except ValueError as error:

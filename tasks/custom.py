@@ -204,7 +204,8 @@ def _check_own_columns(
         if name is not None and used.setdefault(name, flag) != flag:
             raise UserError(
                 f"{used[name]} and {flag} both name the column {name!r}; "
-                "expected a column of its own for each"
+                "expected a column of its own for each (--label_column is "
+                "'label' unless it is named)"
             )
     others = [*used, row_id]
     for named, name in choices:

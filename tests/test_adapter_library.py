@@ -130,6 +130,12 @@ def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
     assert len(listed.splitlines()) == 2
     assert all(line.isprintable() for line in listed.splitlines())
     assert "a ]0;b  c   " in listed
+    for command in (("list", shelf, "--json"), ("show", shelf, "mine")):
+        shown = call(*command)
+        assert all(line.isprintable() for line in shown.splitlines())
+        found = json.loads(shown)
+        entry = found[0] if isinstance(found, list) else found
+        assert entry["base"] == config["base"]["name"]
 
 
 def test_adapters_are_renamed(call, make, tmp_path):

@@ -72,6 +72,13 @@ def test_a_config_that_is_not_bert_is_refused(
         BertConfig.from_json_file(str(path))
 
 
+def test_null_is_what_is_not_set(tmp_path, tiny_config):
+    unset = {"is_decoder": None, "position_embedding_type": None}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**vars(tiny_config), **unset}))
+    assert BertConfig.from_json_file(str(path)) == tiny_config
+
+
 def test_defaults_are_those_of_bert_base():
     assert BertConfig(vocab_size=30522) == BertConfig(
         vocab_size=30522,

@@ -225,12 +225,18 @@ def test_no_pattern_takes_for_ever(copied, pattern):
     exchange.read(str(folder), config_of_bert())
 
 
-def test_many_patterns_do_not_take_long(copied):
+def test_patterns_are_few_short_and_plain(copied):
     folder = copied("peft/lora_7")
     patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
     change(folder / HUB, alpha_pattern={**patterns, "x": 1})
-    with pytest.raises(UserError, match="has 5001 patterns, expected at most"):
+    with pytest.raises(UserError, match="has 501 patterns, expected at most"):
         exchange.read(str(folder), config_of_bert())
+    change(folder / HUB, alpha_pattern=patterns)
+    exchange.read(str(folder), config_of_bert())
+    for pattern in ("a{300}", "(.*)" * 126):
+        change(folder / HUB, alpha_pattern={pattern: 1})
+        with pytest.raises(UserError, match=r"500 letters, without \{\}"):
+            exchange.read(str(folder), config_of_bert())
     # The first that fits holds; with all modules found, the rest are nothing.
     change(folder / HUB, alpha_pattern={"query": 6, ".*": 12, "(": 1})
     found = exchange.read(str(folder), config_of_bert()).values
@@ -248,9 +254,14 @@ def test_many_patterns_do_not_take_long(copied):
     [
         lambda a, b: (a[:0], b[:, :0]),
         lambda a, b: (a, b[:0]),
+        # Of nothing, there is room for as much as one likes.
+        lambda a, b: (
+            np.zeros((2**40, 0), a.dtype),
+            np.zeros((0, 2**40), b.dtype),
+        ),
         lambda a, b: (a[:, :1], b),
     ],
-    ids=["no rank", "no outputs", "one input"],
+    ids=["no rank", "no outputs", "terabytes", "one input"],
 )
 def test_an_update_of_another_shape_is_refused(copied, damage):
     folder = copied("peft/lora_7")

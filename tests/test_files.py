@@ -126,24 +126,6 @@ def test_json_holds_no_numbers_that_json_does_not_have(tmp_path, value):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ('{"a": NaN}', "it holds what JSON does not have"),
-        ('{"a": [1e400]}', "it holds what JSON does not have"),
-        ('{"\\ud800": 1}', "it holds what JSON does not have"),
-        ('{"a": "\\ud800"}', "it holds what JSON does not have"),
-        ('{"a": ' + "[" * 200 + "]" * 200 + "}", "it has more than 100 levels"),
-        ('{"b": 1' + "0" * 400 + "}", "its b is too large a number"),
-    ],
-)
-def test_what_could_not_be_written_is_not_read(tmp_path, text, message):
-    path = tmp_path / "file"
-    path.write_text(text)
-    with pytest.raises(UserError, match=f"is not a file: {message}"):
-        files.read_object(str(path), "a file", {"b?": float})
-
-
 def test_json_is_indented_and_readable(tmp_path):
     path = tmp_path / "file"
     files.write_json(str(path), {"é": 1})

@@ -106,7 +106,8 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
     assert "1 kinds of defects" in own_lines(done.stderr)[-1]
     (defect,) = json.loads(path.read_text())["readers"]["hard"]["defects"]
     assert defect["found"] == "KeyError: 'found'"
-    content = (tmp_path / f"hard-{defect['number']}").read_bytes()
+    (path_of_input,) = tmp_path.glob(f"hard-{defect['number']}-*")
+    content = path_of_input.read_bytes()
     assert all(127 < byte < 144 for byte in content[1:9])
     words[1] = program.replace("guided.main", "fuzz.main")
     run_process(*words, program="-Wignore")
@@ -143,7 +144,23 @@ def test_an_input_that_ends_the_process_is_there(tmp_path):
     assert found["inputs"] == 200
     (defect,) = found["defects"]
     assert defect["found"] == "the process died of SIGSEGV"
-    assert len((tmp_path / f"dies-{defect['number']}").read_bytes()) == 3
+    (path_of_input,) = tmp_path.glob(f"dies-{defect['number']}-*")
+    assert len(path_of_input.read_bytes()) == 3
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_without_an_end_it_does_not_begin():
+    done = run_process("-m", "soak.guided", program="-Wignore", check=False)
+    assert "without --minutes or --inputs" in own_lines(done.stderr)[-1]
+    done = run_process(
+        "-c",
+        "import soak.guided, sys; print('storage' in sys.modules)",
+        program="-Wignore",
+    )
+    # Else `load` could not have it looked at.
+    assert done.stdout == "False\n"
 
 
 @needs_atheris

@@ -182,6 +182,15 @@ def test_a_unigram_model_has_an_unknown_token(golden_dir, tmp_path, number):
         SubwordTokenizer(str(spoiled))
 
 
+def test_a_model_has_pieces(golden_dir, tmp_path):
+    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
+    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    change(spoiled, put([], "model", "vocab"))
+    change(spoiled, put([], "added_tokens"))
+    with pytest.raises(UserError, match="it has no pieces"):
+        SubwordTokenizer(str(spoiled))
+
+
 @pytest.mark.parametrize("key", ["normalizer", "pre_tokenizer"])
 def test_no_other_pattern_is_taken(golden_dir, tmp_path, key):
     """With this one the library fails at thirty characters."""

@@ -105,7 +105,7 @@ HEADS = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
-# Bytes of a file that are read before it is opened anew.
+# Bytes, as float32, that are read of a file before it is opened anew.
 HELD = 2**20
 LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
 
@@ -188,7 +188,7 @@ class _Opened:
         return self._file
 
     def note(self, size: int) -> None:
-        """Says how many bytes were read; after many it is closed."""
+        """Says how many bytes, as float32, were read; after many it closes."""
         self._read += size
         if self._read >= HELD:
             self._file = None
