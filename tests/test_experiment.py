@@ -86,7 +86,7 @@ def test_settings_are_compared_before_data_are_read(
         ({"max_seq_length": 9}, "training.max_seq_length was 24, now 9"),
         ({"compute_dtype": "bfloat16"}, "training.compute_dtype was"),
         ({"adapter_size": 8}, "size=4"),
-        ({"text_b_column": "text"}, "task.pairs was False, now True"),
+        ({"text_b_column": "second"}, "task.pairs was False, now True"),
         ({"init_checkpoint": spoiled("not", 1.0)}, "base.fingerprint was"),
     ):
         with pytest.raises(UserError, match="another configuration") as caught:

@@ -26,6 +26,8 @@ project itself is under Apache-2.0, and holds no copy of any of these.
 | package | licence |
 | --- | --- |
 """
+# Locks of environments of their own.
+APART = ("atheris", "beam", "mutants", "notebooks", "tpu-client")
 REST = """
 ## Not looked at
 
@@ -44,8 +46,7 @@ def locked() -> Set[str]:
     return {
         normalized(name)
         for path in LOCKS.glob("*.txt")
-        # In environments of their own.
-        if path.stem not in ("beam", "mutants", "notebooks", "tpu-client")
+        if path.stem not in APART
         for name in re.findall(r"^([\w.-]+)==", path.read_text(), re.MULTILINE)
     }
 
