@@ -363,7 +363,7 @@ def test_describe_says_what_was_trained(classify, tiny_flags, capsys):
     "change,words",
     [
         ({"task_name": "cola"}, "for the labels bad, good"),
-        ({"text_b_column": "label"}, "with pairs: False"),
+        ({"text_b_column": "second"}, "with pairs: False"),
         ({"tuning_method": "full"}, "was trained with houlsby"),
         ({"adapter_size": 8}, "was trained with houlsby"),
         ({"vocab_file": "words"}, "with another vocabulary"),
