@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.newer_stack
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 # Which modules of the project each room may import. A package stands for all

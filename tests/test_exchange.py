@@ -26,6 +26,8 @@ from modeling import BertConfig
 from serving.frozen_bert import FrozenBert
 from weights.adapter_artifact import Artifact
 
+pytestmark = pytest.mark.newer_stack
+
 GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
     / "exchange"
