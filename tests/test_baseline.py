@@ -14,7 +14,7 @@ from storage import files
 from tasks.custom import custom_task
 from tasks.split_files import SplitFiles
 
-pytestmark = pytest.mark.older_stack
+pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture

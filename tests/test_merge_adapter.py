@@ -15,7 +15,7 @@ from weights import adapter_artifact, google
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
-pytestmark = pytest.mark.older_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def train(classify, flags, method, folder, **more):
