@@ -203,9 +203,10 @@ class Session:
             reader: that reads them.
             goes_on: is called before each.
         """
+        right = reader.files[reader.changed]
         contents = {f.read_bytes() for f in self.folder(name).iterdir()}
         before = read_kept(self.kept, name)
-        contents -= {reader.files[reader.changed], *before}
+        contents -= {right, *before}
         new = sorted(contents, key=lambda content: (len(content), content))
         known: Set[Tuple[str, int]] = set()
         kept = []
@@ -213,7 +214,6 @@ class Session:
             folder = pathlib.Path(scratch)
             for file, content in reader.files.items():
                 (folder / file).write_bytes(content)
-            right = reader.files[reader.changed]
             for content in [right, *before, *new]:
                 goes_on()
                 lines = lines_of(

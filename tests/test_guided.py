@@ -73,18 +73,50 @@ def test_atheris_must_be_installed(tmp_path, monkeypatch):
     )
 
 
+def defects_of(tmp_path, read, right, inputs, main="guided"):
+    """What a program finds of a reader: what it is, and the input if it lies.
+
+    Args:
+        tmp_path: an empty folder.
+        read: source of the reader's function.
+        right: what the reader takes.
+        inputs: how many it is given.
+        main: the program's module.
+    """
+    program = "\n".join(
+        [
+            "import atheris, os, signal",
+            "from soak.readers import Reader",
+            textwrap.dedent(read),
+            f"reader = Reader({{'a': {right!r}}}, 'a', read)",
+            "fuzz.readers = lambda: {'odd': reader}",
+            f"{main}.main()",
+        ]
+    )
+    program = f"from soak import guided\nfuzz = guided.load()\n{program}"
+    path = tmp_path / "found.json"
+    words = [f"--inputs={inputs}", f"--output={path}"]
+    if main == "guided":
+        words += [f"--output_dir={tmp_path}", f"--kept={tmp_path / 'kept'}"]
+    done = run_process("-c", program, *words, program="-Wignore", check=False)
+    found = json.loads(path.read_text())["readers"]["odd"]
+    assert found["inputs"] == inputs
+    assert bool(done.returncode) == bool(found["defects"])
+    if found["defects"]:
+        assert "1 kinds of defects" in own_lines(done.stderr)[-1]
+    return [
+        (defect["found"], [f.read_bytes() for f in tmp_path.glob(name)])
+        for defect in found["defects"]
+        for name in [f"odd-{defect['number']}-*"]
+    ]
+
+
 @needs_atheris
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
     """Eight letters in a row must be right; each has an `if` of its own."""
-    program = textwrap.dedent(
-        """
-        from soak import guided
-        fuzz = guided.load()
-        import atheris
-        from soak.readers import Reader
-
+    read = """
         lines = ["def check(content):", " if len(content) < 16: return"]
         for n in range(1, 9):
             lines.append(" " * n + f"if 127 < content[{n}] < 144:")
@@ -94,24 +126,12 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
 
         def read(folder):
             check((folder / "a").read_bytes())
-
-        fuzz.readers = lambda: {"hard": Reader({"a": b"a" * 16}, "a", read)}
-        guided.main()
         """
-    )
-    path = tmp_path / "found.json"
-    words = ["-c", program, "--inputs=10000", f"--output={path}"]
-    folders = [f"--output_dir={tmp_path}", f"--kept={tmp_path / 'kept'}"]
-    done = run_process(*words, *folders, program="-Wignore", check=False)
-    assert "1 kinds of defects" in own_lines(done.stderr)[-1]
-    (defect,) = json.loads(path.read_text())["readers"]["hard"]["defects"]
-    assert defect["found"] == "KeyError: 'found'"
-    (path_of_input,) = tmp_path.glob(f"hard-{defect['number']}-*")
-    content = path_of_input.read_bytes()
+    right = b"a" * 16
+    [(found, [content])] = defects_of(tmp_path, read, right, 10_000)
+    assert found == "KeyError: 'found'"
     assert all(127 < byte < 144 for byte in content[1:9])
-    words[1] = program.replace("guided.main", "fuzz.main")
-    run_process(*words, program="-Wignore")
-    assert not json.loads(path.read_text())["readers"]["hard"]["defects"]
+    assert not defects_of(tmp_path, read, right, 10_000, "fuzz")
 
 
 @needs_atheris
@@ -119,33 +139,14 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(tmp_path):
 @pytest.mark.newer_stack
 def test_an_input_that_ends_the_process_is_there(tmp_path):
     """The others are tried all the same."""
-    program = textwrap.dedent(
-        """
-        import os, signal
-        from soak import guided
-        fuzz = guided.load()
-        from soak.readers import Reader
-
+    read = """
         def read(folder):
             if len((folder / "a").read_bytes()) == 3:
                 os.kill(os.getpid(), signal.SIGSEGV)
-
-        fuzz.readers = lambda: {"dies": Reader({"a": b"abcd"}, "a", read)}
-        guided.main()
         """
-    )
-    path = tmp_path / "found.json"
-    run_process(
-        "-c", program, "--inputs=200", f"--output={path}",
-        f"--output_dir={tmp_path}", f"--kept={tmp_path / 'kept'}",
-        program="-Wignore", check=False,
-    )  # fmt: skip
-    found = json.loads(path.read_text())["readers"]["dies"]
-    assert found["inputs"] == 200
-    (defect,) = found["defects"]
-    assert defect["found"] == "the process died of SIGSEGV"
-    (path_of_input,) = tmp_path.glob(f"dies-{defect['number']}-*")
-    assert len(path_of_input.read_bytes()) == 3
+    [(found, [content])] = defects_of(tmp_path, read, b"abcd", 200)
+    assert found == "the process died of SIGSEGV"
+    assert len(content) == 3
 
 
 @needs_atheris
