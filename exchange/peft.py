@@ -247,7 +247,7 @@ def _alphas(
     for pattern, value in patterns.items():
         if not left:
             break
-        # Each takes up to half a second if it counts repetitions.
+        # One that counts repetitions may take a tenth of a second.
         if "{" in pattern or len(pattern) > LONGEST_PATTERN:
             raise UserError(
                 f"{path}: alpha_pattern has {pattern[:80]!r}, expected at most "
