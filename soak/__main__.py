@@ -17,7 +17,16 @@ import platform
 import shutil
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import start_tensorflow  # noqa: F401
 
@@ -140,6 +149,34 @@ def _in_forks(
             raise UserError("the soak itself has failed; see above")
 
 
+def _each_run(
+    jobs: int,
+    make: Callable[[pathlib.Path, runs.Run], None],
+    done: str,
+    work: pathlib.Path,
+    here: Sequence[runs.Run],
+) -> None:
+    """Does with each kind of run what trials stand on, and says how far it is.
+
+    Args:
+        jobs: processes.
+        make: what is done, with the soak's folder and the kind of run.
+        done: what a run is then, for the line that says so.
+        work: the soak's folder.
+        here: the kinds of runs.
+
+    Raises:
+        UserError: it has failed for one of them.
+    """
+
+    def make_one(item: Tuple[int, runs.Run]) -> None:
+        number, run = item
+        make(work, run)
+        report.say(f"{number} of {len(here)}, {run.name}: {done}")
+
+    _in_forks(jobs, make_one, list(enumerate(here, 1)))
+
+
 def soak(
     work: pathlib.Path,
     jobs: int,
@@ -167,10 +204,11 @@ def soak(
     starts.preload(runs.PROGRAMS)
     # Nothing of TensorFlow may run in this process, whose forks would hang.
     _in_forks(1, runs.make_adapters, [work / "data"])
-    _in_forks(jobs, lambda run: references.make(work, run), here)
+    _each_run(jobs, references.make, "left alone", work, here)
     turns = _turns(only)
     if power.POWER in turns:
-        _in_forks(jobs, lambda run: power.record(work, run), here)
+        report.say("each kind of run is recorded")
+        _each_run(jobs, power.record, "recorded", work, here)
     until = time.monotonic() + seconds
 
     def make_trial(number: int) -> None:
