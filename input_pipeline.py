@@ -55,8 +55,6 @@ class Features:
     labels: Mapping[str, np.ndarray]
     # Optional[np.ndarray], a field of features that may have it.
     token_labels = None
-    # Whether a row's tokens are the same in every step.
-    are_fixed = True
 
     @classmethod
     def from_rows(

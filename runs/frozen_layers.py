@@ -157,12 +157,18 @@ def check(setup: Setup) -> None:
     """Compares a run with what its flags say of frozen layers.
 
     Raises:
-        UserError: nothing is frozen below what is trained; another process
-            takes part; there is no local folder for the outputs.
+        UserError: the task's rows are not the same in each step; nothing is
+            frozen below what is trained; another process takes part; there is
+            no local folder for the outputs.
     """
     experiment = setup.experiment
     if not setup.keeps_frozen_outputs:
         return
+    if not setup.task.rows_are_fixed:
+        raise UserError(
+            "--cache_frozen_layers: the rows of this task are others in each "
+            "step, so that nothing can be kept of them; leave it out"
+        )
     if not lowest_layer(setup.table, setup.config.num_hidden_layers):
         raise UserError(
             f"--cache_frozen_layers: {setup.method} trains or adds something "
@@ -207,15 +213,9 @@ class FrozenLayers:
             features: of the training rows.
 
         Raises:
-            UserError: these rows are not the same in each step; the file is
-                not there, and needs more room than there is, or than the flags
-                allow; or its folder cannot be written.
+            UserError: the file is not there, and needs more room than there
+                is, or than the flags allow; or its folder cannot be written.
         """
-        if not features.are_fixed:
-            raise UserError(
-                "--cache_frozen_layers: the rows of this task are others in "
-                "each step, so that nothing can be kept of them; leave it out"
-            )
         self._setup, self._job, self._features = setup, job, features
         layers = setup.config.num_hidden_layers
         self._lowest = lowest_layer(setup.table, layers)

@@ -94,6 +94,7 @@ class Task(abc.ABC, Generic[RowsType]):
             once for evaluation and prediction.
         takes_tokens: whether instead of a text it reads a list of words, too.
         answers_texts: whether a trained one answers texts.
+        rows_are_fixed: whether a row's tokens are the same in every step.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Task(abc.ABC, Generic[RowsType]):
     test_is_dev = False
     takes_tokens = False
     answers_texts = True
+    rows_are_fixed = True
     # Tuple[str, ...]
     columns = ()
 

@@ -171,6 +171,7 @@ class MaskedLM(Task[Lines]):
 
     test_splits = ()
     answers_texts = False
+    rows_are_fixed = False
 
     def describe(self):
         """What is masked, but for the seed."""

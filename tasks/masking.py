@@ -103,8 +103,6 @@ class MaskedText(Features):
     masking: Masking
     pieces: Pieces
 
-    are_fixed = False
-
     def fingerprint(self):
         """That of the rows, and of what is masked but for the seed."""
         how = f"{super().fingerprint()} {self.masking.describe()}"
@@ -193,35 +191,51 @@ def choose(
         follows = np.zeros_like(is_plain)
         follows[:, 1:] = is_plain[:, :-1]
         begins = is_plain & ~(follows & pieces.continues[ids])
-    # Of each plain token, the number of its word in the row, and how many
-    # tokens of that come before it.
+    # Of each plain token, the number of its word in the row.
     word = np.cumsum(begins, axis=1) - 1
     sizes = np.zeros(ids.shape, np.int64)
     batch_rows, places = np.nonzero(is_plain)
     np.add.at(sizes, (batch_rows, word[batch_rows, places]), 1)
+    # Words in the order of what is drawn for their first tokens. Places where
+    # none begins come last.
     drawn = draw(masking.seed, CHOICE, step, rows, ids.shape[1])
-    # In the order of what was drawn for their first tokens: places, then
-    # numbers of words. Other places come last.
-    order = np.argsort(
-        np.where(begins, drawn, np.iinfo(np.uint64).max), axis=1, kind="stable"
-    )
-    order = np.take_along_axis(word, order, axis=1)
-    numbers = np.arange(len(ids))
-    words = begins.sum(axis=1)
-    taken = np.zeros(len(ids), np.int64)
-    is_taken = np.zeros(ids.shape, bool)
-    for rank in range(words.max(initial=0)):
+    drawn = np.where(begins, drawn, np.iinfo(np.uint64).max)
+    places = np.argsort(drawn, axis=1, kind="stable")
+    order = np.take_along_axis(word, places, axis=1)
+    is_taken = _take_words(order, begins.sum(axis=1), sizes, wanted)
+    chosen = is_plain & np.take_along_axis(is_taken, np.maximum(word, 0), 1)
+    # Of a word that does not fit, only the first tokens.
+    return chosen & (np.cumsum(chosen, axis=1) <= wanted[:, np.newaxis])
+
+
+def _take_words(
+    order: np.ndarray, counts: np.ndarray, sizes: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Takes each word that still fits; the first one if none does.
+
+    Args:
+        order: int64 [B, T], numbers of a row's words, as they are tried.
+        counts: int64 [B], how many words a row has.
+        sizes: int64 [B, T], tokens of each word, by its number.
+        wanted: int64 [B], how many tokens of a row may be taken.
+
+    Returns:
+        bool [B, T], whether a word is taken, by its number.
+    """
+    numbers = np.arange(len(order))
+    taken = np.zeros(len(order), np.int64)
+    is_taken = np.zeros(order.shape, bool)
+    for rank in range(counts.max(initial=0)):
         found = order[:, rank]
         size = sizes[numbers, found]
-        fits = (rank < words) & (taken + size <= wanted)
+        fits = (rank < counts) & (taken + size <= wanted)
         is_taken[numbers[fits], found[fits]] = True
         taken += size * fits
         if (taken == wanted).all():
             break
-    nothing = (taken == 0) & (words > 0)
+    nothing = (taken == 0) & (counts > 0)
     is_taken[numbers[nothing], order[nothing, 0]] = True
-    chosen = is_plain & np.take_along_axis(is_taken, np.maximum(word, 0), 1)
-    return chosen & (np.cumsum(chosen, axis=1) <= wanted[:, np.newaxis])
+    return is_taken
 
 
 def replace(

@@ -16,7 +16,7 @@ from test_methods_runs import TEXTS, without_size
 import run_mlm
 from errors import UserError
 from methods.invertible import SCOPE
-from tasks.masked_lm import WORD_EMBEDDINGS
+from tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 from weights import adapter_artifact
 
 
@@ -334,6 +334,14 @@ def test_every_method_is_trained(model_text, text_flags, tmp_path, method):
     found = read(tmp_path / "again", "eval_results.json")["eval_loss"]
     # What prefix tuning's network made is kept in its place.
     assert found == pytest.approx(loss, abs=1e-5)
+
+
+def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):
+    """Known before the text is tokenized."""
+    monkeypatch.setattr(MaskedLM, "featurize", None)
+    flags = {**without_size(text_flags), "tuning_method": "head"}
+    with pytest.raises(UserError, match="rows of this task are others in each"):
+        model_text(**flags, cache_frozen_layers=True)
 
 
 @pytest.mark.older_stack
