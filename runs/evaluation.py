@@ -73,12 +73,15 @@ def answer(
     Raises:
         UserError: an output is no number.
     """
-    sizes = (
-        ("predict", splits.test, setup.experiment.predict_batch_size),
-        # A split that is both is evaluated.
-        ("eval", splits.dev, setup.experiment.eval_batch_size),
+    experiment = setup.experiment
+    how = {
+        name: (experiment.predict_batch_size, "predict")
+        for _, name in splits.test
+    }
+    # A split that is both is evaluated.
+    how.update(
+        {name: (experiment.eval_batch_size, "eval") for _, name in splits.dev}
     )
-    how = {name: (size, what) for what, of, size in sizes for _, name in of}
     answers, shown = {}, {}
     for name in splits.names:
         outputs, features = {}, rows.features[name]

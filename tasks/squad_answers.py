@@ -1,7 +1,7 @@
 """From the head's outputs to answers: n-best lists and null odds."""
 
 import dataclasses
-from typing import List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Callable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -114,14 +114,65 @@ def predict_answers(
     return predictions
 
 
-def _predict_one(question, windows, rows, context_start, outputs, rules):
+def _predict_one(
+    question: Question,
+    windows: Windows,
+    rows: slice,
+    context_start: int,
+    outputs: Mapping[str, np.ndarray],
+    rules: Rules,
+) -> Prediction:
+    """Chooses the answer to one question.
+
+    Args:
+        question: to be answered.
+        windows: of all questions.
+        rows: which of them are this question's.
+        context_start: number of its context's first token.
+        outputs: for all windows.
+        rules: how to choose.
+    """
     if rows.start == rows.stop:
         # A context without tokens has no windows.
         return Prediction(
             "", CERTAINLY_NONE, Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
         )
-    pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
     null = _null_logits(outputs["null_logits"][rows].astype(np.float64))
+    pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
+
+    def text_and_span(pair: np.ndarray) -> Tuple[str, Tuple[int, int]]:
+        span = _span(question.context, windows, context_start, pair)
+        return join_words(question.context[slice(*span)]), span
+
+    candidates = _n_best(pairs, logits, null, text_and_span, rules)
+    texts = candidates.texts
+    if not rules.version_2_with_negative:
+        return Prediction(texts[0], 0.0, candidates)
+    best = next((i for i, text in enumerate(texts) if text), None)
+    if best is None:
+        return Prediction("", CERTAINLY_NONE, candidates)
+    start, end = candidates.logits[best]
+    odds = float(null.sum() - start - end)
+    refused = odds > rules.null_score_diff_threshold
+    return Prediction("" if refused else texts[best], odds, candidates)
+
+
+def _n_best(
+    pairs: np.ndarray,
+    logits: np.ndarray,
+    null: np.ndarray,
+    text_and_span: Callable[[np.ndarray], Tuple[str, Tuple[int, int]]],
+    rules: Rules,
+) -> Candidates:
+    """The likeliest answers, each text once.
+
+    Args:
+        pairs: int [n, 2], as of `_pairs`.
+        logits: float64 [n, 2], of these.
+        null: float64 [2], the logits of "no answer".
+        text_and_span: (int [2]) -> a pair's text and its place.
+        rules: how many are kept, and whether "no answer" is one of them.
+    """
     null_at = len(pairs)
     if rules.version_2_with_negative:
         logits = np.concatenate([logits, null[np.newaxis]])
@@ -133,8 +184,7 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
             break
         text, span = "", NOWHERE
         if at != null_at:
-            span = _span(question.context, windows, context_start, pairs[at])
-            text = join_words(question.context[slice(*span)])
+            text, span = text_and_span(pairs[at])
             if text in texts:
                 continue
         texts.append(text)
@@ -144,23 +194,20 @@ def _predict_one(question, windows, rows, context_start, outputs, rules):
         texts.append("")
         kept.append(null)
         spans.append(NOWHERE)
-    candidates = Candidates(tuple(texts), np.array(kept), tuple(spans))
-    if not rules.version_2_with_negative:
-        return Prediction(texts[0], 0.0, candidates)
-    best = next((i for i, text in enumerate(texts) if text), None)
-    if best is None:
-        return Prediction("", CERTAINLY_NONE, candidates)
-    odds = float(null.sum() - kept[best][0] - kept[best][1])
-    refused = odds > rules.null_score_diff_threshold
-    return Prediction("" if refused else texts[best], odds, candidates)
+    return Candidates(tuple(texts), np.array(kept), tuple(spans))
 
 
-def _null_logits(of_windows):
+def _null_logits(of_windows: np.ndarray) -> np.ndarray:
     """float64 [n, 2] -> [2], those of the window where their sum is least."""
     return of_windows[of_windows.sum(axis=1).argmin()]
 
 
-def _pairs(windows, rows, outputs, max_answer_length):
+def _pairs(
+    windows: Windows,
+    rows: slice,
+    outputs: Mapping[str, np.ndarray],
+    max_answer_length: int,
+) -> Tuple[np.ndarray, np.ndarray]:
     """Every possible pair of a start and an end.
 
     Returns:
@@ -195,7 +242,9 @@ def _pairs(windows, rows, outputs, max_answer_length):
     return pairs + context_first[row], logits.astype(np.float64)
 
 
-def _has_most_context(places, context_first, length):
+def _has_most_context(
+    places: np.ndarray, context_first: np.ndarray, length: np.ndarray
+) -> np.ndarray:
     """Whether no other window shows a token with more text around it.
 
     Args:
@@ -227,7 +276,9 @@ def _has_most_context(places, context_first, length):
     return most
 
 
-def _span(context, windows, context_start, pair):
+def _span(
+    context: str, windows: Windows, context_start: int, pair: np.ndarray
+) -> Tuple[int, int]:
     """First character of a first token, and the first after a last one."""
     first, last = context_start + pair
     start, end = windows.offsets[first, 0], windows.offsets[last, 1]

@@ -183,10 +183,10 @@ def _spans(ends: np.ndarray, room: int) -> Iterator[Tuple[int, int]]:
         yield first, last
         if last == count:
             return
-        # From where one reaches beyond this one, half a room later, and from
-        # where one reaches the end.
-        further, later, full = np.searchsorted(
+        # The next window has more at its end than this one, and begins half a
+        # room later. The last one begins where all that is left fits.
+        longer, later, rest = np.searchsorted(
             ends,
             [ends[last + 1] - room, ends[first] + room // 2, ends[-1] - room],
         ).tolist()
-        first = min(max(further, later), last, full)
+        first = min(max(longer, later), last, rest)
