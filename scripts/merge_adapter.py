@@ -5,7 +5,8 @@
 
 The result is a plain BERT in Google's form (`bert_model.ckpt`,
 `bert_config.json`, `vocab.txt`). It computes what BERT and adapter did. It has
-the task's head if there is one adapter, of weight 1. The `gelu` of a BERT from
+the task's head if there is one adapter, of weight 1. The head's labels are
+sorted, as `run_classifier.py` sorts those of a table. The `gelu` of a BERT from
 Hugging Face is called `gelu_erf` there; Google's own program does not know this
 name.
 
@@ -39,6 +40,7 @@ from scripts.convert_checkpoint import (
     write_google,
 )
 from storage import files
+from tasks import restored
 from weights import (
     adapter_artifact,
     google,
@@ -46,7 +48,7 @@ from weights import (
     run_record,
     sources,
 )
-from weights.base import Weights, identify
+from weights.base import Weights, check_shape, identify
 
 # What adapters must have alike to have a mean.
 ALIKE = ("method", "parts", "carries_parts", "task")
@@ -70,7 +72,8 @@ def merge(
         `config`, the `modeling.BertConfig`; `values`, every variable by name.
 
     Raises:
-        UserError: an adapter cannot be read or merged, or is of another BERT.
+        UserError: an adapter cannot be read or merged, or is of another BERT;
+            or the result cannot be written in Google's form.
     """
     sums: Dict[str, np.ndarray] = {}
     values: Dict[str, np.ndarray] = {}
@@ -78,6 +81,7 @@ def merge(
     for folder, weight in zip(folders, weights):
         artifact = read_adapter(base, folder)
         config = run_record.bert_config(artifact.config, folder)
+        check_form(config, GOOGLE)
         method = parsing.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
@@ -90,17 +94,53 @@ def merge(
         if weights == [1.0]:
             # As it is: a sum of differences would round.
             values.update(merged)
-            values.update(
-                (name, value)
-                for name, value in trained.items()
-                if not name.startswith("bert/")
-            )
+            values.update(_head(artifact, config))
     for name in modeling.list_variables(config):
         if name in base.shapes and name not in values:
             change = sums.get(name)
             value = base.read(name)
             values[name] = value if change is None else value + change
     return {"config": config, "values": values}
+
+
+def _head(
+    artifact: adapter_artifact.Artifact, config: modeling.BertConfig
+) -> Dict[str, np.ndarray]:
+    """The values of a head, as a training would have them upon a plain BERT.
+
+    Args:
+        artifact: the adapter.
+        config: of its BERT.
+
+    Raises:
+        UserError: the head is of a form that only an adapter tells, or is not
+            that of its labels.
+    """
+    source, described = artifact.weights.source, artifact.config["task"]
+    settings = artifact.config.get("task_settings", {})
+    task = restored.restore_task(described, settings, source)
+    if "head" in described:
+        raise UserError(
+            f"{source} has a head of another form, {described['head']}, of "
+            "which a plain BERT cannot tell; use the adapter as it is"
+        )
+    values = {
+        name: artifact.weights.read(name)
+        for name in artifact.weights.shapes
+        if not name.startswith("bert/")
+    }
+    has_labels = restored.kind_of(described) in (
+        restored.CLASSIFICATION,
+        restored.MULTI_LABEL,
+    )
+    if has_labels and described["name"] == "custom":
+        # Those of another program's adapter come in any order.
+        order = np.argsort(np.array(task.labels, object), kind="stable")
+        shapes = {"output_weights": (config.hidden_size,), "output_bias": ()}
+        for name, of_one in shapes.items():
+            check_shape(artifact.weights, name, (len(order), *of_one))
+            values[name] = values[name][order]
+    return values
 
 
 def average(
@@ -225,6 +265,11 @@ def main() -> None:
         help="write the mean of several adapters as an adapter, not a BERT",
     )
     parser.add_argument(
+        "--vocab_file",
+        default="",
+        help="vocabulary of the merged BERT, if none lies beside the BERT",
+    )
+    parser.add_argument(
         "--output_dir", required=True, help="folder for the result"
     )
     arguments = parser.parse_args()
@@ -241,10 +286,9 @@ def main() -> None:
         print(f"the averaged adapter is {folder}")
         return
     check_free(folder)
-    found = merge(opened.weights, adapters, weights)
-    check_form(found["config"], GOOGLE)
-    vocabulary = pretrained.find_vocabulary(opened)
+    vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
     words = files.read_bytes(vocabulary, "the vocabulary")
+    found = merge(opened.weights, adapters, weights)
     files.prepare_folder(folder)
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)
     prefix = write_google(folder, found["config"], found["values"])

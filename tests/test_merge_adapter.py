@@ -1,6 +1,8 @@
 """Merging adapters into a plain BERT, as a user does."""
 
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ import safetensors.numpy
 from conftest import own_lines, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
+from errors import UserError
+from scripts import merge_adapter
 from serving.predictor import Predictor
 from storage import files
 from tasks.restored import restore_task
@@ -64,6 +68,48 @@ def test_a_merged_bert_predicts_what_bert_and_adapter_did(
         actual = predict(classify, tiny_flags, target, tmp_path / f"p{number}")
         expected = np.loadtxt(run / "test_results.tsv")
         np.testing.assert_allclose(actual, expected, atol=1e-5, err_msg=method)
+
+
+def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
+    """Of a table, whose labels are sorted."""
+    base, *_ = read_base(tiny_bert)
+    folder = tmp_path / "good first"
+    described = {**CLASSIFICATION, "labels": ["good", "bad"]}
+    make_artifact(folder, tiny_bert, "lora(rank=2)", TASK, described)
+    values = merge_adapter.merge(base, [str(folder)], [1.0])["values"]
+    kept = adapter_artifact.read(str(folder)).weights
+    for name in ("output_weights", "output_bias"):
+        np.testing.assert_array_equal(values[name], kept.read(name)[::-1])
+    # Of another program, whose head is another one.
+    folder = tmp_path / "two layers"
+    described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
+    task = restore_task(described, {}, "")
+    make_artifact(folder, tiny_bert, "lora(rank=2)", task, described)
+    with pytest.raises(UserError, match="a head of another form, {'layers': 2"):
+        merge_adapter.merge(base, [str(folder)], [1.0])
+    # Of two adapters no head is kept.
+    merge_adapter.merge(base, [str(folder)] * 2, [0.5, 0.5])
+
+
+def test_a_vocabulary_may_lie_elsewhere(tiny_bert, tmp_path, monkeypatch):
+    bert, words = tmp_path / "bert", tmp_path / "words.txt"
+    shutil.copytree(tiny_bert, bert)
+    (bert / "vocab.txt").rename(words)
+    make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", TASK)
+    arguments = [
+        "merge_adapter",
+        f"--init_checkpoint={bert}",
+        f"--adapter={tmp_path / 'a'}",
+        f"--output_dir={tmp_path / 'merged'}",
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(UserError, match="--vocab_file"):
+        merge_adapter.main()
+    assert not (tmp_path / "merged").exists()
+    monkeypatch.setattr(sys, "argv", [*arguments, f"--vocab_file={words}"])
+    merge_adapter.main()
+    written = tmp_path / "merged" / "vocab.txt"
+    assert written.read_bytes() == words.read_bytes()
 
 
 @pytest.mark.gate
