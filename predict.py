@@ -129,10 +129,21 @@ def open_predictor() -> Predictor:
 
 
 def main() -> None:
-    """Answers what the flags name."""
+    """Answers what the flags name.
+
+    Raises:
+        UserError: something is missing, damaged, or does not fit; or a row is
+            malformed.
+    """
     logging.set_verbosity(logging.INFO)
+    if not FLAGS.input and sys.stdin is None:
+        raise UserError("stdin is closed; pass --input")
     if FLAGS.input and not files.exists(FLAGS.input):
         raise UserError(f"--input {FLAGS.input} does not exist")
+    for name in ("input", "output"):
+        path = FLAGS[name].value
+        if path and files.is_folder(path):
+            raise UserError(f"--{name} {path} is a folder, expected a file")
     if FLAGS.output:
         folder = os.path.dirname(files.absolute(FLAGS.output))
         if not files.is_folder(folder):

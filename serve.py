@@ -7,10 +7,12 @@ r"""Answers texts over the network with a model of `export_model.py`.
 The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
 """
 
+import contextlib
 import functools
 import re
 import resource
 import socket
+from typing import Iterator
 
 import start_tensorflow  # noqa: F401
 
@@ -108,23 +110,40 @@ def listen() -> socket.socket:
     Raises:
         UserError: it is taken, or is none of this machine.
     """
-    try:
+    with _at_address():
         family, kind, protocol, _, address = socket.getaddrinfo(
             FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
         )[0]
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-    except OSError as error:
+    return found
+
+
+@contextlib.contextmanager
+def _at_address() -> Iterator[None]:
+    """Says in one line why nobody can listen at the flags' address.
+
+    Raises:
+        UserError: so it is.
+    """
+    try:
+        yield
+    # A name that none can be, as one with an empty part, is a `UnicodeError`.
+    except (OSError, UnicodeError) as error:
         raise UserError(
             f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
             "choose another --host or --port"
         ) from error
-    return found
 
 
 def main() -> None:
-    """Serves until it is told to stop."""
+    """Serves until it is told to stop.
+
+    Raises:
+        UserError: a flag is wrong, the model is missing or damaged, or the
+            address is taken.
+    """
     logging.set_verbosity(logging.INFO)
     if not FLAGS.model:
         raise UserError("--model is missing: the folder of an exported model")
@@ -137,7 +156,9 @@ def main() -> None:
     model.warm_up()
     server = RestServer(model, FLAGS.name, limits)
     # From now on clients wait; before, they are refused.
-    listening.listen(BACKLOG)
+    with _at_address():
+        # Another server may have taken it meanwhile.
+        listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
         FLAGS.model,

@@ -51,7 +51,7 @@ from apache_beam.runners.runner import PipelineState, create_runner
 from errors import UserError, first_line
 from serving import bulk
 from serving.bulk import Refusal, Source
-from serving.exported import ExportedModel, Row, Tasks
+from serving.exported import ExportedModel, Row, Tasks, refusal
 
 # Beam's own default first tries a program that it would download.
 RUNNER = "FnApiRunner"
@@ -150,7 +150,7 @@ def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
         return model.answers(rows)
     except tf.errors.InvalidArgumentError as error:
         if len(rows) == 1:
-            return [{ERROR: first_line(error)}]
+            return [{ERROR: refusal(error)}]
     return [answer for row in rows for answer in _answers(model, [row])]
 
 

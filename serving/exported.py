@@ -12,7 +12,7 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from errors import UserError
+from errors import UserError, first_line
 from storage import files, newest
 
 SIGNATURE = "serving_default"
@@ -20,6 +20,8 @@ SIGNATURE = "serving_default"
 EXTRA, TASKS = "assets.extra", "tasks.json"
 # What an error tells at most: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
+# What TensorFlow makes of what a model says of a row.
+REFUSAL = re.compile(r"assertion failed: \[(?:row \d+: )?(.*)\]")
 # What `tasks.json` says of each task, by name.
 Tasks = Mapping[str, Mapping[str, Any]]
 
@@ -123,13 +125,21 @@ class ExportedModel:
         ]
 
     def warm_up(self) -> None:
-        """Answers a row of each task, so that the first client waits less."""
-        self.answers(
-            [
-                Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
-                for name, task in self.tasks.items()
-            ]
-        )
+        """Answers a row of each task, so that the first client waits less.
+
+        Raises:
+            UserError: an answer is no number.
+        """
+        rows = [
+            Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
+            for name, task in self.tasks.items()
+        ]
+        try:
+            self.answers(rows)
+        except tf.errors.InvalidArgumentError as error:
+            raise UserError(
+                f"{self._place}: {refusal(error)}; export it without that task"
+            ) from error
 
     def signature(self) -> Dict[str, Any]:
         """The inputs and outputs, as JSON of TensorFlow's `SignatureDef`."""
@@ -140,6 +150,16 @@ class ExportedModel:
         return json_format.MessageToDict(
             found, preserving_proto_field_name=True
         )
+
+
+def refusal(error: tf.errors.InvalidArgumentError) -> str:
+    """Why a model does not answer, in one line.
+
+    The number of the row is left out: it counts what was computed at once.
+    """
+    line = first_line(error)
+    found = REFUSAL.fullmatch(line)
+    return found.group(1) if found else line
 
 
 def _newest(folder: str) -> str:

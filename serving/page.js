@@ -27,6 +27,27 @@ function shown(answer) {
   return [answer.label, `${(100 * answer.probability).toFixed(1)} %`];
 }
 
+// The instances in as few requests as the server's limits allow.
+function divide(instances) {
+  const bytes = (value) =>
+    new TextEncoder().encode(JSON.stringify(value)).length;
+  const around = bytes({ instances: [] });
+  const requests = [];
+  let room = 0;
+  for (const instance of instances) {
+    const size = bytes(instance) + 1; // With a comma.
+    const last = requests.at(-1);
+    if (last && size <= room && last.length < served.max_rows) {
+      last.push(instance);
+    } else {
+      requests.push([instance]);
+      room = served.max_body_bytes - around;
+    }
+    room -= size;
+  }
+  return requests;
+}
+
 async function ask(event) {
   event.preventDefault();
   const [text, text_b] = ["text", "text_b"].map((id) => element(id).value);
@@ -39,8 +60,7 @@ async function ask(event) {
     : `No task reads ${count === 1 ? "one text" : "two texts"}.`;
   element("ask").disabled = true;
   try {
-    for (let first = 0; first < instances.length; first += served.max_rows) {
-      const some = instances.slice(first, first + served.max_rows);
+    for (const some of divide(instances)) {
       const found = await get(`v1/models/${served.name}:predict`, {
         method: "POST",
         body: JSON.stringify({ instances: some }),

@@ -20,18 +20,22 @@ HEADERS = {
 }
 
 
-def page_routes(model: ExportedModel, name: str, max_rows: int) -> List[Route]:
+def page_routes(
+    model: ExportedModel, name: str, max_rows: int, max_body_bytes: int
+) -> List[Route]:
     """The page's files, and `/tasks`, of which it asks.
 
     Args:
         model: that answers.
         name: by which clients know it.
         max_rows: of a request.
+        max_body_bytes: of a request.
     """
     told = {
         "name": name,
         "version": model.version,
         "max_rows": max_rows,
+        "max_body_bytes": max_body_bytes,
         "tasks": list(model.tasks.values()),
     }
 

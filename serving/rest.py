@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.batching import Batcher, Bounds, Overloaded
-from serving.exported import SIGNATURE, ExportedModel, Row
+from serving.exported import SIGNATURE, ExportedModel, Row, refusal
 from serving.page import page_routes
 
 # Rows of a batch, as bounds of a histogram.
@@ -104,7 +104,9 @@ class RestServer:
         self._batcher: Any = None
         one = "/v1/models/{name}"
         version = "/v1/models/{name}/versions/{version}"
-        routes = page_routes(model, name, limits.max_rows)
+        routes = page_routes(
+            model, name, limits.max_rows, limits.max_body_bytes
+        )
         routes.append(Route("/metrics", self._tell_metrics))
         for path in (version, one):
             routes += [
@@ -208,7 +210,7 @@ class RestServer:
         except Overloaded as error:
             raise Refused(429, str(error)) from error
         except tf.errors.InvalidArgumentError as error:
-            raise Refused(400, error.message.splitlines()[0]) from error
+            raise Refused(400, refusal(error)) from error
         finally:
             self._held -= held[0]
         for row in rows:

@@ -107,7 +107,7 @@ def _rows(
         # The reader says what is wrong with it.
         names = names or columns[0]
     elif ending in READERS:
-        cells = _cells(name, first, ending)
+        cells, lines = _cells(name, lines, ending)
         names = _choose(columns, cells)
         if not names and len(cells) != count:
             raise UserError(
@@ -138,19 +138,30 @@ def _keys(line: str) -> List[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def _cells(name: str, line: str, ending: str) -> List[str]:
-    """The cells of a first line.
+def _cells(
+    name: str, lines: Iterator[str], ending: str
+) -> Tuple[List[str], Iterator[str]]:
+    """The cells of a first row, and all lines again.
 
     Raises:
         UserError: it is not what the file's name says.
     """
-    line = line.rstrip("\r\n")
+    taken = []
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            yield line
+
     if ending != ".csv":
-        return line.split("\t")
-    try:
-        return next(csv.reader([line]), [""])
-    except csv.Error as error:
-        raise UserError(f"{name}:1: not CSV: {error}") from error
+        cells = next(noted()).rstrip("\r\n").split("\t")
+    else:
+        try:
+            # A cell in quotes may have several lines.
+            cells = next(csv.reader(noted()), [""])
+        except csv.Error as error:
+            raise UserError(f"{name}:1: not CSV: {error}") from error
+    return cells, itertools.chain(taken, lines)
 
 
 def _unnamed(

@@ -1,11 +1,13 @@
 """A small exported model: its adapters, its parts, what it may be asked."""
 
+import dataclasses
+
 import numpy as np
 from test_asking import LIBRARY
 from tiny_artifacts import make_artifact
 
 from serving.frozen_bert import FrozenBert
-from serving.loaded_task import load_task
+from serving.loaded_task import TaskValues, load_task
 from serving.text_model import TextModel
 from tasks.restored import restore_task
 
@@ -28,6 +30,14 @@ def make_parts(bert, folders):
         name: load_task(bert, folder, None) for name, folder in folders.items()
     }
     return TextModel(bert, tasks, batch_size=8), bert, tasks
+
+
+def break_task(tasks, name):
+    """The same tasks; an output of one of them is infinite."""
+    values = dict(tasks[name].values.get())
+    values["output_bias"] += np.inf
+    broken = dataclasses.replace(tasks[name], values=TaskValues(values))
+    return {**tasks, name: broken}
 
 
 def mixed_questions():

@@ -5,14 +5,16 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, mixed_questions
+from exported_models import NAMES, break_task, make_parts, mixed_questions
 from test_asking import assert_equal
+from test_rest import Server
 from test_text_model import as_answer, as_numbers
 
 from errors import UserError
-from serving import exported
+from serving import exported, saved_model
 from serving.exported import ExportedModel, Row
 from serving.predictor import Predictor
+from serving.text_model import TextModel
 
 pytestmark = pytest.mark.newer_stack
 
@@ -107,3 +109,25 @@ def test_what_is_no_exported_model(tiny_exported, tmp_path, spoil, message):
         path.write_bytes(b"\x00\xff")
     with pytest.raises(UserError, match=message):
         ExportedModel(str(folder))
+
+
+def test_a_task_that_answers_no_number_is_named(
+    tiny_bert, tiny_adapters, tmp_path
+):
+    """At the start of a server, and to a client."""
+    _, bert, tasks = make_parts(tiny_bert, tiny_adapters)
+    tasks = break_task(tasks, "score")
+    broken = TextModel(bert, tasks, batch_size=8)
+    saved_model.export(broken, bert, tasks, str(tmp_path / "model"))
+    model = ExportedModel(str(tmp_path / "model"))
+    reason = "an output of the task score is no number"
+    with pytest.raises(UserError, match=f"1: .*{reason}; export it") as caught:
+        model.warm_up()
+    assert "\n" not in str(caught.value)
+    server = Server(model=model)
+    try:
+        texts = max(model.tasks["score"]["texts"])
+        row = {"task": "score", "text": "a", "text_b": "b" * (texts > 1)}
+        assert server.ask({"instances": [row]}) == (400, {"error": reason})
+    finally:
+        server.close()

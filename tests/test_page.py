@@ -186,6 +186,9 @@ def test_a_person_asks(server, browser):
     pairs = browser.answers("where ?", "here")
     assert pairs[0] == ["where", "here", "2.00"]
     assert [row[0] for row in pairs[1:]] == [f"t{i}" for i in range(5)]
+    # Several texts that together are more than a request may hold.
+    long = browser.answers("x" * 600, "y")
+    assert [row[0] for row in long] == [row[0] for row in pairs]
     # What the server refuses is told.
     kept = server.model.tasks.pop("score")
     assert browser.answers("good") == []

@@ -218,6 +218,8 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
         ({"adapter": "/none"}, "adapter's description .* does not exist"),
         ({"input": "/none"}, "--input /none does not exist"),
         ({"output": "/none/a.jsonl"}, "the folder /none of --output does not"),
+        ({"input": "tests"}, "--input tests is a folder, expected a file"),
+        ({"output": "tests"}, "--output tests is a folder, expected a file"),
         ({"predict_batch_size": 0}, "--predict_batch_size is 0, which is too"),
         ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
         ({"max_seq_length": 99}, "but the model has only 32 positions"),
@@ -229,6 +231,13 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
     with pytest.raises(UserError, match=message):
         ask(**{**flags, **changes})
+
+
+def test_without_stdin_there_are_no_rows(ask, flags, monkeypatch):
+    del flags["input"]
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="stdin is closed; pass --input"):
+        ask(**flags)
 
 
 def test_no_adapter_is_refused(ask, flags):

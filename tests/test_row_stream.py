@@ -101,6 +101,12 @@ def test_single_texts(tmp_path, name, content, expected):
     assert texts(read(path, ONE)) == [(text,) for text in expected]
 
 
+def test_a_text_of_several_lines_may_be_the_first(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('"a\nb",c\nd,"e\nf"\n')
+    assert texts(read(path, PAIR)) == [("a\nb", "c"), ("d", "e\nf")]
+
+
 def test_a_long_text_is_one_wherever_it_stands(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a" * 200_000 + "\n")

@@ -21,6 +21,7 @@ from test_text_model import as_answer, as_numbers
 
 import serve
 from errors import UserError
+from serving.exported import ExportedModel
 from serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
@@ -171,6 +172,7 @@ def run():
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"host": "nowhere.invalid"}, "cannot listen at nowhere.invalid"),
+        ({"host": "127.0.0..1"}, "cannot listen at 127.0.0..1"),
         ({"port": 70000}, "--port is 70000, expected 0 to 65535"),
         ({"model": "tests"}, "tests holds no version of an exported model"),
     ],
@@ -194,3 +196,23 @@ def test_a_port_that_is_taken(tiny_exported):
     assert done.returncode == 1
     (line,) = own_lines(done.stderr)
     assert f"cannot listen at 127.0.0.1, port {port}" in line
+
+
+def test_a_port_that_is_taken_while_the_model_is_loaded(
+    run, tiny_exported, monkeypatch
+):
+    """Until then two servers may have one address."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+
+        def load(folder):
+            other.listen()
+            return ExportedModel(folder)
+
+        monkeypatch.setattr(serve, "ExportedModel", load)
+        with pytest.raises(
+            UserError, match=f"127.0.0.1, port {port}: .*in use"
+        ):
+            run(model=str(tiny_exported), port=port)
