@@ -50,8 +50,8 @@ def read(
         labels: in the order of the logits; default: those of its files.
 
     Raises:
-        UserError: no known program has written it, or it cannot be read; or
-            the model is a RoBERTa.
+        UserError: no known program has written it, or it cannot be read; a
+            label is no name; or the model is a RoBERTa.
     """
     check_is_bert(config, folder)
     program = detect(folder)
@@ -62,7 +62,22 @@ def read(
         )
     # A library refuses what is not finite then.
     with np.errstate(over="ignore", invalid="ignore"):
-        return READERS[program].read(folder, config, pairs, labels)
+        found = READERS[program].read(folder, config, pairs, labels)
+    kept = found.task.get("labels", ())
+    if labels and not kept:
+        raise UserError(
+            f"{folder} has a head without labels; leave out --label"
+        )
+    if len(set(kept)) < len(kept):
+        raise UserError(f"{folder}: two labels have one name")
+    for label in kept:
+        # They are keys of an answer, and cells of a table.
+        if label.splitlines() != [label] or "\t" in label:
+            raise UserError(
+                f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
+                "or a line break; name the labels yourself (--label)"
+            )
+    return found
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:

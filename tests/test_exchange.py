@@ -145,6 +145,22 @@ def test_labels_and_pairs_can_be_told(case):
         exchange.read(str(GOLDEN / case), config, True, labels[:2])
 
 
+@pytest.mark.parametrize(
+    "case, labels, message",
+    [
+        ("peft/lora_7", ["a", "b", "a"], "two labels have one name"),
+        ("peft/lora_7", ["a", "b", ""], "the label '' is empty, or holds"),
+        ("peft/lora_7", ["a", "b", "c\td"], "is empty, or holds a tab"),
+        ("adapterhub/houlsby_7", ["a", "b", "c\nd"], "holds a tab or a line"),
+        ("adapterhub/static_questions", ["a"], "without labels; leave out"),
+        ("peft/lora_questions", ["a"], "has a head without labels"),
+    ],
+)
+def test_labels_are_names_of_a_heads_outputs(case, labels, message):
+    with pytest.raises(UserError, match=message):
+        exchange.read(str(GOLDEN / case), config_of_bert(), None, labels)
+
+
 def config_of_bert():
     config = json.loads((GOLDEN / "bert" / "config.json").read_text())
     names = BertConfig.__dataclass_fields__
