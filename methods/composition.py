@@ -33,6 +33,8 @@ from optimization import Recipe
 
 # A method's text is short, but what it takes to check grows with its square.
 MOST_PARTS = 100
+# Places of hooks at which a composition does what its parts do, and no more.
+HANDED_ON = ("embeddings", "key_value", "vocabulary")
 
 
 class _Scoped(MutableMapping):
@@ -84,8 +86,14 @@ class PartHooks(Hooks):
         self.by_token = act_by_token(hooks)
 
     def acts_at(self, place: str) -> bool:
-        """Whether it does anything at one of the hooks' places."""
-        return acts_at(self.hooks, place)
+        """Whether it does anything at one of the hooks' places.
+
+        A composition hands these on to its own parts, which may do nothing.
+        """
+        found = acts_at(self.hooks, place)
+        if place in HANDED_ON and isinstance(self.hooks, ComposedHooks):
+            found &= any(part.acts_at(place) for part in self.hooks.parts)
+        return found
 
     def change_of(
         self, name: str, variable: Any, context: Context
@@ -109,13 +117,15 @@ class PartHooks(Hooks):
 
         return dataclasses.replace(
             context,
+            # A trained adapter drops nothing.
+            training=context.training and self.is_trained,
             handed_on=_Scoped(context.handed_on, self.mark),
             seed=other(context.seed),
         )
 
     def layer_kind(self, layer, training):
         """As the method says."""
-        return self.hooks.layer_kind(layer, training)
+        return self.hooks.layer_kind(layer, training and self.is_trained)
 
     def embeddings(self, hidden, context):
         """As the method does."""

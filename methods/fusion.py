@@ -300,7 +300,7 @@ class Fusion(Composition):
                     "which changes BERT itself too; expected adapters of "
                     "pfeiffer, or of houlsby(layer_norms=false)"
                 )
-        if not any(len(numbers) > 1 for numbers in hooks.present.values()):
+        if not any(len(hooks.present[place]) > 1 for place in hooks.places):
             raise UserError(
                 f"fusion: from layer {self.first} on no two parts have an "
                 "adapter at the same place"

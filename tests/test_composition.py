@@ -146,6 +146,58 @@ def test_adapters_that_never_meet_are_not_fused(tiny_config):
         method.check(tiny_config)
 
 
+def test_adapters_that_meet_below_the_first_layer_are_not_fused(tiny_config):
+    method = parse(
+        "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='0')}, "
+        "first=1, robust=true)"
+    )
+    with pytest.raises(UserError, match="from layer 1 on no two parts"):
+        method.check(tiny_config)
+
+
+def test_a_stack_has_a_mean_if_its_parts_have(tiny_config):
+    text = "average({{'s': stack({{'a': {}}}, pfeiffer(size=4)), 't': {}}})"
+    one = "pfeiffer(size=4)"
+    parse(text.format(one, one)).check(tiny_config)
+    for part in ("prefix(length=3)", "mad_x(4, 4)"):
+        with pytest.raises(UserError, match="stack, which acts on what has no"):
+            parse(text.format(part, one)).check(tiny_config)
+
+
+def test_the_mean_of_a_stack_with_itself_is_the_stack(tiny_config):
+    """Whatever its parts do: add, scale, or change BERT itself."""
+    stack = "stack({'a': bitfit, 'b': lora(rank=2)}, pfeiffer(size=4))"
+    alone = TinyModel(tiny_config, parse(f"average({{'s': {stack}}})"))
+    alone.shake(frozen=True)
+    text = f"average({{'s': {stack}, 't': {stack}}})"
+    both = TinyModel(tiny_config, parse(text))
+    for name, variable in both.variables.items():
+        variable.assign(alone.variables[name.replace("parts.t/", "parts.s/")])
+    np.testing.assert_allclose(both.logits(), alone.logits(), atol=1e-5)
+
+
+def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
+    """In training it computes what it does in prediction."""
+    name = "bert/encoder/layer_0/attention/self/query"
+    part = "lora(rank=2, dropout=0.5)"
+    for text, is_same in (
+        (f"stack({{'a': {part}}}, pfeiffer(size=4))", True),
+        (f"stack({part}, pfeiffer(size=4))", False),
+    ):
+        tiny = TinyModel(tiny_config, parse(text))
+        tiny.shake(frozen=True)
+        found = [
+            tiny.model.bert.hooks.project(
+                name,
+                tf.ones([2, 3, 16]),
+                lambda x: 2 * x,
+                tiny.context(training),
+            )
+            for training in (False, True)
+        ]
+        assert np.array_equal(*found) == is_same
+
+
 def test_of_parts_there_are_a_hundred_at_most():
     assert len(parse(f"stack({', '.join(['lora'] * 100)})").parts) == 100
     with pytest.raises(UserError, match="101 parts, expected at most 100"):
