@@ -1,5 +1,6 @@
 """Where the adapters of a composition are found, through the entry points."""
 
+import json
 import shutil
 
 import numpy as np
@@ -9,8 +10,9 @@ from tiny_artifacts import CLASSIFICATION, make_artifact, make_library
 
 from errors import UserError
 from methods.sparse import DiffPruning
+from storage import files
 from tasks.restored import restore_task
-from weights import adapter_artifact
+from weights import adapter_artifact, parts
 
 pytestmark = pytest.mark.newer_stack
 
@@ -273,3 +275,18 @@ def test_both_phases_train_what_is_beside_diff_pruning(
     classify(**flags, tuning_method=text)
     assert {"output_weights", "output_bias"} < set(seen)
     assert sum("lora" in name for name in seen) == len(seen) - 2 == 8
+
+
+def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
+    library, tmp_path
+):
+    shelf = tmp_path / "shelf"
+    for name in ("a", "b"):
+        shutil.copytree(library / name, shelf / name)
+    path = shelf / "b" / "adapter_config.json"
+    values = json.loads(path.read_text())
+    for name in ("sha256", files.SEAL):
+        del values[name]
+    path.write_text(json.dumps(values))
+    known = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
+    assert parts._by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}

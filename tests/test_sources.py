@@ -1,5 +1,6 @@
 """Every layout of weights that can be read, and the adapter artifact."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -29,6 +30,7 @@ from weights import (
 )
 from weights.base import (
     Weights,
+    check_shape,
     choose_initial_values,
     identify,
     start_fingerprint,
@@ -272,6 +274,16 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
         UserError, match=r"has the shape \[16, 32\].*\[16, 64\]"
     ):
         choose_initial_values(wide.parameters, base, None, 0)
+
+
+def test_a_bert_without_a_pooler_is_told_from_another_model(tiny_bert):
+    base = sources.open_init_checkpoint(str(tiny_bert)).weights
+    shapes = {k: v for k, v in base.shapes.items() if "pooler" not in k}
+    bare = dataclasses.replace(base, shapes=shapes)
+    with pytest.raises(UserError, match="saved without BERT's pooler"):
+        check_shape(bare, "bert/pooler/dense/kernel", (16, 16))
+    with pytest.raises(UserError, match="no checkpoint of this BERT config"):
+        check_shape(bare, "bert/encoder/none", (16, 16))
 
 
 def test_a_missing_variable_is_named(tmp_path, digest, tiny_weights):

@@ -156,6 +156,14 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
     """
     found = weights.shapes.get(name)
     if found is None:
+        if name.startswith(POOLER) and not any(
+            other.startswith(POOLER) for other in weights.shapes
+        ):
+            raise UserError(
+                f"{weights.source} lacks the variable {name}: it was saved "
+                "without BERT's pooler, which this task's head reads; take the "
+                "BERT that it was made of"
+            )
         raise UserError(
             f"{weights.source} lacks the variable {name}: it is no checkpoint "
             "of this BERT config"

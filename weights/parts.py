@@ -177,7 +177,7 @@ def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
         for name in adapters_in(library):
             folder = os.path.join(library, name)
             # What is damaged is none that is looked for.
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError, KeyError):
                 config = adapter_artifact.read_config(folder)
                 found[config["sha256"]] = folder, ""
                 if config.get("carries_parts"):
