@@ -210,11 +210,14 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
             trained.get("task_settings", {}),
             f"the adapter {FLAGS.adapter}",
         )
-        # A flag may name a kind of labels that excludes the adapter's, which
-        # is then refused when the two are compared.
-        kind_is_named = any(FLAGS[name].present for name in KIND_FLAGS)
+        # A flag may name another kind of labels than the adapter's, which is
+        # then refused when the two are compared.
+        is_other_kind = any(
+            FLAGS[name].present and bool(FLAGS[name].value) != bool(known[name])
+            for name in KIND_FLAGS
+        )
         for name, value in known.items():
-            if FLAGS[name].present or kind_is_named and name in LABEL_FLAGS:
+            if FLAGS[name].present or is_other_kind and name in LABEL_FLAGS:
                 continue
             arguments[name] = value
     return arguments

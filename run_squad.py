@@ -87,8 +87,12 @@ def task_from_flags() -> Squad:
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
-    if math.isnan(FLAGS.null_score_diff_threshold):
-        raise UserError("--null_score_diff_threshold is nan, expected a number")
+    if not math.isfinite(FLAGS.null_score_diff_threshold):
+        # JSON cannot hold it.
+        raise UserError(
+            f"--null_score_diff_threshold is {FLAGS.null_score_diff_threshold},"
+            " expected a finite number"
+        )
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
     length = run_flags.max_seq_length()

@@ -31,10 +31,14 @@ if [ "$task" != status ]; then
   need BERT 'the pretrained model, for --init_checkpoint' prefix
   need NER_DIR 'the folder of the data sets' folder
   NER_DIR=$(absolute "$NER_DIR") BERT=$(absolute "$BERT")
+  names=/
   for folder in $TASKS; do
     data=$NER_DIR/$folder
     need data "the data set's train and dev file" folder
     data=$(absolute "$data") name=$(basename "$data")
+    [[ $names != *"/$name/"* ]] ||
+      refuse "TASKS has two folders called $name, and runs are called by it; rename one, or sweep each into its own OUTPUT_DIR"
+    names+=$name/
     add_tunings add
   done
 fi

@@ -69,6 +69,13 @@ class MultiLabel(TextClassification):
         join_labels(task.labels, self.separator, source)
         if task.threshold is None:
             before = description.get("label_threshold")
+            if before is not None and not (
+                isinstance(before, float) and 0 < before < 1
+            ):
+                raise UserError(
+                    f"{source}: task.label_threshold is {before!r}, expected a "
+                    "probability above 0 and below 1"
+                )
             task = dataclasses.replace(task, threshold=before)
         return task
 
@@ -112,6 +119,12 @@ class MultiLabel(TextClassification):
         for row, cell in enumerate(labels):
             found[row, [numbers[label] for label in self._split(cell)]] = 1
         return {"label_sets": found}
+
+    def _divide(self, rows):
+        """Both parts; a cell that cannot be split is named by its place."""
+        for row, cell in enumerate(rows.label):
+            self._split(cell, rows.where(row))
+        return super()._divide(rows)
 
     def held_out_groups(self, labels):
         """By the rarest label of each row, so that rare ones are divided too.

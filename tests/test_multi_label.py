@@ -359,3 +359,22 @@ def test_a_bad_cell_ends_a_run_in_one_line(tiny_flags, tmp_path):
     last = done.stderr.splitlines()[-1]
     assert f"{tmp_path / 'dev.tsv'}:10: a label is empty" in last
     assert not tiny_flags["output_dir"].exists()
+
+
+def test_a_cell_that_cannot_be_split_is_named_where_rows_are_held_out(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\nx,a\ny,a||b\n")
+    task = custom_task(multi_label=True, dev_share=0.5)
+    message = refusal(lambda: task.read(str(tmp_path), ["train", "dev"]))
+    assert message.startswith(f"{tmp_path / 'train.csv'}:3: a label is empty")
+
+
+@pytest.mark.parametrize("threshold", ["x", 0.0, 1.0, True])
+def test_a_threshold_is_a_probability(threshold):
+    description = {
+        "name": "custom",
+        "labels": ["a"],
+        "multi_label": True,
+        "label_threshold": threshold,
+    }
+    with pytest.raises(UserError, match="a.json: task.label_threshold is"):
+        restore_task(description, {}, "a.json")

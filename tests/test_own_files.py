@@ -309,11 +309,20 @@ def test_another_kind_of_labels_is_left_to_the_comparison(classify):
     known = trained(label_separator=";")
     known["task"]["multi_label"] = True
     assert task_of(classify, known).separator == ";"
+    # A flag that says the same changes nothing.
+    assert task_of(classify, known, multi_label=True).separator == ";"
+    assert task_of(classify, known, regression=False).separator == ";"
     task = task_of(classify, known, regression=True)
     assert type(task) is TextRegression
     assert "was trained on the task custom" in refusal(
         task.restore, known["task"], "head"
     )
+
+
+def test_a_kind_that_is_denied_changes_no_other(classify):
+    known = trained()
+    known["task"]["regression"] = True
+    assert type(task_of(classify, known, multi_label=False)) is TextRegression
 
 
 def test_a_declared_task_is_that_of_the_adapter(classify):

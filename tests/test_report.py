@@ -261,3 +261,13 @@ def test_the_program_writes_into_the_runs_folder(fake):
     done = run_process("scripts.report", str(folder), program="-m", check=False)
     assert done.returncode == 1 and "is no report" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_sweeps_best_has_the_initial_scale_that_most_have(fake, report):
+    for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
+        method = f"houlsby(size=64, init_scale={scale})"
+        fake.add("rte", method, {"accuracy": score})
+    page = report(fake.folder)
+    assert page.texts("strong") == ["60.00, best"]
+    # The other one is in the table all the same.
+    assert "90.00" in page.texts("td")

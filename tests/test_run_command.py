@@ -187,10 +187,23 @@ def test_own_tables(tmp_path):
     assert "train_file" in found and "eval_file" not in found
 
 
+def test_a_file_may_be_called_in_capitals(tmp_path):
+    run = description({"name": "custom", "pairs": False}, "OWN.CSV")
+    command = command_of(tmp_path, run)
+    assert "TRAIN_FILE" in [one.name for one in command.unknown]
+    assert "data_dir" not in command.flags
+
+
 def test_several_tasks(tmp_path):
     task = {
         "name": "mnli,own",
-        "tasks": {"mnli": {"name": "mnli"}, "own": {"name": "custom"}},
+        "tasks": {
+            "mnli": {"name": "mnli"},
+            "own": {
+                "name": "custom",
+                "held_out": {"share": 0.25, "seed": 7},
+            },
+        },
     }
     write_adapter(
         tmp_path / "tasks" / "own",
@@ -202,6 +215,7 @@ def test_several_tasks(tmp_path):
     found = parsed(command_of(tmp_path, run))
     assert found["task_name"] == "mnli,custom:own"
     assert found["text_a_column"] == "review"
+    assert (found["dev_share"], found["split_seed"]) == (0.25, 7)
     assert found["task_sampling"] == "uniform"
     assert not is_one_of_several(run)
     assert is_one_of_several(description({"name": "mnli"}, **together))

@@ -387,6 +387,13 @@ BAD_FLAGS = {
         "expected at most 1000",
     ),
     "no length": ({"max_answer_length": -1}, "--max_answer_length is -1"),
+    **{
+        f"threshold {value}": (
+            {"null_score_diff_threshold": value},
+            f"--null_score_diff_threshold is {shown}, expected a finite number",
+        )
+        for value, shown in (("nan", "nan"), ("-inf", "-inf"), ("1e400", "inf"))
+    },
     "nothing to do": ({"do_train": False}, "nothing to do"),
     "untrained": (
         {"do_train": False, "do_predict": True},

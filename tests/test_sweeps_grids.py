@@ -117,6 +117,10 @@ def test_tagging_has_a_grid_of_its_own(sweep):
     folder = sweep.folder / "glue" / "RTE"
     assert f"run_tagger.py --data_dir={folder} " in rows[0]
     assert rows[0].startswith("RTE/houlsby8-lr1e-4-epochs5-seed1\t")
+    # Runs are called by their folders.
+    done = run(TASKS="RTE ../glue/RTE")
+    assert done.returncode == 1
+    assert "error: TASKS has two folders called RTE" in done.stderr
     done = run(folder)
     rows = (sweep.out / "grid.tsv").read_text().splitlines()
     assert len(rows) == 45 and rows[0].startswith("RTE/houlsby8-lr1e-4-")

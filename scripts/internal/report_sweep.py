@@ -14,6 +14,7 @@ from scripts.internal.collect_runs import (
     group_by_task,
     kind_of,
     main_score,
+    of_one_start,
     text_of,
 )
 from scripts.internal.html_page import (
@@ -57,6 +58,14 @@ COLUMNS = (
 )
 
 
+def _chosen_from(groups: List[SeedGroup]) -> List[SeedGroup]:
+    """Those of which the best is chosen, as `scripts.summarize` does it."""
+    kinds: Dict[str, List[SeedGroup]] = {}
+    for group in groups:
+        kinds.setdefault(kind_of(group.method), []).append(group)
+    return [group for same in kinds.values() for group in of_one_start(same)]
+
+
 def _trade_off(
     name: str, task: str, groups: List[SeedGroup], score: str
 ) -> Element:
@@ -85,9 +94,14 @@ def _trade_off(
     )
 
 
-def _task(number: int, task: str, groups: List[SeedGroup]) -> Element:
+def _task(
+    number: int,
+    task: str,
+    groups: List[SeedGroup],
+    chosen_from: List[SeedGroup],
+) -> Element:
     score = main_score(groups)
-    chosen = best(groups, score)
+    chosen = best(chosen_from, score)
     names = [score] + [n for n in groups[0].runs[0].scores if n != score]
     ordered = sorted(
         (group for group in groups if score in group.runs[0].scores),
@@ -106,7 +120,7 @@ def _task(number: int, task: str, groups: List[SeedGroup]) -> Element:
     return section(
         2,
         f"Task {task}",
-        _trade_off(f"trade-off-{number}", task, groups, score),
+        _trade_off(f"trade-off-{number}", task, chosen_from, score),
         table(
             f"Settings of {task} by {score.replace('_', ' ')}; mean over "
             "seeds ± its standard error",
@@ -128,10 +142,11 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     """
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
+    chosen_from = {task: _chosen_from(of) for task, of in by_task.items()}
     rows = []
     for task, groups in by_task.items():
         score = main_score(groups)
-        chosen = best(groups, score)
+        chosen = best(chosen_from[task], score)
         rows.append(
             (
                 task,
@@ -148,8 +163,9 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
         ),
         paragraph(
             "Scores are in points of 100, but for losses. The best is chosen "
-            "by its mean over seeds, among settings with the most seeds. The "
-            "best of many looks better on the dev set than it is."
+            "by its mean over seeds, among settings with the most seeds and "
+            "with the initial scale that most of them have. The best of many "
+            "looks better on the dev set than it is."
         ),
     ]
     left = _count_left_out(folder, len(runs))
@@ -164,7 +180,7 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     return f"Sweep {folder.resolve().name}: {len(runs)} runs", [
         section(2, "Best settings", *content),
         *(
-            _task(number, task, by_task[task])
+            _task(number, task, by_task[task], chosen_from[task])
             for number, task in enumerate(tasks)
         ),
     ]

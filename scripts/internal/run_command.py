@@ -17,6 +17,7 @@ from tasks.restored import (
     custom_arguments,
     kind_of,
 )
+from tasks.split_files import ending_of
 from tasks.table_files import READERS
 from tasks.tagging_files import FORMATS
 from weights import adapter_artifact, run_record
@@ -56,9 +57,19 @@ VERSIONS = {
 MASKING = ("mlm_probability", "whole_word_masking")
 # What no run records, by program.
 UNRECORDED = {
-    CLASSIFIER: ("max_train_examples", "max_eval_examples"),
-    "run_squad.py": ("max_train_examples", "count_steps_in"),
-    "run_tagger.py": ("max_train_examples", "token_column", "tag_column"),
+    CLASSIFIER: ("max_train_examples", "max_eval_examples", "id_column"),
+    "run_squad.py": (
+        "max_train_examples",
+        "max_eval_examples",
+        "count_steps_in",
+    ),
+    "run_tagger.py": (
+        "max_train_examples",
+        "max_eval_examples",
+        "token_column",
+        "tag_column",
+        "eval_split",
+    ),
     "run_mlm.py": ("max_train_examples", "max_eval_examples"),
 }
 
@@ -218,12 +229,15 @@ def _data(
     """The flags that name the data, which a run records by its name only."""
     name = run_record.data_name(run)
     called = f", which was called {name}" if name else ""
-    ending = pathlib.PurePath(name).suffix
+    ending = ending_of(name)
     endings = {
         CLASSIFIER: READERS,
         "run_tagger.py": FORMATS,
     }.get(program)
-    held_out = run["task"].get("held_out") or {}
+    task = run["task"]
+    # Several tasks share the flags; those of a fixed dev set hold nothing out.
+    together = (task, *task.get("tasks", {}).values())
+    held_out = next(filter(None, (t.get("held_out") for t in together)), {})
     found: Dict[str, Any] = {
         "dev_share": held_out.get("share"),
         "split_seed": held_out.get("seed"),
