@@ -350,8 +350,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: a model or its rows cannot be read, or a process has died.
     """
-    shared = ROOT.parent / "shared" / "data" / "glue"
-    glue_dir = arguments.glue_dir or (str(shared) if shared.is_dir() else "")
+    glue_dir = arguments.glue_dir
     folder = arguments.model or minilm.folder()
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     tokenizer = FullTokenizer(os.path.join(folder, "vocab.txt"), True)
