@@ -5,6 +5,8 @@ TensorFlow's reader ends it for most of these: SIGABRT, SIGSEGV.
 
 import os
 import pathlib
+import select
+import signal
 
 import numpy as np
 import pytest
@@ -49,6 +51,10 @@ def read(prefix):
             os.write(send, found.encode())
             os._exit(0)
     os.close(send)
+    if not select.select([receive], [], [], 60)[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the process hangs")
     with open(receive, encoding="utf-8") as file:
         found = file.read()
     assert os.waitpid(child, 0)[1] == 0, "the process died"

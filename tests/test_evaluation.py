@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from conftest import run_process
 from run_folders import artifact_bytes, kill
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator,
+)
 
 import task_model
 from engines import strategy, training_step
@@ -80,6 +83,10 @@ def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
         assert found[f"eval_{name}"] == value
     assert scores["best_step"] is None
     assert not list(watched.glob("best*"))
+    for folder, steps in ((watched, [3, 6, 9, 12, 15, 18, 20]), (plain, [20])):
+        events = EventAccumulator(str(folder / "eval"))
+        events.Reload()
+        assert [event.step for event in events.Tensors("accuracy")] == steps
     # It may be asked of a run that is to go on.
     classify(**flags)
 

@@ -81,6 +81,8 @@ def test_golden_adapters_that_others_loaded_are_written_the_same(
         case.split("/")[0], str(folder), exported(artifact, "our_task"), "card"
     )
     assert (folder / "README.md").read_text() == "card"
+    assert list(recorded.glob("*.json"))
+    assert list(recorded.glob("*.safetensors"))
     for path in recorded.glob("*.json"):
         assert json.loads((folder / path.name).read_text()) == json.loads(
             path.read_text()

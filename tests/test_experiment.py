@@ -9,6 +9,7 @@ import safetensors.numpy
 from conftest import SENTENCES, TINY_WORDS, write_table
 
 from errors import UserError
+from methods.parsing import parse
 from runs import experiment
 from tasks.squad import Squad
 from tasks.text_task import TextTask
@@ -207,3 +208,54 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     ):
         answer(**squad_flags, do_predict=True)
     assert not (squad_flags["output_dir"] / "predictions.json").exists()
+
+
+@pytest.mark.older_stack
+def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
+    """Else `run.json` would tell of a training that was not made."""
+    seen = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(engine, setup, job, record, features, schedule, rows):
+        seen.extend((setup, job, schedule))
+        raise Stopped
+
+    monkeypatch.setattr(experiment, "_train", stop)
+    with pytest.raises(Stopped):
+        classify(
+            **short,
+            gradient_accumulation_steps=2,
+            adam_bias_correction=True,
+            use_xla=True,
+            warmup_proportion=0.4,
+            adapter_init_scale=0.5,
+        )
+    setup, job, schedule = seen
+    assert (job.parts, job.adam_bias_correction) == (2, True)
+    assert (job.use_xla, job.length) == (True, 24)
+    assert setup.method == parse("houlsby(size=4, init_scale=0.5)")
+    # Two of five steps.
+    assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
+    assert schedule.learning_rate == short["learning_rate"]
+
+
+@pytest.mark.older_stack
+def test_several_workers_do_not_stop_early(classify, short, monkeypatch):
+    """The chief alone would know that the training is over."""
+
+    class TwoWorkers:
+        can_pause, shards, workers = True, 1, 2
+
+        def __init__(self, hardware):
+            pass
+
+        def check_devices(self):
+            pass
+
+    monkeypatch.setattr(
+        experiment, "choose_engine", lambda name: (TwoWorkers, "a test")
+    )
+    with pytest.raises(UserError, match="--early_stopping needs one process"):
+        classify(**short, do_eval=True, early_stopping=2)

@@ -183,6 +183,14 @@ def test_adapters_are_averaged(tiny_bert, tmp_path):
         np.testing.assert_allclose(value, expected, atol=1e-6)
     answer = Predictor.load(str(tiny_bert), {"it": str(mean)})("it", "a cat")
     assert set(answer["scores"]) == {"bad", "good"}
+    # Nothing is written over.
+    path = mean / "adapter.safetensors"
+    before = path.read_bytes()
+    done = merge(flags, mean, *folders[:2], check=False, more=["--average"])
+    assert done.returncode == 1
+    (line,) = own_lines(done.stderr)
+    assert f"{mean} holds an adapter; choose another folder" in line
+    assert path.read_bytes() == before
     for more, adapters, words in (
         (["--average"], folders, "only adapters with one method, one task"),
         (["--average", "--weights=1,0"], folders[:2], "expected 2 positive"),

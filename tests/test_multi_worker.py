@@ -102,8 +102,11 @@ def test_two_workers_give_the_result_of_one(
 
     workers = start_workers([command("two")] * 2, tmp_path)
     try:
+        until = time.monotonic() + 300
         while not training_state.latest_step(str(tmp_path / "two"))[1]:
             assert workers[0].poll() is None, "ended before it was killed"
+            log = (tmp_path / "worker0.log").read_text()
+            assert time.monotonic() < until, log[-3000:]
             time.sleep(0.01)
         workers[1].kill()
         assert workers[0].wait(300) != 0
@@ -334,3 +337,25 @@ def test_workers_that_train_the_same_agree_whatever_it_is(monkeypatch, number):
     monkeypatch.setattr(multi_worker, "is_multi_worker", lambda _: True)
     engine = StrategyEngine(Hardware())
     engine._check_agreement(number, f"training {number}")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ([4, 0], r"different checkpoints in --output_dir \(steps \[3, 7\]"),
+        ([0, 1], "different flags or training data"),
+    ],
+)
+def test_workers_that_do_not_agree_are_refused(monkeypatch, change, words):
+    """One, and what another one would say."""
+    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda _: True)
+    engine = StrategyEngine(Hardware())
+    results = engine._strategy.experimental_local_results
+
+    def of_two(value):
+        mine = results(value)[0]
+        return [tf.concat([mine, mine + tf.constant([change], tf.int64)], 0)]
+
+    monkeypatch.setattr(engine._strategy, "experimental_local_results", of_two)
+    with pytest.raises(UserError, match=words):
+        engine._check_agreement(3, "training")

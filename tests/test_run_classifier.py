@@ -254,7 +254,9 @@ def test_flags_have_berts_names_and_defaults(classify):
 
 @pytest.mark.newer_stack
 def test_config_files_of_the_project_are_read():
-    for path in sorted((ROOT / "configs").glob("*.flags")):
+    paths = sorted((ROOT / "configs").glob("*.flags"))
+    assert paths
+    for path in paths:
         squad = "--train_file" in path.read_text()
         done = run_process(
             f"--flagfile={path}",

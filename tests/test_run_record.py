@@ -261,3 +261,28 @@ def test_a_folder_that_may_not_be_looked_into_is_no_other_run(
     tmp_path.chmod(0o700)
     path = tmp_path / "run.json"
     assert found == f"cannot read {path}: Permission denied"
+
+
+def test_other_versions_are_warned_of(folder, caplog):
+    record = changed("versions.tensorflow", "2.99")
+    run_record.check(str(folder), record, BASE, True)
+    told = f"versions.tensorflow was {tf.__version__} when this run began"
+    assert f"{told}, now 2.99: bits may differ" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "place, value, other",
+    [
+        ("parts", {}, {"a": "0"}),
+        ("bert_config.layer_norm_eps", 1e-12, 1e-5),
+        ("bert_config.first_position", 0, 2),
+        ("training.keep_best", "", "f1"),
+        ("training.early_stopping", 0, 2),
+        ("training.cache_frozen_layers", False, True),
+    ],
+)
+def test_what_older_runs_do_not_say_is_what_they_did(
+    folder, place, value, other
+):
+    run_record.check(str(folder), changed(place, value), BASE, True)
+    assert place in refusal(folder, changed(place, other))

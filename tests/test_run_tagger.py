@@ -100,8 +100,8 @@ def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_parts_of_a_batch_train_what_the_whole_trains(tag, ner_flags, tmp_path):
-    """Up to dropout's bits: so the losses are near, and the run is whole."""
+def test_a_run_in_parts_and_one_with_xla_are_whole(tag, ner_flags, tmp_path):
+    """Dropout's bits differ, so that the losses are only near."""
     flags = {**ner_flags, "num_train_epochs": 1, "do_eval": True}
     tag(
         **{**flags, "output_dir": tmp_path / "parts"},

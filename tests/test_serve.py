@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+from absl.testing import flagsaver
 from conftest import ROOT, entry_point, own_lines, run_process
 from exported_models import mixed_questions
 from test_asking import assert_equal
@@ -21,8 +22,10 @@ from test_text_model import as_answer, as_numbers
 
 import serve
 from errors import UserError
+from serving.batching import Bounds
 from serving.exported import ExportedModel
 from serving.predictor import Predictor
+from serving.rest import Limits
 
 pytestmark = pytest.mark.newer_stack
 
@@ -137,7 +140,7 @@ def listening(process):
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
 def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
     """Who says nothing is cut off, and of who asks nothing is written."""
-    process, port = start(tiny_exported, "--timeout_s=3")
+    process, port = start(tiny_exported, "--timeout_s=3", "--max_rows=1")
     try:
         # 127.0.0.1, its bytes from the last to the first.
         assert list(listening(process)) == [("tcp", "0100007F", port)]
@@ -145,18 +148,43 @@ def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
         with socket.create_connection(("127.0.0.1", port)) as silent:
             asked = [{"task": "nobody", "text": "secret"}]
             assert ask(port, asked)[0] == 400
+            many = ask(port, asked * 2)
+            assert many == (400, {"error": "2 rows, of at most 1"})
             silent.settimeout(60)
             try:
                 assert silent.recv(1) == b""
             except ConnectionResetError:
                 pass
             # Twice the time that a request has.
-            assert time.monotonic() - began > 2
+            assert time.monotonic() - began > 5
         process.send_signal(signal.SIGTERM)
         said = process.stderr.read()
         assert "secret" not in said and ":predict" not in said
     finally:
         end(process)
+
+
+def test_each_flag_is_the_limit_that_it_names():
+    """In bytes, rows and seconds."""
+    given = {
+        "max_body_mb": 2,
+        "max_held_mb": 3,
+        "max_rows": 4,
+        "max_text_kb": 5,
+        "max_waiting_rows": 6,
+        "max_batch_rows": 7,
+        "max_batch_kb": 8,
+        "timeout_s": 9,
+    }
+    bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=6)
+    with entry_point(serve):
+        with flagsaver.flagsaver(**given):
+            assert serve.limits_from_flags() == Limits(
+                2_000_000, 3_000_000, 4, 5000, bounds, 9
+            )
+        # A request that is allowed has room.
+        with flagsaver.flagsaver(**{**given, "max_rows": 20}):
+            assert serve.limits_from_flags().batching.waiting_rows == 20
 
 
 @pytest.fixture

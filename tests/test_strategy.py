@@ -485,3 +485,42 @@ def test_an_engine_that_is_not_there_is_refused(monkeypatch):
         choose_engine("estimator")
     with pytest.raises(UserError, match="expected auto or one of estimator"):
         choose_engine("keras")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_young_averages_are_corrected_if_that_is_asked_for(
+    tiny_config, folders, name
+):
+    """The first step of BERT's Adam is the square root of ten times as long."""
+    moved = []
+    for corrected in (False, True):
+        job = make_job(
+            tiny_config, folders(str(corrected)), adam_bias_correction=corrected
+        )
+        # The rate of the second step, which is the last, is zero.
+        train(engine(name), job, make_rows(CLASSIFICATION), steps=2)
+        # It starts from zeros, and does not decay.
+        moved.append(abs(trained_values(job)["output_bias"]).max())
+    assert moved[0] == pytest.approx(10**0.5 * moved[1], rel=0.05)
+
+
+def test_workers_compare_their_rows_and_labels(
+    tiny_config, folders, monkeypatch
+):
+    seen = []
+
+    def note(self, step, training):
+        seen.append(training)
+        raise UserError("enough")
+
+    monkeypatch.setattr(StrategyEngine, "_check_agreement", note)
+    rows = make_rows(CLASSIFICATION)
+    labels = {"label_ids": 1 - rows.labels["label_ids"]}
+    for number, one in enumerate(
+        (rows, rows, dataclasses.replace(rows, labels=labels))
+    ):
+        with pytest.raises(UserError, match="enough"):
+            train(engine(), make_job(tiny_config, folders(str(number))), one)
+    assert seen[0] == seen[1] != seen[2]

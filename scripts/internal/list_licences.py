@@ -21,8 +21,9 @@ HEAD = """\
 
 Made by `.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
-project itself is under Apache-2.0, and holds no copy of any of these. What `make beam`,
-`notebooks`, `mutants`, `fuzz`, `tpu-client` and `benchmark` add is not listed.
+project itself is under Apache-2.0, and holds no copy of any of these. What
+`make beam`, `notebooks`, `mutants`, `fuzz`, `tpu-client` and `benchmark` add is
+not listed.
 
 | package | licence |
 | --- | --- |
