@@ -459,12 +459,13 @@ def to_dataset(
         batch_size: static number of rows, or None.
 
     Returns:
-        A dataset of dictionaries of tensors, two batches read ahead.
+        A dataset of dictionaries of tensors. Nothing is read ahead:
+        TensorFlow's deterministic mode would switch that off.
     """
     signature = batch_signature(features, length, batch_size)
     dataset = tf.data.Dataset.from_generator(
         make_batches, output_signature=signature
-    ).prefetch(2)
+    )
     options = tf.data.Options()
     # There is nothing to tune, and the closing of an estimator's session may
     # wait for the tuner's next turn: half a minute, after minutes of training.

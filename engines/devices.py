@@ -63,8 +63,13 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     faster (docs/performance.md); in bfloat16 it saves some casts. Its
     rewriting of sums is never allowed: it orders their terms anew in every
     graph that it sees, so the same training would give other bits each time.
-    The choice holds for the whole process from then on.
+    On GPUs products in float32 are float32 then, not TensorFloat-32 with its 10
+    bits. The choice holds for the whole process from then on.
     """
+    if not hardware.use_tpu:
+        tf.config.experimental.enable_tensor_float_32_execution(
+            compute_dtype != "float32"
+        )
     accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
     tf.config.optimizer.set_experimental_options(
         {

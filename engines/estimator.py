@@ -106,14 +106,14 @@ class EstimatorEngine:
             pause: where the training is looked at.
 
         Raises:
-            UserError: the loss is no number any more.
+            UserError: the loss, or a value, is no number any more.
         """
         shards = self.shards
         steps = range(first_step, schedule.num_train_steps)
 
         def input_fn(params):
             del params  # The batch is divided below.
-            return input_pipeline.to_dataset(
+            dataset = input_pipeline.to_dataset(
                 lambda: input_pipeline.train_batches(
                     features, plan, steps, job.length, shards
                 ),
@@ -121,6 +121,7 @@ class EstimatorEngine:
                 job.length,
                 batch_size // shards,
             )
+            return dataset.map(_for_tpu) if self._hardware.use_tpu else dataset
 
         mirrored = len(self._devices) > 1
         estimator = (self._mirrored_estimator if mirrored else self._estimator)(
@@ -130,15 +131,24 @@ class EstimatorEngine:
             job, save_checkpoints_steps, pause, lambda: self.predictor(job)
         )
         self._trained = None
-        estimator.train(
-            input_fn,
-            max_steps=schedule.num_train_steps,
-            hooks=[
-                # First of all: no other may save a model that has diverged.
-                ProgressHook(progress),
-                saver,
-            ],
-        )
+        try:
+            estimator.train(
+                input_fn,
+                max_steps=schedule.num_train_steps,
+                hooks=[
+                    # First of all: no other may save a model that has diverged.
+                    ProgressHook(progress),
+                    saver,
+                ],
+            )
+        except tf.errors.InvalidArgumentError as error:
+            # TPUEstimator looks at each value itself, before any hook.
+            if "Tensor had NaN values" not in str(error):
+                raise
+            raise UserError(
+                "a trained value is no number any more; lower --learning_rate "
+                "and choose another --output_dir"
+            ) from error
         if saver.predictor is not None:
             self._trained = Trained(job, saver.looked_step, saver.predictor)
 
@@ -266,6 +276,14 @@ class EstimatorEngine:
             )
 
         return model_fn
+
+
+def _for_tpu(batch: Batch) -> Batch:
+    """A batch as a TPU takes it: its infeed knows bfloat16, but no uint16."""
+    return {
+        name: tf.bitcast(x, tf.bfloat16) if x.dtype == tf.uint16 else x
+        for name, x in batch.items()
+    }
 
 
 def _session_config(**arguments: Any) -> v1.ConfigProto:

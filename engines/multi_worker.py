@@ -105,6 +105,9 @@ def strategy() -> tf.distribute.Strategy:
         UserError: TF_CONFIG or a worker cannot be used.
     """
     cluster, kind, index = read()
+    # Without a word it would take none of them. TensorFlow supposes that all
+    # workers have as many.
+    gpus = len(tf.config.list_physical_devices("GPU"))
     logging.info("waiting for all %d workers", _count(cluster))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(
@@ -112,6 +115,7 @@ def strategy() -> tf.distribute.Strategy:
                 tf.train.ClusterSpec(cluster),
                 task_type=kind,
                 task_id=index,
+                num_accelerators={"GPU": gpus},
                 rpc_layer="grpc",
             )
         )

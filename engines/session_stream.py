@@ -64,13 +64,20 @@ def _serve(
     answers: queue.SimpleQueue,
 ) -> None:
     """What the thread does until it is told to end."""
-    last = None
+    last, has_ended = None, False
 
     def read() -> Iterator[Batch]:
-        nonlocal last
+        nonlocal last, has_ended
+        if has_ended:
+            # A TPU's input is read again and again, for batches that mark the
+            # end on each core.
+            if last is not None:
+                yield last
+            return
         while True:
             batch = batches.get()
             if batch is None:
+                has_ended = True
                 return
             last = batch
             yield batch
@@ -80,9 +87,7 @@ def _serve(
         while requests.get():
             answers.put(next(outputs))
         if last is not None:
-            # A TPU's input is read again, for a batch that marks the end.
-            for batch in (None, last, None):
-                batches.put(batch)
+            batches.put(None)
             for _ in outputs:
                 pass
     except BaseException as error:

@@ -337,7 +337,10 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
         observes=bool(setup.method.observes),
-        narrow=task_model.narrow_variables(
+        # Workers send one another first values, which they cannot in bfloat16.
+        narrow=frozenset()
+        if engine.workers > 1
+        else task_model.narrow_variables(
             setup.config, setup.method, setup.table
         ),
         predict_tokens=experiment.predict_batch_tokens,

@@ -256,3 +256,16 @@ def test_lanes_beside_other_devices_are_one_clear_line(engine, threads, others):
     hardware = Hardware(cpu_lanes=2, **others)
     with pytest.raises(UserError, match="--cpu_lanes=2 .* leave it out"):
         choose_engine(engine)[0](hardware).check_devices()
+
+
+def test_products_are_as_exact_as_the_run_says():
+    """On a GPU; a TPU multiplies as it does."""
+    found = tf.config.experimental.tensor_float_32_execution_enabled
+    before = found()
+    try:
+        devices.choose_graph_optimizer(Hardware(), "float32")
+        assert not found()
+        devices.choose_graph_optimizer(Hardware(), "bfloat16")
+        assert found()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

@@ -54,6 +54,25 @@ def test_a_loss_that_is_no_number_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
+    "said, is_told",
+    [("Gradient for x:0 is NaN : Tensor had NaN values", True), ("b", False)],
+)
+def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
+    tiny_config, tmp_path, rows, monkeypatch, said, is_told
+):
+    """On a TPU it looks before any hook does."""
+    error = tf.errors.InvalidArgumentError(None, None, said)
+    stub = unittest.mock.Mock()
+    stub.train.side_effect = error
+    monkeypatch.setattr(EstimatorEngine, "_estimator", lambda *_: stub)
+    with pytest.raises(UserError if is_told else type(error)) as caught:
+        train(
+            EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path), rows
+        )
+    assert ("lower --learning_rate" in str(caught.value)) == is_told
+
+
+@pytest.mark.parametrize(
     "names, count",
     [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
 )

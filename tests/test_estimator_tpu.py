@@ -5,6 +5,7 @@ import dataclasses
 import re
 import unittest.mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from engine_jobs import (
@@ -22,6 +23,7 @@ from bert.hooks import Hooks
 from engines import Hardware
 from errors import UserError
 from methods.sparse import Gates
+from runs.frozen_layers import KnownOutputs
 
 if not hasattr(tf, "estimator"):
     pytest.skip(
@@ -93,6 +95,7 @@ def tpu_training_graph(
     reduce=None,
     task=CLASSIFICATION,
     method="houlsby(size=4)",
+    compute_dtype="float32",
 ):
     """Builds the training graph for eight cores and returns it."""
     hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
@@ -122,6 +125,7 @@ def tpu_training_graph(
                     length=length,
                     task=task,
                     share_layers=False,
+                    compute_dtype=compute_dtype,
                 ),
                 rows,
                 batch_size=16,
@@ -183,6 +187,23 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     tokens = [[local, *features.row_shape, LENGTH]] * (3 + of_tokens)
     added = [[local, *shape] for shape, _ in features.added(LENGTH).values()]
     assert sorted(shapes[0]) == sorted([[local]] * rows + tokens + added)
+
+
+def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
+    """Its infeed does not know the type of their bits."""
+    rows = make_rows(CLASSIFICATION, [9] * 40)
+    bits = np.zeros((len(rows.tokens), tiny_config.hidden_size), np.uint16)
+    known = KnownOutputs.of(rows, bits, first_token=False)
+    graph = tpu_training_graph(
+        tiny_config, tmp_path, known, method="head", compute_dtype="bfloat16"
+    )
+    (types,) = [
+        node.attr["dtypes"].list.type
+        for node in all_operations(graph)
+        if node.op == "InfeedDequeueTuple"
+    ]
+    assert tf.bfloat16.as_datatype_enum in types
+    assert tf.uint16.as_datatype_enum not in types
 
 
 def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):

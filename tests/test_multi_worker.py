@@ -143,6 +143,32 @@ def test_two_workers_give_the_result_of_one(
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
+def test_two_workers_train_in_bfloat16(tiny_bert, tiny_squad, tmp_path):
+    """TensorFlow cannot send a first value in it."""
+    command = [
+        "--engine=strategy",
+        f"--train_file={tiny_squad}/v1.json",
+        f"--init_checkpoint={tiny_bert}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--do_train",
+        "--max_seq_length=20",
+        "--max_query_length=8",
+        "--train_batch_size=8",
+        "--adapter_size=4",
+        "--compute_dtype=bfloat16",
+    ]
+    workers = start_workers([command] * 2, tmp_path)
+    try:
+        codes = [worker.wait(300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    logs = [(tmp_path / f"worker{i}.log").read_text()[-2000:] for i in (0, 1)]
+    assert codes == [0, 0], logs
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_workers_with_different_flags_are_refused(
     tiny_bert, tiny_squad, tmp_path
 ):
@@ -359,3 +385,17 @@ def test_workers_that_do_not_agree_are_refused(monkeypatch, change, words):
     monkeypatch.setattr(engine._strategy, "experimental_local_results", of_two)
     with pytest.raises(UserError, match=words):
         engine._check_agreement(3, "training")
+
+
+def test_a_worker_takes_all_of_its_gpus(monkeypatch):
+    """None is at hand: what TensorFlow's strategy would be told."""
+    seen = []
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["one", "two"]
+    )
+    monkeypatch.setattr(
+        tf.distribute, "MultiWorkerMirroredStrategy", seen.append
+    )
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    multi_worker.strategy()
+    assert seen[0].num_accelerators() == {"GPU": 2}
