@@ -48,6 +48,8 @@ BEAM := .venv-beam
 
 .PHONY: setup quickstart test benchmark soak fuzz mutants beam tpu-client notebooks lint lock clean
 
+NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
+
 setup: $(INSTALLED)
 
 requirements/%.txt:
@@ -77,7 +79,8 @@ benchmark: setup $(PEER)/installed
 	$(IN_VENV) -m benchmarks.start --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m benchmarks.summary
 
-# The locked versions are for Python 3.11.
+# The locked versions are for Python 3.11. pip has to be told where PyTorch's CPU
+# builds are (docs/performance.md).
 $(PEER)/installed: benchmarks/peers/requirements.txt
 	python3.11 -m venv --clear $(PEER)
 	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -99,6 +102,7 @@ mutants: $(VENV)/mutants/installed
 
 # Beside the other packages, which its process does not load.
 $(VENV)/mutants/installed: $(INSTALLED) requirements/mutants.txt
+	$(call NEEDS_310,make mutants)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--upgrade --target $(VENV)/mutants -r requirements/mutants.txt
 	touch $@
@@ -106,9 +110,11 @@ $(VENV)/mutants/installed: $(INSTALLED) requirements/mutants.txt
 beam: $(BEAM)/installed
 
 $(BEAM)/installed: requirements/beam.txt
-	for python in python3.11 python3.12 python3.13 python3.10; do \
-		! $$python -c '' 2> /dev/null || break; \
-	done; $$python -m venv --clear $(BEAM)
+	@found=; for python in python3.11 python3.12 python3.13 python3.10; do \
+		if $$python -c '' 2> /dev/null; then found=$$python; break; fi; \
+	done; \
+	test -n "$$found" || { echo 'error: make beam needs Python 3.10 to 3.13, and none was found' >&2; exit 1; }; \
+	$$found -m venv --clear $(BEAM)
 	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
@@ -123,6 +129,7 @@ $(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
 notebooks: $(VENV)/notebooks/installed
 
 $(VENV)/notebooks/installed: $(INSTALLED) requirements/notebooks.txt
+	$(call NEEDS_310,make notebooks)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--upgrade --target $(VENV)/notebooks -r requirements/notebooks.txt
 	touch $@

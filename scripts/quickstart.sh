@@ -42,4 +42,5 @@ echo "$sentence"
   "$python" -m scripts.internal.show_label
 echo
 echo "Ask it yourself, one sentence a line:"
-echo "  ${ask[*]}"
+printf -v words '%q ' "${ask[@]}"
+echo "  ${words% }"

@@ -1,6 +1,8 @@
 """The example of docs/adding_a_method.md, run as it stands."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from errors import UserError
 from methods.parsing import parse
 from methods.registry import METHODS
 
+RUFF = sys.executable, "-m", "ruff"
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
 
 
@@ -41,6 +44,19 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
         assert same != p.trained, p.name
     with pytest.raises(UserError, match="expected a positive number"):
         parse("offset(scale=-1.0)")
+
+
+def test_the_example_has_the_form_that_is_asked_for(tmp_path):
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "offset.py").write_text(source)
+    settings = f"--config={ROOT / 'pyproject.toml'}"
+    for command in ("check", "format --check"):
+        done = subprocess.run(
+            [*RUFF, *command.split(), settings, str(tmp_path / "offset.py")],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
 
 
 def test_the_example_trains_through_the_entry_point(classify, tiny_flags):

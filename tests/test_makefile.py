@@ -15,13 +15,14 @@ pytestmark = pytest.mark.newer_stack
 OUTER = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
 
 
-def make(target, folder, project):
+def make(target, folder, project, **environment):
     """Runs make in a copy of the project's rules.
 
     Args:
         target: what to make.
         folder: for the virtual environment.
         project: an empty folder, made the copy.
+        **environment: variables that are other ones.
     """
     project.mkdir(exist_ok=True)
     shutil.copy(ROOT / "Makefile", project)
@@ -29,7 +30,7 @@ def make(target, folder, project):
         ROOT / "requirements", project / "requirements", dirs_exist_ok=True
     )
     return subprocess.run(
-        ["make", target],
+        [shutil.which("make"), target],
         cwd=project,
         env={
             **{k: v for k, v in os.environ.items() if k not in OUTER},
@@ -37,6 +38,7 @@ def make(target, folder, project):
             "PYTHON": sys.executable,
             # Nothing is fetched.
             "PIP_NO_INDEX": "1",
+            **environment,
         },
         capture_output=True,
         text=True,
@@ -89,3 +91,29 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path):
     assert done.returncode != 0
     assert f"{link} is a link" in done.stderr
     assert (other / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["notebooks", "mutants"])
+def test_what_needs_a_newer_python_says_so(tmp_path, target):
+    """What `make setup` takes may be too old."""
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho 9\n")
+    old.chmod(0o755)
+    folder, project = tmp_path / "venv", tmp_path / "project"
+    make("clean", folder, project)
+    (folder / "bin").mkdir(parents=True)
+    for kind in ("cpu", "cuda"):
+        (folder / f"installed-tf215-{kind}-3.9").touch()
+    done = make(target, folder, project, PYTHON=str(old), STACK="tf215")
+    assert done.returncode != 0
+    told = f"error: make {target} needs Python 3.10 to 3.13; name one: PYTHON="
+    assert done.stderr.startswith(told)
+
+
+def test_beam_without_a_python_says_so(tmp_path):
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "sh").symlink_to(shutil.which("sh"))
+    done = make("beam", tmp_path / "venv", tmp_path / "project", PATH=str(bare))
+    assert done.returncode != 0
+    assert "error: make beam needs Python 3.10 to 3.13, and none" in done.stderr

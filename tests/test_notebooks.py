@@ -378,6 +378,21 @@ def test_what_fails_is_told_and_nothing_written(
     assert path.read_text() == before
 
 
+def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, run):
+    mark = tmp_path / "mark"
+    path = write(tmp_path / "a.ipynb", "A = 1", f"open({str(mark)!r}, 'w')")
+    done = run(path, f"--output={tmp_path / 'nowhere' / 'b.ipynb'}")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the folder ") and "nowhere" in line
+    assert not mark.exists()
+
+
+def test_paths_may_hold_blanks():
+    for source in cells(COLAB, "code"):
+        assert "={BERT}" not in source
+
+
 @pytest.fixture
 def copied(tmp_path):
     """A copy of the project's files, in whose folder `out` runs may write."""

@@ -172,6 +172,12 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     (odd / "model.safetensors").touch()
     done = sweep.run("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
     assert done.returncode == 0, done.stderr
+    # A handle of Kaggle's is no local path.
+    handle = "tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3"
+    done = sweep.run("--grid", BERT=handle)
+    assert done.returncode == 0, done.stderr
+    grid = (sweep.out / "grid.tsv").read_text()
+    assert f"--init_checkpoint={handle} " in grid
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
     row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row

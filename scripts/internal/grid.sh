@@ -83,8 +83,20 @@ open_grid() { # usage, arguments ...
   rows=()
 }
 
-absolute() { # path, may be one of a cloud
-  case $1 in *://*) echo "$1" ;; *) realpath -s "$1" ;; esac
+is_elsewhere() { # path: is it one of a cloud, or a handle of Kaggle's?
+  local found
+  case $1 in
+    *://*) ;;
+    [!/.]*/*/[tT]ensor[fF]low[12]/* | [!/.]*/*/[tT]ransformers/*)
+      found=("$1"*)
+      [ ! -e "${found[0]}" ]
+      ;;
+    *) return 1 ;;
+  esac
+}
+
+absolute() { # path
+  if is_elsewhere "$1"; then echo "$1"; else realpath -s "$1"; fi
 }
 
 need() { # variable, what it is, `file`, `folder` or `prefix` of files
@@ -95,6 +107,7 @@ need() { # variable, what it is, `file`, `folder` or `prefix` of files
     file:*) [ -f "${!1}" ] || refuse "$1 is ${!1}, where there is no file: $2" ;;
     folder:*) [ -d "${!1}" ] || refuse "$1 is ${!1}, where there is no folder: $2" ;;
     prefix:*)
+      ! is_elsewhere "${!1}" || return 0
       found=("${!1}"*)
       [ -e "${found[0]}" ] || refuse "$1 is ${!1}, where there is nothing: $2"
       ;;

@@ -27,8 +27,6 @@ CLIENT = os.path.join(sys.prefix, "notebooks")
 # Ends of lines of a terminal, and a bar below another one, after which the
 # terminal goes a line up, to draw both anew.
 OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
-# Seconds that a cell may take.
-TIMEOUT = 3600
 
 
 def find_client() -> List[str]:
@@ -134,7 +132,7 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
             notebook,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
-            timeout=TIMEOUT,
+            timeout=None,
             record_timing=False,
             # What a bar has overwritten is left out.
             coalesce_streams=True,
@@ -165,6 +163,10 @@ def run(path: str, output: str, settings: Dict[str, Any]) -> None:
     """
     paths = find_client()
     import nbformat
+
+    parent = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(parent):
+        raise UserError(f"the folder {parent} of --output does not exist")
 
     try:
         notebook = nbformat.read(path, as_version=4)
