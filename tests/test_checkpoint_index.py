@@ -212,9 +212,12 @@ def test_names_of_gigabytes_are_refused(tmp_path):
     index += b"b" + varint(0) + varint(len(block) - TRAILER)
     index += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
     index += crc32c(index).to_bytes(4, "little")
-    handle = varint(len(block)) + varint(len(index) - TRAILER)
-    footer = (handle * 2).ljust(40, b"\0") + files[".index"][-8:]
-    files[".index"] = block + index + footer
+    about = (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
+    about += crc32c(about).to_bytes(4, "little")
+    footer = varint(len(block + index)) + varint(len(about) - TRAILER)
+    footer += varint(len(block)) + varint(len(index) - TRAILER)
+    footer = footer.ljust(40, b"\0") + files[".index"][-8:]
+    files[".index"] = block + index + about + footer
     assert len(files[".index"]) < 20_000
     assert_refused(write(tmp_path / "a", files), "names that are far too long")
 
@@ -224,3 +227,17 @@ def test_a_model_with_such_a_checkpoint_is_refused(tmp_path):
     write(tmp_path / "bert_model.ckpt", files)
     with pytest.raises(UserError, match="its tensor numbers has the shape"):
         sources.open_init_checkpoint(str(tmp_path))
+
+
+def test_no_bit_of_an_index_is_without_a_check(tmp_path):
+    """Those that TensorFlow does not look at, too."""
+    prefix = str(tmp_path / "a")
+    training_state.save_tensors(prefix, VALUES)
+    path = tmp_path / "a.index"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(UserError):
+            google.read_whole(prefix)

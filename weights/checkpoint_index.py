@@ -19,6 +19,9 @@ from storage import files
 
 # A table's footer, with the number at its end; what follows each block.
 FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
+# The block of what a table tells of itself, with what follows it. TensorFlow
+# writes it empty, and never looks at its checksum.
+ABOUT = bytes.fromhex("00000000 01000000 00 c0f2a1b0")
 # Entries of which one alone has its whole name; the others have what differs
 # from the name before. So many are written by TensorFlow.
 PER_WHOLE_NAME = 16
@@ -181,10 +184,12 @@ def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
     footer = table[-FOOTER:]
     if len(footer) < FOOTER or footer[-8:] != struct.pack("<Q", MAGIC):
         raise ValueError("its index is no table of TensorFlow's")
-    first, place = _handle(footer, 0)
-    index, _ = _handle(footer, place)
-    # The first is of no use here, but TensorFlow reads it.
-    _block(table, first)
+    about, place = _handle(footer, 0)
+    index, place = _handle(footer, place)
+    if any(footer[place:-8]):
+        raise ValueError("its index is damaged")
+    if _block(table, about) + table[sum(about) :][:TRAILER] != ABOUT:
+        raise ValueError("its index is damaged")
     for _, value in _in_block(_block(table, index)):
         handle, _ = _handle(value, 0)
         yield from _in_block(_block(table, handle))
