@@ -57,6 +57,7 @@ def import_adapter(
     vocab_file: str = "",
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
+    do_lower_case: Optional[bool] = None,
 ) -> str:
     """Takes another program's adapter into a library.
 
@@ -70,6 +71,8 @@ def import_adapter(
         vocab_file: the same.
         pairs: whether its texts are pairs; None for either.
         labels: in the order of the logits; default: those of its files.
+        do_lower_case: whether texts are lower-cased; None for what the BERT's
+            files or its vocabulary say.
 
     Returns:
         The program that had written it.
@@ -82,7 +85,9 @@ def import_adapter(
     opened = open_init_checkpoint(init_checkpoint)
     config = pretrained.read_config(opened, bert_config_file)
     foreign = exchange.read(folder, config, pairs, labels)
-    tokenizer = pretrained.read_tokenizer(opened, config, vocab_file)
+    tokenizer = pretrained.read_tokenizer(
+        opened, config, vocab_file, do_lower_case
+    )
     task = restore_task(foreign.task, {}, folder)
     table = task_model.list_parameters(config, foreign.method, task.build_head)
     base = identify(opened.weights, modeling.list_variables(config))
@@ -279,6 +284,7 @@ def _import(arguments: argparse.Namespace) -> None:
         arguments.vocab_file,
         {"one": False, "two": True, None: None}[arguments.texts],
         arguments.label,
+        {"true": True, "false": False, None: None}[arguments.do_lower_case],
     )
     print(f"added {arguments.name}, of {program}")
 
@@ -370,6 +376,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     )
     made.add_argument("--name", required=True, help="name of the adapter")
     bert_flags(made, required=True)
+    made.add_argument(
+        "--do_lower_case",
+        choices=("true", "false"),
+        help="whether texts are lower-cased; default: what the BERT's files or "
+        "its vocabulary say",
+    )
     made.add_argument(
         "--texts",
         choices=("one", "two"),

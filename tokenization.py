@@ -142,15 +142,54 @@ class TextTokenizer(abc.ABC):
 def read_vocabulary(path: str) -> Dict[str, int]:
     """Reads `vocab.txt`: one entry a line, its line number the id.
 
+    Or a `tokenizer.json` of BERT's, beside which newer versions of
+    transformers write no `vocab.txt`.
+
     Raises:
-        UserError: the file is missing, is not UTF-8, or lacks a special token.
+        UserError: the file is missing, is not UTF-8 or no WordPiece tokenizer,
+            or lacks a special token.
     """
-    lines = files.read_text(path, "the vocabulary").rstrip().split("\n")
-    vocabulary = {line.strip(): number for number, line in enumerate(lines)}
+    if path.endswith(".json"):
+        vocabulary = _read_word_pieces(path)
+    else:
+        lines = files.read_text(path, "the vocabulary").rstrip().split("\n")
+        vocabulary = {line.strip(): number for number, line in enumerate(lines)}
     for token in (UNKNOWN, CLASSIFY, SEPARATE):
         if token not in vocabulary:
             raise UserError(f"{path} is no BERT vocabulary: it lacks {token}")
     return vocabulary
+
+
+def _read_word_pieces(path: str) -> Dict[str, int]:
+    """The vocabulary of a `tokenizer.json`; raises as `read_vocabulary`."""
+    described = files.read_json(path, "the tokenizer")
+    model = described.get("model") if isinstance(described, dict) else None
+    found = model.get("vocab") if isinstance(model, dict) else None
+    if (
+        not isinstance(found, dict)
+        or model.get("type", "WordPiece") != "WordPiece"
+        or not all(type(number) is int for number in found.values())
+        or sorted(found.values()) != list(range(len(found)))
+    ):
+        raise UserError(
+            f"{path} is no tokenizer of BERT's: expected WordPiece, with an id "
+            "for each entry from 0"
+        )
+    return dict(found)
+
+
+def vocabulary_bytes(path: str) -> bytes:
+    """The content of `vocab.txt` for what `read_vocabulary` reads.
+
+    Raises:
+        UserError: as of `read_vocabulary`.
+    """
+    if not path.endswith(".json"):
+        return files.read_bytes(path, "the vocabulary")
+    found = read_vocabulary(path)
+    return "".join(
+        f"{word}\n" for word in sorted(found, key=found.get)
+    ).encode()
 
 
 def _share_changed(

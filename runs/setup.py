@@ -34,6 +34,7 @@ from weights.base import (
     choose_initial_values,
     identify,
     start_fingerprint,
+    with_labels,
 )
 from weights.sources import InitCheckpoint, open_init_checkpoint
 
@@ -360,7 +361,10 @@ def complete(model: Model, task: Task) -> Setup:
     Raises:
         UserError: a value is missing or damaged, or has another shape.
     """
-    experiment, base = model.experiment, model.sources.opened.weights
+    experiment, opened = model.experiment, model.sources.opened
+    described = task.describe()
+    labels = described.get("labels") or described.get("tags") or ()
+    base = with_labels(opened.weights, opened.labels, labels)
     trained = model.sources.trained
     table = task_model.list_parameters(
         model.config, model.method, task.build_head

@@ -30,6 +30,7 @@ from bert.config import BertConfig, same_activation
 from errors import UserError
 from modeling import Shape
 from storage import files
+from tokenization import vocabulary_bytes
 from weights import google, hugging_face, pretrained, sources, training_state
 from weights.base import Weights, identify
 
@@ -232,7 +233,7 @@ def main() -> None:
     files.prepare_folder(folder)
     files.write_bytes(
         os.path.join(folder, pretrained.VOCABULARY_FILE),
-        files.read_bytes(vocabulary, "the vocabulary"),
+        vocabulary_bytes(vocabulary),
     )
     if arguments.to == GOOGLE:
         path = write_google(folder, config, values)

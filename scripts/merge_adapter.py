@@ -41,6 +41,7 @@ from scripts.convert_checkpoint import (
 )
 from storage import files
 from tasks import restored
+from tokenization import vocabulary_bytes
 from weights import (
     adapter_artifact,
     google,
@@ -287,7 +288,7 @@ def main() -> None:
         return
     check_free(folder)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
-    words = files.read_bytes(vocabulary, "the vocabulary")
+    words = vocabulary_bytes(vocabulary)
     found = merge(opened.weights, adapters, weights)
     files.prepare_folder(folder)
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)

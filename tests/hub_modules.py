@@ -52,7 +52,9 @@ def tf2_name(name, generation):
 
 
 def tf2_value(name, value, heads):
-    """The value as it is there, with an axis for the heads."""
+    """The value as it is there, with an axis for the heads, if there is one."""
+    if heads is None:
+        return value
     size = value.shape[-1] // heads
     if re.search(r"attention/self/\w+/kernel", name):
         return value.reshape(-1, heads, size)
@@ -89,7 +91,7 @@ def write_tf2(
         folder: for it.
         vocabulary: path of its vocabulary, or None for none.
         values: of its variables, by Google's names.
-        heads: number of attention heads.
+        heads: number of attention heads; None for matrices as Google's.
         generation: of its names, 1 or 3.
         lower: its `do_lower_case`.
         more: variables that it has besides, as (name, value).

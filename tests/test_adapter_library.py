@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -197,6 +198,24 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     call("import", shelf, out, "--name=back", f"--init_checkpoint={bert}")
     with pytest.raises(UserError, match="no head of this form"):
         call("export", shelf, "hub", tmp_path / "x", "--to=peft")
+
+
+def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
+    """Where the BERT's files contradict its vocabulary."""
+    bert = tmp_path / "bert"
+    shutil.copytree(GOLDEN / "bert", bert)
+    (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    words = [
+        "import",
+        tmp_path / "shelf",
+        GOLDEN / "adapterhub" / "lora_7",
+        "--name=hub",
+        f"--init_checkpoint={bert}",
+    ]
+    with pytest.raises(UserError, match="pass --do_lower_case=true"):
+        call(*words)
+    said = call(*words, "--do_lower_case=true")
+    assert said == "added hub, of adapterhub\n"
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,10 @@ def test_kagglehub_itself_finds_the_same_folder(library, module, tmp_path):
     assert found == handles.resolve(f"{KAGGLE}/3") == str(folder)
     with pytest.raises(UserError, match="kagglehub cannot fetch it: "):
         handles.resolve(f"{KAGGLE}/4")
+
+
+@pytest.mark.parametrize("start", ["", "https://www.kaggle.com/models/"])
+def test_a_preset_of_keras_is_named(start):
+    path = f"{start}keras/bert/keras/bert_tiny_en_uncased/2"
+    with pytest.raises(UserError, match="is a preset of Keras, which is not"):
+        handles.resolve(path)

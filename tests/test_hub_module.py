@@ -258,7 +258,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
     config = pretrained.read_config(opened)
-    with pytest.raises(UserError, match="no vocab.txt lies beside .*vocab_fil"):
+    with pytest.raises(UserError, match="no vocab.txt .*beside .*vocab_fil"):
         pretrained.read_tokenizer(opened, config)
 
 
@@ -314,17 +314,48 @@ def test_a_module_without_a_part_is_refused(
         sources.open_init_checkpoint(str(folder))
 
 
-def test_matrices_without_an_axis_of_heads_are_refused(
+def test_the_first_version_has_googles_shapes(
+    tmp_path, words, tiny_weights, tiny_bert
+):
+    """Which do not tell the number of heads."""
+    folder = write_tf2(
+        tmp_path / "module", words(), tiny_weights, None, generation=1
+    )
+    opened = sources.open_init_checkpoint(str(folder))
+    for name, value in tiny_weights.items():
+        if "cls/" not in name:
+            np.testing.assert_array_equal(opened.weights.read(name), value)
+    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+        pretrained.read_config(opened)
+    pretrained.read_config(opened, str(tiny_bert / "config.json"))
+
+
+def test_matrices_of_other_shapes_are_refused(tmp_path, words, tiny_weights):
+    name = "bert/encoder/layer_0/attention/self/query/kernel"
+    part = {k: v for k, v in tiny_weights.items() if k != name}
+    odd = tiny_weights[name].reshape(-1)
+    more = [("transformer/layer_0/self_attention/query/kernel", odd)]
+    folder = write_tf2(tmp_path / "module", words(), part, HEADS, more=more)
+    with pytest.raises(UserError, match=r"shape \[256\], expected \[hidden"):
+        sources.open_init_checkpoint(str(folder))
+
+
+def test_the_pooler_of_a_pretraining_is_the_trained_one(
     tmp_path, words, tiny_weights
 ):
-    """As they could be of a version that is not known."""
-    name = "bert/encoder/layer_0/attention/self/query/kernel"
-    flat = {**tiny_weights, name: tiny_weights[name].reshape(16, 1, 16)[:, 0]}
-    part = {k: v for k, v in tiny_weights.items() if k != name}
-    more = [("transformer/layer_0/self_attention/query/kernel", flat[name])]
-    folder = write_tf2(tmp_path / "module", words(), part, HEADS, more=more)
-    with pytest.raises(UserError, match=r"shape \[16, 16\], expected \[hidden"):
-        sources.open_init_checkpoint(str(folder))
+    """BERT's own, which is there too, was left as it began."""
+    trained = {
+        end: 2 * tiny_weights[f"bert/pooler/dense/{end}"] + 1
+        for end in ("kernel", "bias")
+    }
+    more = [(f"next_sentence/pooler_dense/{k}", v) for k, v in trained.items()]
+    folder = write_tf2(
+        tmp_path / "module", words(), tiny_weights, HEADS, more=more
+    )
+    weights = sources.open_init_checkpoint(str(folder)).weights
+    for end, value in trained.items():
+        found = weights.read(f"bert/pooler/dense/{end}")
+        np.testing.assert_array_equal(found, value)
 
 
 @pytest.mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])

@@ -7,9 +7,15 @@ import unicodedata
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from tokenizers import Tokenizer, models
 
 from errors import UserError
-from tokenization import FullTokenizer, TextTokenizer, read_vocabulary
+from tokenization import (
+    FullTokenizer,
+    TextTokenizer,
+    read_vocabulary,
+    vocabulary_bytes,
+)
 
 pytestmark = pytest.mark.older_stack
 
@@ -363,3 +369,22 @@ def test_a_class_of_tokenizers_must_say_how_it_does_all():
         parts = {other: None for other in names - {name}}
         with pytest.raises(TypeError, match=name):
             type("Half", (TextTokenizer,), parts)()
+
+
+def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
+    """They write no `vocab.txt` beside it."""
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s", "the"]
+    vocabulary = {word: number for number, word in enumerate(entries)}
+    path = tmp_path / "tokenizer.json"
+    model = models.WordPiece(vocabulary, unk_token="[UNK]")
+    Tokenizer(model).save(str(path))
+    assert read_vocabulary(str(path)) == vocabulary
+    text = write_vocabulary(tmp_path, entries)
+    described = FullTokenizer(text).describe()
+    assert FullTokenizer(str(path)).describe() == described
+    assert vocabulary_bytes(str(path)).decode().split() == entries
+    Tokenizer(models.WordLevel(vocabulary, "[UNK]")).save(str(path))
+    for content in (path.read_text(), "[]", '{"model": {"vocab": {"a": 1}}}'):
+        path.write_text(content)
+        with pytest.raises(UserError, match="no tokenizer of BERT's"):
+            read_vocabulary(str(path))

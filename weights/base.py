@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 from typing import (
     Callable,
     Dict,
@@ -15,6 +16,8 @@ from typing import (
     Mapping,
     Optional,
     Protocol,
+    Sequence,
+    Tuple,
 )
 
 import numpy as np
@@ -27,6 +30,9 @@ from modeling import BertConfig, Initializer, Shape
 from storage import files
 
 POOLER = "bert/pooler/"
+# Of a head of labels, a row for each; and what such a head is made of.
+OUTPUTS = ("output_weights", "output_bias")
+HEAD = re.compile(r"output_(weights|bias)|hidden_(weights|bias)_\d+")
 # What reading a safetensors file comes to that is damaged, has a shape that no
 # array can have, or a type that numpy lacks.
 UNREADABLE_TENSORS = (
@@ -69,6 +75,7 @@ class Pretrained:
         do_lower_case: whether it wants texts in lower case; None if nothing
             says.
         num_attention_heads: what its weights' shapes tell, or None.
+        labels: of its head's outputs, in their order; none if nothing says.
     """
 
     path: str
@@ -78,6 +85,7 @@ class Pretrained:
     vocab_file: str = ""
     do_lower_case: Optional[bool] = None
     num_attention_heads: Optional[int] = None
+    labels: Tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +182,42 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
             f"config and method need {list(shape)}; check "
             "--bert_config_file, the labels and the adapter size"
         )
+
+
+def with_labels(
+    weights: Weights, named: Sequence[str], labels: Sequence[str]
+) -> Weights:
+    """A base whose head has a task's labels.
+
+    Args:
+        weights: the base.
+        named: labels of its head's outputs in their order; none if nothing
+            says.
+        labels: the task's.
+
+    Returns:
+        The base as it is if the labels are equal but for the letters' case, or
+        one side has only numbers; with the head's outputs in the order of the
+        task's labels if these are the same; else without the head.
+    """
+    theirs, ours = ([x.lower() for x in some] for some in (named, labels))
+    numbers = [str(i) for i in range(len(ours))]
+    if not theirs or theirs == ours or ours == numbers:
+        return weights
+    if sorted(theirs) != sorted(ours) or len(set(ours)) < len(ours):
+        shapes = {
+            name: shape
+            for name, shape in weights.shapes.items()
+            if not HEAD.fullmatch(name)
+        }
+        return dataclasses.replace(weights, shapes=shapes)
+    order = [theirs.index(label) for label in ours]
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
+        return value[order] if name in OUTPUTS else value
+
+    return dataclasses.replace(weights, read=read)
 
 
 InitialValues = Dict[str, Callable[[], np.ndarray]]

@@ -18,6 +18,8 @@ from typing import Callable, Optional
 from errors import UserError, first_line
 from storage import files
 
+# What Kaggle has of Keras.
+PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
 TF_HUB = "https://tfhub.dev/"
 KAGGLE = "https://www.kaggle.com/models/"
 # owner/model/framework/variation, and a version
@@ -46,6 +48,11 @@ def resolve(path: str) -> str:
     )
     if kaggle and not is_there:
         return _kaggle(kaggle.group(1), kaggle.group(2))
+    if PRESET.fullmatch(path.removeprefix(KAGGLE)) and not is_there:
+        raise UserError(
+            f"--init_checkpoint {path} is a preset of Keras, which is not read "
+            "here; take the model's variation of TensorFlow 2"
+        )
     if path.startswith(("http://", "https://")):
         raise UserError(
             f"--init_checkpoint {path} is no handle of TF-Hub ({TF_HUB}...) or "

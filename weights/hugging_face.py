@@ -241,7 +241,10 @@ def open_safetensors(path: str, translate: bool) -> Weights:
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
-                value = as_floats(file.get_tensor(source))
+                value = file.get_tensor(source)
+                if translate and value.dtype.kind in "biu":
+                    raise TypeError("whole numbers, as of a quantized model")
+                value = as_floats(value)
                 held.note(value.nbytes)
         except OSError as error:
             raise UserError(

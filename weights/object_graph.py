@@ -8,7 +8,8 @@ version 1 of the modules on TF-Hub and those of version 3 and later:
     transformer/layer_0/self_attention/attention_output/kernel
 
 Source: tensorflow/models, `tf1_bert_checkpoint_converter_lib.py`. Matrices of
-the attention have an axis for the heads: the same numbers in the same order.
+the attention have an axis for the heads, but in the first version: the same
+numbers in the same order.
 """
 
 import re
@@ -66,7 +67,10 @@ NAMES = tuple(
             rf"{LAYER}output_layer_norm/(gamma|beta)",
             rf"{OURS}output/LayerNorm/\2",
         ),
-        ("pooler_transform/(kernel|bias)", r"bert/pooler/dense/\1"),
+        (
+            "(?:pooler_transform|next_sentence/pooler_dense)/(kernel|bias)",
+            r"bert/pooler/dense/\1",
+        ),
         (
             r"(cls/predictions/transform/(?:dense|LayerNorm)/\w+)",
             r"\1",
@@ -76,6 +80,10 @@ NAMES = tuple(
 )
 # What cannot be left out, as a head can.
 OF_ENCODER = re.compile(rf"embedding_projection|{LAYER}")
+# A pretraining has a pooler of its own. BERT's is there too, but not trained.
+# Source: tensorflow/models, `export_tfhub.py`, `copy_pooler_dense_to_encoder`.
+TRAINED_POOLER = "next_sentence/pooler_dense/"
+UNTRAINED_POOLER = "pooler_transform/"
 # What an optimizer of Keras calls its counter of steps.
 STEPS = "_iterations"
 QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
@@ -86,12 +94,13 @@ class Objects(NamedTuple):
 
     Attributes:
         weights: under Google's names.
-        config: the sizes, as the shapes are.
+        config: the sizes, as the shapes are; None where these do not tell the
+            number of heads.
         do_lower_case: the whole object's value of that name, or None.
     """
 
     weights: Weights
-    config: BertConfig
+    config: Optional[BertConfig]
     do_lower_case: Optional[bool]
 
 
@@ -120,14 +129,16 @@ def open_objects(prefix: str, source: str) -> Objects:
         lower = _child(graph, "do_lower_case")
         do_lower_case = bool(reader.tensor(lower)) if lower else None
     heads = raw.get(QUERY, ())
-    if len(heads) != 3:
+    if len(heads) not in (2, 3):
         raise UserError(
             f"{source}: {QUERY} has the shape {list(heads)}, expected "
-            "[hidden, heads, head size]: it is no BERT whose names are known "
-            "here"
+            "[hidden, heads, head size] or [hidden, hidden]: it is no BERT "
+            "whose names are known here"
         )
     shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
-    config = config_of(shapes, heads[1], source)
+    # Those of the first version have Google's own shapes.
+    count = heads[1] if len(heads) == 3 else 1
+    config = config_of(shapes, count, source)
 
     def read(name: str) -> np.ndarray:
         value = reader.tensor(keys[name])
@@ -135,7 +146,8 @@ def open_objects(prefix: str, source: str) -> Objects:
             value = as_floats(value)
         return value.reshape(shapes[name])
 
-    return Objects(Weights(source, shapes, read), config, do_lower_case)
+    known = config if len(heads) == 3 else None
+    return Objects(Weights(source, shapes, read), known, do_lower_case)
 
 
 def config_of(
@@ -185,23 +197,29 @@ def _google_names(
 ) -> Dict[str, str]:
     """Google's name -> the checkpoint's key, of all that are known."""
     keys: Dict[str, str] = {}
-    for place in _without_optimizers(graph):
-        for attribute in graph.nodes[place].attributes:
-            if attribute.name != VALUE:
-                continue
-            name = _google_name(attribute.full_name)
-            if name is None and OF_ENCODER.search(attribute.full_name):
-                raise UserError(
-                    f"{source}: {attribute.full_name} is no part of BERT as "
-                    "Google published it, so this model cannot be computed here"
-                )
-            if name in keys:
-                raise UserError(
-                    f"{source} holds {name} twice, as "
-                    f"{keys[name]} and {attribute.checkpoint_key}"
-                )
-            if name is not None:
-                keys[name] = attribute.checkpoint_key
+    attributes = [
+        attribute
+        for place in _without_optimizers(graph)
+        for attribute in graph.nodes[place].attributes
+        if attribute.name == VALUE
+    ]
+    is_pretraining = any(TRAINED_POOLER in a.full_name for a in attributes)
+    for attribute in attributes:
+        if is_pretraining and UNTRAINED_POOLER in attribute.full_name:
+            continue
+        name = _google_name(attribute.full_name)
+        if name is None and OF_ENCODER.search(attribute.full_name):
+            raise UserError(
+                f"{source}: {attribute.full_name} is no part of BERT as "
+                "Google published it, so this model cannot be computed here"
+            )
+        if name in keys:
+            raise UserError(
+                f"{source} holds {name} twice, as "
+                f"{keys[name]} and {attribute.checkpoint_key}"
+            )
+        if name is not None:
+            keys[name] = attribute.checkpoint_key
     return keys
 
 

@@ -130,7 +130,7 @@ def find_vocabulary(opened: InitCheckpoint) -> str:
         UserError: none lies beside the model.
     """
     return opened.vocab_file or _beside(
-        opened, (VOCABULARY_FILE,), "--vocab_file"
+        opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from errors import UserError
 from storage import files, newest
@@ -22,7 +22,13 @@ from weights.hugging_face import open_safetensors, pickle_advice
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 # Beside the first.
-TOKENIZER_FILE = "tokenizer_config.json"
+TOKENIZER_FILE, CONFIG_FILE = "tokenizer_config.json", "config.json"
+# Of BERTs for languages or texts whose words no rule of BERT's finds.
+FOREIGN_TOKENIZERS = (
+    "BertJapaneseTokenizer",
+    "BertweetTokenizer",
+    "PhobertTokenizer",
+)
 # Other forms of Hugging Face's weights, which need their own libraries.
 FOREIGN = (
     "pytorch_model.bin",
@@ -150,7 +156,10 @@ def _open_file(path: str) -> Pretrained:
     if path.endswith(".safetensors"):
         weights = open_safetensors(path, translate=True)
         lower = _hugging_face_case(folder)
-        return Pretrained(path, folder, weights, do_lower_case=lower)
+        labels = _hugging_face_labels(folder)
+        return Pretrained(
+            path, folder, weights, do_lower_case=lower, labels=labels
+        )
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(
@@ -162,19 +171,70 @@ def _open_file(path: str) -> Pretrained:
     if object_graph.GRAPH in weights.shapes:
         # As tensorflow/models publish theirs.
         weights, config, _ = object_graph.open_objects(path, path)
-        heads = config.num_attention_heads
+        heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
     return Pretrained(path, folder, weights)
 
 
 def _hugging_face_case(folder: str) -> Optional[bool]:
-    """What a folder's `tokenizer_config.json` says of lower case, or None."""
-    path = os.path.join(folder, TOKENIZER_FILE)
-    if not files.exists(path):
+    """What a folder's `tokenizer_config.json` says of lower case, or None.
+
+    Raises:
+        UserError: it is damaged, or texts are prepared as cannot be done here.
+    """
+    for name in (CONFIG_FILE, TOKENIZER_FILE):
+        path = os.path.join(folder, name)
+        if not files.exists(path):
+            continue
+        described = files.read_object(
+            path, "the description of a tokenizer", {"do_lower_case?": bool}
+        )
+        tokenizer = described.get("tokenizer_class")
+        if tokenizer in FOREIGN_TOKENIZERS:
+            raise UserError(
+                f"{path}: {tokenizer} cuts texts into words by a program of "
+                "its own, which cannot be done here; expected a tokenizer of "
+                "BERT, RoBERTa or XLM-R"
+            )
+    if not files.exists(os.path.join(folder, TOKENIZER_FILE)):
         return None
-    what = "the description of a tokenizer"
-    described = files.read_object(path, what, {"do_lower_case?": bool})
-    return described.get("do_lower_case")
+    lower = described.get("do_lower_case")
+    accents = described.get("strip_accents")
+    if lower is not None and accents not in (None, lower):
+        raise UserError(
+            f"{path} has do_lower_case={lower} with strip_accents={accents}, "
+            "but here accents are stripped if texts are in lower case, as "
+            "Google's BERT does; this model cannot be computed here"
+        )
+    if described.get("tokenize_chinese_chars") is False:
+        raise UserError(
+            f"{path} has tokenize_chinese_chars=False, but here each Chinese "
+            "character is a word, as for Google's BERT; this model cannot be "
+            "computed here"
+        )
+    return lower
+
+
+def _hugging_face_labels(folder: str) -> Tuple[str, ...]:
+    """The labels of a head's outputs, if a folder's `config.json` names any.
+
+    `LABEL_0` and so on, which transformers writes where nobody has named any,
+    are no names.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return ()
+    described = files.read_object(path, "the config", {})
+    named = described.get("id2label")
+    if not isinstance(named, dict):
+        return ()
+    labels = tuple(str(named.get(str(i))) for i in range(len(named)))
+    if all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
+        return ()
+    return labels
 
 
 def _refuse(path: str) -> None:
