@@ -162,18 +162,37 @@ def read_vocabulary(path: str) -> Dict[str, int]:
 
 def _read_word_pieces(path: str) -> Dict[str, int]:
     """The vocabulary of a `tokenizer.json`; raises as `read_vocabulary`."""
-    described = files.read_json(path, "the tokenizer")
-    model = described.get("model") if isinstance(described, dict) else None
-    found = model.get("vocab") if isinstance(model, dict) else None
+    described = files.read_object(
+        path,
+        "the tokenizer of a BERT",
+        {
+            "model": dict,
+            "model.vocab": dict,
+            "model.vocab.*": int,
+            "model.type?": str,
+            "normalizer?": dict,
+        },
+    )
+    model, normalizer = described["model"], described.get("normalizer") or {}
+    found = model["vocab"]
+    # A line of `vocab.txt` could not hold others.
     if (
-        not isinstance(found, dict)
-        or model.get("type", "WordPiece") != "WordPiece"
-        or not all(type(number) is int for number in found.values())
+        model.get("type") not in (None, "WordPiece")
         or sorted(found.values()) != list(range(len(found)))
+        or any(word.split() != [word] for word in found)
     ):
         raise UserError(
-            f"{path} is no tokenizer of BERT's: expected WordPiece, with an id "
-            "for each entry from 0"
+            f"{path} is no tokenizer of a BERT: expected WordPiece, with an id "
+            "for each entry from 0, and no blanks in an entry"
+        )
+    lower, accents = map(normalizer.get, ("lowercase", "strip_accents"))
+    is_ours = normalizer.get("handle_chinese_chars") is not False
+    if not is_ours or accents not in (None, lower):
+        raise UserError(
+            f"{path} has handle_chinese_chars="
+            f"{normalizer.get('handle_chinese_chars')}, lowercase={lower} and "
+            f"strip_accents={accents}; expected Chinese characters to be words "
+            "and accents to be stripped with the case, as by Google's BERT"
         )
     return dict(found)
 
@@ -240,7 +259,7 @@ class FullTokenizer(TextTokenizer):
         """Reads the vocabulary.
 
         Args:
-            vocab_file: path of `vocab.txt`.
+            vocab_file: path of `vocab.txt` or `tokenizer.json`.
             do_lower_case: whether to lower-case and strip accents; must be
                 what the model was pretrained with.
 

@@ -143,7 +143,7 @@ class EstimatorEngine:
             )
         except tf.errors.InvalidArgumentError as error:
             # TPUEstimator looks at each value itself, before any hook.
-            if "Tensor had NaN values" not in str(error):
+            if "is NaN : Tensor had " not in str(error):
                 raise
             raise UserError(
                 "a trained value is no number any more; lower --learning_rate "

@@ -117,7 +117,7 @@ class PartHooks(Hooks):
 
         return dataclasses.replace(
             context,
-            # A trained adapter drops nothing.
+            # What is trained no more drops nothing.
             training=context.training and self.is_trained,
             handed_on=_Scoped(context.handed_on, self.mark),
             seed=other(context.seed),

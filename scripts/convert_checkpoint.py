@@ -7,7 +7,8 @@ The program reads all that --init_checkpoint takes, except training checkpoints
 and models with adapters. Google's form is `bert_model.ckpt`, `bert_config.json`
 and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
 `vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
-Heads are written too.
+Heads are written too. One whose labels Hugging Face's config names has them in
+the alphabet's order then, as `run_classifier.py` sorts those of a table.
 
 The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
 Google's own program does not know this name.
@@ -32,7 +33,7 @@ from modeling import Shape
 from storage import files
 from tokenization import vocabulary_bytes
 from weights import google, hugging_face, pretrained, sources, training_state
-from weights.base import Weights, identify
+from weights.base import Weights, identify, with_labels
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
 # What a checkpoint of a training has besides.
@@ -49,7 +50,7 @@ def check_free(folder: str) -> None:
         *pretrained.CONFIG_FILES,
         pretrained.VOCABULARY_FILE,
         sources.SAFETENSORS_FILE,
-        sources.TOKENIZER_FILE,
+        sources.TOKENIZER_CONFIG_FILE,
         f"{sources.GOOGLE_CHECKPOINT}.index",
     ):
         if files.exists(os.path.join(folder, name)):
@@ -165,7 +166,7 @@ def write_hugging_face(
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     files.write_bytes(path, content)
     files.write_json(
-        os.path.join(folder, sources.TOKENIZER_FILE),
+        os.path.join(folder, sources.TOKENIZER_CONFIG_FILE),
         {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
     )
     files.write_json(
@@ -229,7 +230,10 @@ def main() -> None:
     ).do_lower_case
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
-    values = read_values(opened.weights, variables)
+    # The new form has no place for labels.
+    labels = sorted(opened.labels, key=str.lower)
+    weights = with_labels(opened.weights, opened.labels, labels)
+    values = read_values(weights, variables)
     files.prepare_folder(folder)
     files.write_bytes(
         os.path.join(folder, pretrained.VOCABULARY_FILE),

@@ -288,8 +288,8 @@ def main() -> None:
         return
     check_free(folder)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
-    words = vocabulary_bytes(vocabulary)
     found = merge(opened.weights, adapters, weights)
+    words = vocabulary_bytes(vocabulary)
     files.prepare_folder(folder)
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)
     prefix = write_google(folder, found["config"], found["values"])

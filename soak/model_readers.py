@@ -216,11 +216,11 @@ def _case() -> Reader:
     """A folder of Hugging Face's, of which it is said what it does to case."""
     files = {
         "model.safetensors": as_tensors({"a": np.ones(2, np.float32)}),
-        sources.TOKENIZER_FILE: as_json({"do_lower_case": True}),
+        sources.TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
     }
     return Reader(
         files,
-        sources.TOKENIZER_FILE,
+        sources.TOKENIZER_CONFIG_FILE,
         lambda folder: sources.open_pretrained(str(folder)),
     )
 

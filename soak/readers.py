@@ -214,6 +214,13 @@ def _post(folder: pathlib.Path) -> None:
 def text_readers() -> Dict[str, Reader]:
     """Readers of data, descriptions, adapters and requests, by name."""
     words = "\n".join(FEW_WORDS).encode()
+    vocabulary = {word: number for number, word in enumerate(FEW_WORDS)}
+    pieces = as_json(
+        {
+            "model": {"type": "WordPiece", "vocab": vocabulary},
+            "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        }
+    )
     table = "id\ttext\tlabel\n1\ta cat sat\tgood\n2\tthe dog\tbad\n"
     rows = [{"text": "a cat", "label": "good"}, {"text": "b", "label": "bad"}]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -274,6 +281,9 @@ def text_readers() -> Dict[str, Reader]:
             "config.json", as_json(config), BertConfig.from_json_file
         ),
         "vocabulary": of_file("vocab.txt", words, read_vocabulary),
+        "vocabulary in JSON": of_file(
+            "tokenizer.json", pieces, read_vocabulary
+        ),
         "text": Reader(
             {
                 "vocab.txt": words,

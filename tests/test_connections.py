@@ -111,8 +111,8 @@ def test_a_client_that_is_slow_later(connection):
 
 def test_a_client_that_does_not_read(connection, running):
     connections = running[1].server_state.connections
-    connection.sendall(REQUEST % b"great")
     wait_for(lambda: connections)
+    connection.sendall(REQUEST % b"great")
     wait_for(lambda: not connections)
     assert len(read_to_end(connection)) < len(GREAT)
 

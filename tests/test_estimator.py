@@ -55,7 +55,11 @@ def test_a_loss_that_is_no_number_is_one_clear_line(
 
 @pytest.mark.parametrize(
     "said, is_told",
-    [("Gradient for x:0 is NaN : Tensor had NaN values", True), ("b", False)],
+    [
+        ("Gradient for x:0 is NaN : Tensor had NaN values", True),
+        ("Gradient for x:0 is NaN : Tensor had Inf values", True),
+        ("b", False),
+    ],
 )
 def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
     tiny_config, tmp_path, rows, monkeypatch, said, is_told

@@ -384,7 +384,21 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
     assert FullTokenizer(str(path)).describe() == described
     assert vocabulary_bytes(str(path)).decode().split() == entries
     Tokenizer(models.WordLevel(vocabulary, "[UNK]")).save(str(path))
-    for content in (path.read_text(), "[]", '{"model": {"vocab": {"a": 1}}}'):
-        path.write_text(content)
-        with pytest.raises(UserError, match="no tokenizer of BERT's"):
+    whole = json.loads(path.read_text())
+    for changed, message in (
+        (whole, "no tokenizer of a BERT: expected WordPiece"),
+        ([], "not the tokenizer of a BERT"),
+        ({"model": {"vocab": {"a": 1}}}, "expected WordPiece, with an id"),
+        ({"model": {"vocab": {"a b": 0}}}, "no blanks in an entry"),
+        ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
+        (
+            {
+                "model": {"vocab": vocabulary},
+                "normalizer": {"lowercase": True, "strip_accents": False},
+            },
+            "strip_accents=False; expected",
+        ),
+    ):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match=message):
             read_vocabulary(str(path))

@@ -13,6 +13,7 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    List,
     Mapping,
     Optional,
     Protocol,
@@ -184,6 +185,11 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
         )
 
 
+def _numbers(count: int) -> List[str]:
+    """The numbers from 0, as texts in their own order."""
+    return sorted(map(str, range(count)))
+
+
 def with_labels(
     weights: Weights, named: Sequence[str], labels: Sequence[str]
 ) -> Weights:
@@ -196,15 +202,23 @@ def with_labels(
         labels: the task's.
 
     Returns:
-        The base as it is if the labels are equal but for the letters' case, or
-        one side has only numbers; with the head's outputs in the order of the
-        task's labels if these are the same; else without the head.
+        The base as it is if nothing says or nothing is asked; with the head's
+        outputs in the order of the task's labels if these are the same but for
+        the letters' case; as it is if one side has only the numbers from 0;
+        else without the head.
     """
-    theirs, ours = ([x.lower() for x in some] for some in (named, labels))
-    numbers = [str(i) for i in range(len(ours))]
-    if not theirs or theirs == ours or ours == numbers:
+    if not named or not labels or list(named) == list(labels):
         return weights
-    if sorted(theirs) != sorted(ours) or len(set(ours)) < len(ours):
+    theirs, ours = ([x.lower() for x in some] for some in (named, labels))
+    fits = all(
+        weights.shapes[name][:1] == (len(theirs),)
+        for name in OUTPUTS
+        if name in weights.shapes
+    )
+    is_same = sorted(theirs) == sorted(ours) and len(set(ours)) == len(ours)
+    if not is_same and _numbers(len(ours)) in (sorted(ours), sorted(theirs)):
+        return weights
+    if not is_same or not fits:
         shapes = {
             name: shape
             for name, shape in weights.shapes.items()

@@ -15,7 +15,7 @@ from weights.base import Base
 from weights.sources import InitCheckpoint
 
 VOCABULARY_FILE = "vocab.txt"
-# What a RoBERTa has instead.
+# What a RoBERTa has instead, and newer BERTs of Hugging Face.
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILES = ("bert_config.json", "config.json")
 # Some models round the size of their vocabulary up, to multiples of 8 to 1024.

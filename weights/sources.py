@@ -22,7 +22,7 @@ from weights.hugging_face import open_safetensors, pickle_advice
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 # Beside the first.
-TOKENIZER_FILE, CONFIG_FILE = "tokenizer_config.json", "config.json"
+TOKENIZER_CONFIG_FILE, CONFIG_FILE = "tokenizer_config.json", "config.json"
 # Of BERTs for languages or texts whose words no rule of BERT's finds.
 FOREIGN_TOKENIZERS = (
     "BertJapaneseTokenizer",
@@ -182,7 +182,7 @@ def _hugging_face_case(folder: str) -> Optional[bool]:
     Raises:
         UserError: it is damaged, or texts are prepared as cannot be done here.
     """
-    for name in (CONFIG_FILE, TOKENIZER_FILE):
+    for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
         path = os.path.join(folder, name)
         if not files.exists(path):
             continue
@@ -196,7 +196,7 @@ def _hugging_face_case(folder: str) -> Optional[bool]:
                 "its own, which cannot be done here; expected a tokenizer of "
                 "BERT, RoBERTa or XLM-R"
             )
-    if not files.exists(os.path.join(folder, TOKENIZER_FILE)):
+    if not files.exists(os.path.join(folder, TOKENIZER_CONFIG_FILE)):
         return None
     lower = described.get("do_lower_case")
     accents = described.get("strip_accents")
