@@ -15,6 +15,8 @@ from weights import dev_scores
         "[]",
         '{"keep_best": "f1", "scores": []}',
         '{"keep_best": "f1", "scores": {"x": {"f1": 1}}}',
+        '{"keep_best": "f1", "scores": {"\u00b2": {"f1": 1}}}',
+        f'{{"keep_best": "f1", "scores": {{"{"1" * 9999}": {{"f1": 1}}}}}}',
         '{"keep_best": "f1", "scores": {"1": {"accuracy": 1}}}',
         '{"keep_best": "", "scores": {"1": {"accuracy": "a"}}}',
     ],

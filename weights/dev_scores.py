@@ -18,6 +18,8 @@ from storage import files, newest
 from weights import training_state
 from weights.google import read_whole
 
+# A step in the file; Python refuses numbers of thousands of digits.
+STEP = re.compile("[0-9]{1,18}")
 SCORES_FILE = "dev_scores.json"
 BEST = "best.ckpt"
 BEST_FILE = re.compile(r"best\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
@@ -77,7 +79,7 @@ def read(output_dir: str) -> Optional[DevScores]:
     keep_best, by_step = found["keep_best"], {}
     for step, scores in found["scores"].items():
         if (
-            not step.isdigit()
+            not STEP.fullmatch(step)
             or not isinstance(scores, dict)
             or not all(type(value) in (int, float) for value in scores.values())
             or keep_best
