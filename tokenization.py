@@ -185,16 +185,36 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
             f"{path} is no tokenizer of a BERT: expected WordPiece, with an id "
             "for each entry from 0, and no blanks in an entry"
         )
-    lower, accents = map(normalizer.get, ("lowercase", "strip_accents"))
-    is_ours = normalizer.get("handle_chinese_chars") is not False
-    if not is_ours or accents not in (None, lower):
-        raise UserError(
-            f"{path} has handle_chinese_chars="
-            f"{normalizer.get('handle_chinese_chars')}, lowercase={lower} and "
-            f"strip_accents={accents}; expected Chinese characters to be words "
-            "and accents to be stripped with the case, as by Google's BERT"
-        )
+    check_rules(
+        path,
+        normalizer.get("lowercase", True),
+        normalizer.get("strip_accents"),
+        normalizer.get("handle_chinese_chars"),
+    )
     return dict(found)
+
+
+def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
+    """Refuses texts that are prepared otherwise than by Google's BERT.
+
+    Args:
+        path: of the file that says so.
+        lower: whether texts are in lower case.
+        accents: whether accents are stripped; None for as `lower`.
+        chinese: whether each Chinese character is a word.
+            Each is None where nothing is said.
+
+    Raises:
+        UserError: they are.
+    """
+    differs = None not in (lower, accents) and accents != lower
+    if differs or chinese is False:
+        raise UserError(
+            f"{path}: texts are in lower case: {lower}, without accents: "
+            f"{accents}, Chinese characters are words: {chinese}; expected "
+            "accents to go with the case and each Chinese character to be a "
+            "word, as in Google's BERT"
+        )
 
 
 def vocabulary_bytes(path: str) -> bytes:

@@ -15,6 +15,7 @@ from exchange import adapterhub, peft, to_adapterhub
 from exchange.base import Exported, Foreign, check_is_bert
 from modeling import BertConfig
 from storage import files
+from tasks.label_sets import is_one_cell
 
 READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 WRITERS: Dict[str, Callable[[Exported], Dict[str, Any]]] = {
@@ -72,7 +73,7 @@ def read(
         raise UserError(f"{folder}: two labels have one name")
     for label in kept:
         # They are keys of an answer, and cells of a table.
-        if label.splitlines() != [label] or "\t" in label:
+        if not is_one_cell(label):
             raise UserError(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"

@@ -7,8 +7,8 @@ The program reads all that --init_checkpoint takes, except training checkpoints
 and models with adapters. Google's form is `bert_model.ckpt`, `bert_config.json`
 and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
 `vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
-Heads are written too. One whose labels Hugging Face's config names has them in
-the alphabet's order then, as `run_classifier.py` sorts those of a table.
+Heads are written too. One whose labels Hugging Face's config names has them
+sorted then, as `run_classifier.py` sorts those of a table.
 
 The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
 Google's own program does not know this name.
@@ -231,8 +231,7 @@ def main() -> None:
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
     # The new form has no place for labels.
-    labels = sorted(opened.labels, key=str.lower)
-    weights = with_labels(opened.weights, opened.labels, labels)
+    weights = with_labels(opened.weights, opened.labels, sorted(opened.labels))
     values = read_values(weights, variables)
     files.prepare_folder(folder)
     files.write_bytes(

@@ -49,7 +49,7 @@ from weights import (
     run_record,
     sources,
 )
-from weights.base import Weights, check_shape, identify
+from weights.base import Weights, check_shape, identify, with_labels
 
 # What adapters must have alike to have a mean.
 ALIKE = ("method", "parts", "carries_parts", "task")
@@ -125,23 +125,22 @@ def _head(
             f"{source} has a head of another form, {described['head']}, of "
             "which a plain BERT cannot tell; use the adapter as it is"
         )
-    values = {
-        name: artifact.weights.read(name)
-        for name in artifact.weights.shapes
-        if not name.startswith("bert/")
-    }
+    weights = artifact.weights
     has_labels = restored.kind_of(described) in (
         restored.CLASSIFICATION,
         restored.MULTI_LABEL,
     )
     if has_labels and described["name"] == "custom":
         # Those of another program's adapter come in any order.
-        order = np.argsort(np.array(task.labels, object), kind="stable")
-        shapes = {"output_weights": (config.hidden_size,), "output_bias": ()}
-        for name, of_one in shapes.items():
-            check_shape(artifact.weights, name, (len(order), *of_one))
-            values[name] = values[name][order]
-    return values
+        count = len(task.labels)
+        check_shape(weights, "output_weights", (count, config.hidden_size))
+        check_shape(weights, "output_bias", (count,))
+        weights = with_labels(weights, task.labels, sorted(task.labels))
+    return {
+        name: weights.read(name)
+        for name in weights.shapes
+        if not name.startswith("bert/")
+    }
 
 
 def average(

@@ -40,14 +40,13 @@ from scripts.internal.collect_runs import (
     Run,
     SeedGroup,
     best,
+    by_kind,
     by_method,
     check_one_bert,
     find_runs,
     group_by_task,
-    kind_of,
     main_score,
     notice,
-    of_one_start,
 )
 from scripts.internal.result_folder import replace_results
 from storage import files
@@ -107,18 +106,10 @@ def _latex(cell: str) -> str:
 
 
 def kinds(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
-    """Settings by the kind of tuning, in the tables' order.
-
-    Other initial scales than most have are no part of the choice.
-    """
-    found: Dict[str, List[SeedGroup]] = {}
-    for seed_group in seed_groups:
-        found.setdefault(kind_of(seed_group.method), []).append(seed_group)
+    """As `collect_runs.by_kind`, in the tables' order."""
+    found = by_kind(seed_groups)
     first = [kind for kind in TITLES if kind in found]
-    return {
-        kind: of_one_start(found[kind])
-        for kind in (*first, *(kind for kind in found if kind not in TITLES))
-    }
+    return {kind: found[kind] for kind in dict.fromkeys((*first, *found))}
 
 
 def title_of(kind: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 import metrics
 from errors import UserError
-from tasks.label_sets import SEPARATOR, check_separator
+from tasks.label_sets import SEPARATOR, check_separator, check_threshold
 from tasks.multi_label import MultiLabel
 from tasks.multiple_choice import MultipleChoice
 from tasks.split_files import NONE_NAMED, SplitFiles
@@ -160,11 +160,8 @@ def _about_sets(
         )
     if separator is not None:
         check_separator(separator)
-    if threshold is not None and not 0 < threshold < 1:
-        raise UserError(
-            f"--label_threshold is {threshold}, expected a probability above "
-            "0 and below 1"
-        )
+    if threshold is not None:
+        check_threshold(threshold, "--label_threshold")
     return found
 
 

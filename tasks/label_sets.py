@@ -3,7 +3,7 @@
 Within a run a set of labels is such a cell, whatever file it comes from.
 """
 
-from typing import Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from errors import UserError
 
@@ -11,6 +11,28 @@ from errors import UserError
 SEPARATOR = "|"
 # A cell that holds no label; an empty one holds none either.
 NO_LABELS = "[]"
+
+
+def is_one_cell(label: str) -> bool:
+    """Whether a table can hold a label: no tab, no line break, not empty."""
+    return "\t" not in label and label.splitlines() == [label]
+
+
+def check_threshold(threshold: Any, name: str) -> None:
+    """Checks the probability from which on a row is given a label.
+
+    Args:
+        threshold: what was told.
+        name: where, for messages.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(threshold, float) or not 0 < threshold < 1:
+        raise UserError(
+            f"{name} is {threshold!r}, expected a probability above 0 and "
+            "below 1"
+        )
 
 
 def check_separator(separator: str) -> None:

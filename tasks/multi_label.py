@@ -10,7 +10,12 @@ import tensorflow as tf
 import metrics
 from errors import UserError
 from tasks.base import results_path
-from tasks.label_sets import SEPARATOR, join_labels, split_labels
+from tasks.label_sets import (
+    SEPARATOR,
+    check_threshold,
+    join_labels,
+    split_labels,
+)
 from tasks.text_classification import ClassificationHead, TextClassification
 from tasks.text_task import write_table
 
@@ -69,13 +74,8 @@ class MultiLabel(TextClassification):
         join_labels(task.labels, self.separator, source)
         if task.threshold is None:
             before = description.get("label_threshold")
-            if before is not None and not (
-                isinstance(before, float) and 0 < before < 1
-            ):
-                raise UserError(
-                    f"{source}: task.label_threshold is {before!r}, expected a "
-                    "probability above 0 and below 1"
-                )
+            if before is not None:
+                check_threshold(before, f"{source}: task.label_threshold")
             task = dataclasses.replace(task, threshold=before)
         return task
 

@@ -16,6 +16,7 @@ from bert.hooks import dropout
 from errors import UserError
 from tasks.base import Head, Task, results_path
 from tasks.head_shape import POOLED, HiddenLayers
+from tasks.label_sets import is_one_cell
 from tasks.table_files import Rows
 from tasks.text_task import TEXT_COLUMNS, TextTask, write_table
 
@@ -136,7 +137,7 @@ class TextClassification(TextTask):
             UserError: one of them cannot be written into a table.
         """
         for label in found:
-            if "\t" in label or label.splitlines() != [label]:
+            if not is_one_cell(label):
                 raise UserError(
                     f"{path}: the label {label[:80]!r} holds a tab or a line "
                     "break; is it the right column?"

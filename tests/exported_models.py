@@ -6,6 +6,7 @@ import numpy as np
 from test_asking import LIBRARY
 from tiny_artifacts import make_artifact
 
+from serving import saved_model
 from serving.frozen_bert import FrozenBert
 from serving.loaded_task import TaskValues, load_task
 from serving.text_model import TextModel
@@ -32,12 +33,14 @@ def make_parts(bert, folders):
     return TextModel(bert, tasks, batch_size=8), bert, tasks
 
 
-def break_task(tasks, name):
-    """The same tasks; an output of one of them is infinite."""
+def export_broken(bert, folders, name, output_dir):
+    """Exports a model of which one task answers no number."""
+    _, bert, tasks = make_parts(bert, folders)
     values = dict(tasks[name].values.get())
     values["output_bias"] += np.inf
-    broken = dataclasses.replace(tasks[name], values=TaskValues(values))
-    return {**tasks, name: broken}
+    tasks[name] = dataclasses.replace(tasks[name], values=TaskValues(values))
+    broken = TextModel(bert, tasks, batch_size=8)
+    saved_model.export(broken, bert, tasks, str(output_dir))
 
 
 def mixed_questions():

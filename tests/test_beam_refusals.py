@@ -19,10 +19,7 @@ from beam_program import (
     write_rows,
 )
 from conftest import ROOT, own_lines
-from exported_models import break_task, make_parts
-
-from serving import saved_model
-from serving.text_model import TextModel
+from exported_models import export_broken
 
 pytestmark = MARKS
 
@@ -31,10 +28,7 @@ pytestmark = MARKS
 def test_a_row_that_the_model_refuses_is_refused_alone(
     tiny_bert, tiny_adapters, tmp_path
 ):
-    _, bert, tasks = make_parts(tiny_bert, tiny_adapters)
-    tasks = break_task(tasks, "score")
-    broken = TextModel(bert, tasks, batch_size=8)
-    saved_model.export(broken, bert, tasks, str(tmp_path / "model"))
+    export_broken(tiny_bert, tiny_adapters, "score", tmp_path / "model")
     asked = write_rows(tmp_path / "rows.jsonl", 20)
     done = run(
         model=tmp_path / "model",

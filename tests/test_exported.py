@@ -5,16 +5,15 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, break_task, make_parts, mixed_questions
+from exported_models import NAMES, export_broken, mixed_questions
 from test_asking import assert_equal
 from test_rest import Server
 from test_text_model import as_answer, as_numbers
 
 from errors import UserError
-from serving import exported, saved_model
+from serving import exported
 from serving.exported import ExportedModel, Row
 from serving.predictor import Predictor
-from serving.text_model import TextModel
 
 pytestmark = pytest.mark.newer_stack
 
@@ -115,10 +114,7 @@ def test_a_task_that_answers_no_number_is_named(
     tiny_bert, tiny_adapters, tmp_path
 ):
     """At the start of a server, and to a client."""
-    _, bert, tasks = make_parts(tiny_bert, tiny_adapters)
-    tasks = break_task(tasks, "score")
-    broken = TextModel(bert, tasks, batch_size=8)
-    saved_model.export(broken, bert, tasks, str(tmp_path / "model"))
+    export_broken(tiny_bert, tiny_adapters, "score", tmp_path / "model")
     model = ExportedModel(str(tmp_path / "model"))
     reason = "an output of the task score is no number"
     with pytest.raises(UserError, match=f"1: .*{reason}; export it") as caught:

@@ -1,6 +1,7 @@
 """Several workers: the result is that of one; what TF_CONFIG may say."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -13,9 +14,12 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT, run_process
 from engine_jobs import (
+    CLASSIFICATION,
     SQUAD,
     check_equal,
     make_job,
+    make_rows,
+    train,
     trained_values,
 )
 
@@ -36,6 +40,21 @@ def free_ports(count):
     for s in sockets:
         s.close()
     return ports
+
+
+def squad_command(bert, squad, output_dir):
+    """Flags of a small training on questions."""
+    return [
+        "--engine=strategy",
+        f"--train_file={squad}/v1.json",
+        f"--init_checkpoint={bert}",
+        f"--output_dir={output_dir}",
+        "--do_train",
+        "--max_seq_length=20",
+        "--max_query_length=8",
+        "--train_batch_size=8",
+        "--adapter_size=4",
+    ]
 
 
 def start_workers(
@@ -83,21 +102,13 @@ def test_two_workers_give_the_result_of_one(
 
     def command(folder):
         return [
-            "--engine=strategy",
-            f"--train_file={tiny_squad}/v1.json",
+            *squad_command(tiny_bert, tiny_squad, tmp_path / folder),
             f"--predict_file={tiny_squad}/v1.json",
-            f"--init_checkpoint={tiny_bert}",
             f"--bert_config_file={config}",
-            f"--output_dir={tmp_path / folder}",
-            "--do_train",
             "--do_predict",
-            "--max_seq_length=20",
-            "--max_query_length=8",
-            "--train_batch_size=8",
             "--learning_rate=1e-3",
             "--num_train_epochs=100",
             "--save_checkpoints_steps=20",
-            "--adapter_size=4",
         ]
 
     workers = start_workers([command("two")] * 2, tmp_path)
@@ -146,15 +157,7 @@ def test_two_workers_give_the_result_of_one(
 def test_two_workers_train_in_bfloat16(tiny_bert, tiny_squad, tmp_path):
     """TensorFlow cannot send a first value in it."""
     command = [
-        "--engine=strategy",
-        f"--train_file={tiny_squad}/v1.json",
-        f"--init_checkpoint={tiny_bert}",
-        f"--output_dir={tmp_path / 'out'}",
-        "--do_train",
-        "--max_seq_length=20",
-        "--max_query_length=8",
-        "--train_batch_size=8",
-        "--adapter_size=4",
+        *squad_command(tiny_bert, tiny_squad, tmp_path / "out"),
         "--compute_dtype=bfloat16",
     ]
     workers = start_workers([command] * 2, tmp_path)
@@ -172,17 +175,7 @@ def test_two_workers_train_in_bfloat16(tiny_bert, tiny_squad, tmp_path):
 def test_workers_with_different_flags_are_refused(
     tiny_bert, tiny_squad, tmp_path
 ):
-    command = [
-        "--engine=strategy",
-        f"--train_file={tiny_squad}/v1.json",
-        f"--init_checkpoint={tiny_bert}",
-        f"--output_dir={tmp_path / 'out'}",
-        "--do_train",
-        "--max_seq_length=20",
-        "--max_query_length=8",
-        "--train_batch_size=8",
-        "--adapter_size=4",
-    ]
+    command = squad_command(tiny_bert, tiny_squad, tmp_path / "out")
     commands = [command, [*command, "--learning_rate=0.1"]]
     workers = start_workers(commands, tmp_path)
     try:
@@ -213,17 +206,9 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
     (tmp_path / "out" / "model.ckpt-20_temp").touch()
     reason = "cannot write the checkpoint"
     command = [
-        "--engine=strategy",
-        f"--train_file={tiny_squad}/v1.json",
-        f"--init_checkpoint={tiny_bert}",
-        f"--output_dir={tmp_path / 'out'}",
-        "--do_train",
-        "--max_seq_length=20",
-        "--max_query_length=8",
-        "--train_batch_size=8",
+        *squad_command(tiny_bert, tiny_squad, tmp_path / "out"),
         "--num_train_epochs=1000",
         "--save_checkpoints_steps=20",
-        "--adapter_size=4",
     ]
     with contextlib.ExitStack() as until_end:
         if when == "at the start":
@@ -399,3 +384,27 @@ def test_a_worker_takes_all_of_its_gpus(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", CLUSTER)
     multi_worker.strategy()
     assert seen[0].num_accelerators() == {"GPU": 2}
+
+
+def test_workers_compare_their_rows_and_labels(
+    tiny_config, folders, monkeypatch
+):
+    seen = []
+
+    def note(self, step, training):
+        seen.append(training)
+        raise UserError("enough")
+
+    monkeypatch.setattr(StrategyEngine, "_check_agreement", note)
+    rows = make_rows(CLASSIFICATION)
+    labels = {"label_ids": 1 - rows.labels["label_ids"]}
+    for number, one in enumerate(
+        (rows, rows, dataclasses.replace(rows, labels=labels))
+    ):
+        with pytest.raises(UserError, match="enough"):
+            train(
+                StrategyEngine(Hardware()),
+                make_job(tiny_config, folders(str(number))),
+                one,
+            )
+    assert seen[0] == seen[1] != seen[2]

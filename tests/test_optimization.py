@@ -1,9 +1,18 @@
-"""The learning rate by hand, and Adam against a computation in numpy."""
+"""The learning rate by hand, and Adam: against numpy, and in the engines."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    ESTIMATOR,
+    make_job,
+    make_rows,
+    train,
+    trained_values,
+)
 
+from engines import Hardware, choose_engine
 from optimization import (
     AdamWeightDecay,
     Recipe,
@@ -209,3 +218,23 @@ def test_a_scaled_rate_moves_as_much_further():
         optimizer.apply([tf.constant([0.5, 0.25])], [1e-3])
         moved.append(variable.numpy() - [1.0, -2.0])
     np.testing.assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
+def test_young_averages_are_corrected_if_that_is_asked_for(
+    tiny_config, folders, name
+):
+    """The first step of BERT's Adam is the square root of ten times as long."""
+    moved = []
+    for corrected in (False, True):
+        job = make_job(
+            tiny_config, folders(str(corrected)), adam_bias_correction=corrected
+        )
+        # The rate of the second step, which is the last, is zero.
+        engine = choose_engine(name)[0](Hardware())
+        train(engine, job, make_rows(CLASSIFICATION), steps=2)
+        # It starts from zeros, and does not decay.
+        moved.append(abs(trained_values(job)["output_bias"]).max())
+    assert moved[0] == pytest.approx(10**0.5 * moved[1], rel=0.05)

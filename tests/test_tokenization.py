@@ -396,7 +396,7 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
                 "model": {"vocab": vocabulary},
                 "normalizer": {"lowercase": True, "strip_accents": False},
             },
-            "strip_accents=False; expected",
+            "in lower case: True, without accents: False, Chinese",
         ),
     ):
         path.write_text(json.dumps(changed))

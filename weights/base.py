@@ -203,13 +203,15 @@ def with_labels(
 
     Returns:
         The base as it is if nothing says or nothing is asked; with the head's
-        outputs in the order of the task's labels if these are the same but for
-        the letters' case; as it is if one side has only the numbers from 0;
-        else without the head.
+        outputs in the order of the task's labels if these are the same, at
+        least but for the letters' case; as it is if one side has only the
+        numbers from 0; else without the head.
     """
-    if not named or not labels or list(named) == list(labels):
+    if not named or not labels:
         return weights
-    theirs, ours = ([x.lower() for x in some] for some in (named, labels))
+    theirs, ours = list(named), list(labels)
+    if sorted(theirs) != sorted(ours):
+        theirs, ours = ([x.lower() for x in some] for some in (named, labels))
     fits = all(
         weights.shapes[name][:1] == (len(theirs),)
         for name in OUTPUTS

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from errors import UserError
 from storage import files, newest
+from tokenization import check_rules
 from weights import (
     archives,
     dev_scores,
@@ -154,12 +155,7 @@ def _open_file(path: str) -> Pretrained:
     if name == hub_module.MODEL_FILE:
         return hub_module.open_module(path)
     if path.endswith(".safetensors"):
-        weights = open_safetensors(path, translate=True)
-        lower = _hugging_face_case(folder)
-        labels = _hugging_face_labels(folder)
-        return Pretrained(
-            path, folder, weights, do_lower_case=lower, labels=labels
-        )
+        return _open_hugging_face(path, folder)
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(
@@ -176,65 +172,52 @@ def _open_file(path: str) -> Pretrained:
     return Pretrained(path, folder, weights)
 
 
-def _hugging_face_case(folder: str) -> Optional[bool]:
-    """What a folder's `tokenizer_config.json` says of lower case, or None.
+def _open_hugging_face(path: str, folder: str) -> Pretrained:
+    """Opens a safetensors file, and reads what lies beside it.
 
     Raises:
-        UserError: it is damaged, or texts are prepared as cannot be done here.
+        UserError: a file is damaged; or texts are prepared as cannot be done
+            here.
     """
+    weights = open_safetensors(path, translate=True)
+    found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
-        path = os.path.join(folder, name)
-        if not files.exists(path):
-            continue
-        described = files.read_object(
-            path, "the description of a tokenizer", {"do_lower_case?": bool}
-        )
-        tokenizer = described.get("tokenizer_class")
-        if tokenizer in FOREIGN_TOKENIZERS:
-            raise UserError(
-                f"{path}: {tokenizer} cuts texts into words by a program of "
-                "its own, which cannot be done here; expected a tokenizer of "
-                "BERT, RoBERTa or XLM-R"
+        place, described = os.path.join(folder, name), {}
+        if files.exists(place):
+            described = files.read_object(
+                place, "a description of a model", {"do_lower_case?": bool}
             )
-    if not files.exists(os.path.join(folder, TOKENIZER_CONFIG_FILE)):
-        return None
-    lower = described.get("do_lower_case")
-    accents = described.get("strip_accents")
-    if lower is not None and accents not in (None, lower):
-        raise UserError(
-            f"{path} has do_lower_case={lower} with strip_accents={accents}, "
-            "but here accents are stripped if texts are in lower case, as "
-            "Google's BERT does; this model cannot be computed here"
-        )
-    if described.get("tokenize_chinese_chars") is False:
-        raise UserError(
-            f"{path} has tokenize_chinese_chars=False, but here each Chinese "
-            "character is a word, as for Google's BERT; this model cannot be "
-            "computed here"
-        )
-    return lower
+        foreign = described.get("tokenizer_class")
+        if foreign in FOREIGN_TOKENIZERS:
+            raise UserError(
+                f"{place}: {foreign} cuts texts into words by a program of its "
+                "own, which cannot be done here; expected a tokenizer of BERT, "
+                "RoBERTa or XLM-R"
+            )
+        found.append(described)
+    config, tokenizer = found
+    lower = tokenizer.get("do_lower_case")
+    check_rules(
+        os.path.join(folder, TOKENIZER_CONFIG_FILE),
+        lower,
+        tokenizer.get("strip_accents"),
+        tokenizer.get("tokenize_chinese_chars"),
+    )
+    labels = _labels(config.get("id2label"))
+    return Pretrained(path, folder, weights, do_lower_case=lower, labels=labels)
 
 
-def _hugging_face_labels(folder: str) -> Tuple[str, ...]:
-    """The labels of a head's outputs, if a folder's `config.json` names any.
+def _labels(named: Any) -> Tuple[str, ...]:
+    """The labels of a head's outputs, of `id2label` of a config; or none.
 
     `LABEL_0` and so on, which transformers writes where nobody has named any,
     are no names.
-
-    Raises:
-        UserError: the file is damaged.
     """
-    path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path):
-        return ()
-    described = files.read_object(path, "the config", {})
-    named = described.get("id2label")
     if not isinstance(named, dict):
         return ()
-    labels = tuple(str(named.get(str(i))) for i in range(len(named)))
-    if all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
-        return ()
-    return labels
+    labels = tuple(str(named.get(str(i), "")) for i in range(len(named)))
+    unnamed = tuple(f"LABEL_{i}" for i in range(len(named)))
+    return labels if all(labels) and labels != unnamed else ()
 
 
 def _refuse(path: str) -> None:

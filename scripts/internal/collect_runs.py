@@ -414,6 +414,17 @@ def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
     return max(complete, key=lambda s: s.mean(score), default=None)
 
 
+def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
+    """Settings by the kind of tuning, of which each kind's best is chosen.
+
+    Other initial scales than most of a kind have are no part of the choice.
+    """
+    found: Dict[str, List[SeedGroup]] = {}
+    for seed_group in seed_groups:
+        found.setdefault(kind_of(seed_group.method), []).append(seed_group)
+    return {kind: of_one_start(same) for kind, same in found.items()}
+
+
 def of_one_start(seed_groups: Iterable[SeedGroup]) -> List[SeedGroup]:
     """Those of the initial scale that most have, of equal ones the default.
 

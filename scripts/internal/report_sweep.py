@@ -8,13 +8,13 @@ from scripts.internal.collect_runs import (
     SQUAD,
     SeedGroup,
     best,
+    by_kind,
     by_method,
     find_files,
     find_runs,
     group_by_task,
     kind_of,
     main_score,
-    of_one_start,
     text_of,
 )
 from scripts.internal.html_page import (
@@ -56,14 +56,6 @@ COLUMNS = (
     "parameters",
     "share of BERT",
 )
-
-
-def _chosen_from(groups: List[SeedGroup]) -> List[SeedGroup]:
-    """Those of which the best is chosen, as `scripts.summarize` does it."""
-    kinds: Dict[str, List[SeedGroup]] = {}
-    for group in groups:
-        kinds.setdefault(kind_of(group.method), []).append(group)
-    return [group for same in kinds.values() for group in of_one_start(same)]
 
 
 def _trade_off(
@@ -142,7 +134,10 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     """
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
-    chosen_from = {task: _chosen_from(of) for task, of in by_task.items()}
+    chosen_from = {
+        task: [group for same in by_kind(groups).values() for group in same]
+        for task, groups in by_task.items()
+    }
     rows = []
     for task, groups in by_task.items():
         score = main_score(groups)

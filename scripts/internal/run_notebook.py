@@ -132,7 +132,6 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
             notebook,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
-            timeout=None,
             record_timing=False,
             # What a bar has overwritten is left out.
             coalesce_streams=True,
