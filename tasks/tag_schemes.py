@@ -1,10 +1,11 @@
 """Schemes of tags: which one a file has, and BIO from any of them.
 
-A tag is `O`, or a prefix, a hyphen and the entity's type. With `B` an entity
-begins, `I` is within it. Sources: Ramshaw and Marcus 1995 (IOB1, where `B`
-stands only between two entities of one type that touch), Tjong Kim Sang and
-Veenstra 1999 (IOB2, called BIO here), Ratinov and Roth 2009 (BILOU: `L` ends
-an entity, `U` is one of a single word; BIOES calls these `E` and `S`).
+A tag is `O`, or a prefix, a hyphen and the entity's type, or a type alone
+(IO). With `B` an entity begins, `I` is within it. Sources: Ramshaw and Marcus
+1995 (IOB1, where `B` stands only between two entities of one type that
+touch), Tjong Kim Sang and Veenstra 1999 (IOB2, called BIO here), Ratinov and
+Roth 2009 (BILOU: `L` ends an entity, `U` is one of a single word; BIOES calls
+these `E` and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
 """
 
 import re
@@ -16,11 +17,21 @@ from errors import UserError
 
 OUTSIDE = "O"
 BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
-TAG = re.compile(r"([BIESLU])-(\S+)")
-# What ends an entity, and what is one.
-ENDS = {BIOES: ("E", "S"), BILOU: ("L", "U")}
+BMES, IO = "BMES", "IO"
+TAG = re.compile(r"([BIESLUM])-(\S+)")
+# A type alone. A single letter at an end would be a prefix, as in `b-PER`,
+# `B_PER`, `PER-B` and `B`, and a column's name would be a header's.
+PLAIN = re.compile(
+    r"(?!(?i:(ner_?)?(tag|label)s?|ner|entity)$)"
+    r"(?![A-Za-z]([\W_]|$))(?!.*[\W_][A-Za-z]?$)[^\W\d_]\S*"
+)
+# What is within an entity, what ends one, and what is one.
+ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
+# Prefixes that tell these schemes, the first one that occurs. Without `M` and
+# `I`, BMES is BIOES.
+TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
 # Prefixes of other schemes by those of BIO.
-TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I"}
+TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I", "": "I"}
 
 # The place of a word, by its number, for messages.
 Where = Callable[[int], str]
@@ -30,7 +41,7 @@ class Tag(NamedTuple):
     """A tag in parts.
 
     Attributes:
-        prefix: one of `BIESLU`, or `O`.
+        prefix: one of `BIESLUM`, or `O`; "" of a type alone.
         type: of the entity; "" outside.
     """
 
@@ -38,7 +49,7 @@ class Tag(NamedTuple):
     type: str
 
     def __str__(self) -> str:
-        return f"{self.prefix}-{self.type}" if self.type else self.prefix
+        return "-".join(filter(None, self))
 
 
 class Entity(NamedTuple):
@@ -60,7 +71,9 @@ def split_tag(text: str) -> Optional[Tag]:
     if text == OUTSIDE:
         return Tag(OUTSIDE, "")
     match = TAG.fullmatch(text)
-    return Tag(*match.groups()) if match else None
+    if match:
+        return Tag(*match.groups())
+    return Tag("", text) if PLAIN.fullmatch(text) else None
 
 
 def find_scheme(
@@ -74,16 +87,20 @@ def find_scheme(
         where: for messages.
 
     Returns:
-        `BIO`, `IOB1`, `BIOES` or `BILOU`; None if there is no entity.
+        `BIO`, `IOB1`, `BIOES`, `BILOU`, `BMES` or `IO`; None if there is no
+        entity.
 
     Raises:
         UserError: there is none; the message names the first tag that does
             not follow the others' scheme.
     """
-    for scheme, (end, single) in ENDS.items():
-        other = {BIOES: "LU", BILOU: "ES"}[scheme]
-        if any(tag.prefix in (end, single) for tag in tags):
-            _check_ends(tags, starts, where, scheme, other)
+    used = {tag.prefix for tag in tags}
+    if "" in used:
+        _check_plain(tags, where)
+        return IO
+    for prefix, scheme in TELLING.items():
+        if prefix in used:
+            _check_ends(tags, starts, where, scheme)
             return scheme
     # Every entity begins with one or the other.
     openings = {"B": [], "I": []}
@@ -111,15 +128,36 @@ def find_scheme(
     )
 
 
-def _check_ends(tags, starts, where, scheme, other) -> None:
+def _check_plain(tags: Sequence[Tag], where: Where) -> None:
+    """Checks that no type has a prefix, and that some word is outside."""
+    plain = next(n for n, tag in enumerate(tags) if not tag.prefix)
+    for number, tag in enumerate(tags):
+        if tag.prefix and tag.type:
+            raise UserError(
+                f"{where(plain)}: {str(tags[plain])!r} has no prefix, but "
+                f"{str(tag)!r} has one ({where(number)}); expected one for "
+                "every type, or for none; is it the right --tag_column?"
+            )
+    if all(tag.type for tag in tags):
+        # As of a column of parts of speech.
+        raise UserError(
+            f"{where(plain)}: {str(tags[plain])!r} is a type without a prefix, "
+            f"and no word of the file has the tag {OUTSIDE}, as words outside "
+            "of entities have; is it the right --tag_column?"
+        )
+
+
+def _check_ends(tags, starts, where, scheme) -> None:
     """Checks tags of a scheme that marks the ends of entities."""
-    end, single = ENDS[scheme]
+    within, end, single = ENDS[scheme]
     for before, number in _pairs(tags, starts):
         tag = tags[number]
-        inside = tag.prefix in ("I", end)
-        is_open = before.prefix in ("B", "I")
-        if tag.prefix in other:
-            problem = f"is of another scheme than {end}- and {single}-"
+        inside = tag.prefix in (within, end)
+        is_open = before.prefix in ("B", within)
+        if tag.prefix not in (OUTSIDE, "B", within, end, single):
+            problem = (
+                f"is of another scheme than {within}-, {end}- and {single}-"
+            )
         elif inside and not (is_open and before.type == tag.type):
             problem = "continues no entity"
         elif is_open and not inside:
@@ -131,7 +169,7 @@ def _check_ends(tags, starts, where, scheme, other) -> None:
             f"scheme {scheme}"
         )
     for last in starts[1:][np.diff(starts) > 0] - 1:
-        if tags[last].prefix in ("B", "I"):
+        if tags[last].prefix in ("B", within):
             raise UserError(
                 f"{where(last)}: the sentence ends with {tags[last]}, expected "
                 f"{end}- or {single}-{tags[last].type}; elsewhere the file "

@@ -19,6 +19,7 @@ from tasks.base import Head, SplitNames, Task, results_path
 from tasks.split_files import NONE_NAMED, SplitFiles, ending_of
 from tasks.tag_schemes import (
     BIO,
+    IO,
     OUTSIDE,
     Tag,
     find_entities,
@@ -203,8 +204,8 @@ class Tagging(Task[Sentences]):
         """Reads files that were named, or those of the folder.
 
         The latter are `<data_dir>/<split>.conll` or `.jsonl`. The training and
-        the dev file must have tags, all of one scheme. Test files need none,
-        and none that they have are looked at.
+        the dev file must have tags, each file of one scheme. Test files need
+        none, and none that they have are looked at.
         """
         scored = {"train", self.eval_split}
         names = list(splits)
@@ -217,7 +218,6 @@ class Tagging(Task[Sentences]):
                 )
             names.insert(0, "train")
         rows: Dict[str, Sentences] = {}
-        schemes: Dict[str, str] = {}
         for split in names:
             rows[split] = read_sentences(
                 self.split_files.find(data_dir, split, FORMATS),
@@ -226,7 +226,7 @@ class Tagging(Task[Sentences]):
                 keeps_text=split in dict(self.test_splits).values(),
             )
             if split in scored:
-                rows[split] = self._to_bio(rows[split], schemes)
+                rows[split] = self._to_bio(rows[split])
         task = self
         if self.tags is None:
             task = self._complete(rows["train"])
@@ -234,27 +234,20 @@ class Tagging(Task[Sentences]):
             task._check_types(rows[split])
         return task, {split: rows[split] for split in splits}
 
-    def _to_bio(self, rows: Sentences, schemes: Dict[str, str]) -> Sentences:
+    def _to_bio(self, rows: Sentences) -> Sentences:
         """A file's tags in BIO, with the types that are wanted.
 
-        Args:
-            rows: of the file.
-            schemes: by path, those of files that were read before; this one's
-                is added.
-
         Raises:
-            UserError: its scheme is not theirs, or it has an unknown type.
+            UserError: they follow no scheme, or one has an unknown type.
         """
         scheme = find_scheme(rows.tags, rows.starts, rows.where)
         logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
-        for path, other in schemes.items():
-            if scheme and scheme != other:
-                raise UserError(
-                    f"{rows.path} has tags of the scheme {scheme}, but {path} "
-                    f"of {other}; write both in one"
-                )
-        if scheme:
-            schemes[rows.path] = scheme
+        if scheme == IO:
+            logging.warning(
+                "%s: its types have no prefixes, so words of one type that "
+                "touch are one entity",
+                rows.path,
+            )
         rows = dataclasses.replace(rows, tags=to_bio(rows.tags, rows.starts))
         if self.type_map:
             rows = map_types(rows, dict(self.type_map), self.map_source)

@@ -29,10 +29,12 @@ from tasks.split_files import ending_of
 from tasks.table_files import read_objects
 from tasks.tag_schemes import OUTSIDE, TAG, Tag, split_tag
 
-# What is between the columns of a CoNLL file, and all that a line may hold
-# between two sentences.
-BLANK = " \t\r\n"
-CELLS = re.compile(f"[^{BLANK}]+")
+# What is between the columns of a CoNLL file that has tabs, and of others. A
+# run of spaces is looked at once.
+BETWEEN = {
+    "tabs": re.compile("((?:(?<! ) +)?\t *)"),
+    "spaces": re.compile("( +)"),
+}
 # Opens a line between two documents, which is no word.
 DOCUMENT = "-DOCSTART-"
 
@@ -175,6 +177,8 @@ def read_sentences(
 
     def lines() -> Iterator[str]:
         for line in files.read_lines(path, "the data file", "\n"):
+            # Files that were joined have one within.
+            line = line.lstrip("\ufeff")
             if keeps_text:
                 text.append(line)
             yield line
@@ -213,7 +217,8 @@ def _parse_tag(text: str, where: str) -> Tag:
     if tag is None:
         raise UserError(
             f"{where}: {text[:80]!r} is no tag, expected O, or B-, I-, E-, S-, "
-            "L- or U- and a type, as B-PER; is it the right --tag_column?"
+            "L-, U- or M- and a type, as B-PER, or a type alone, as PER; is it "
+            "the right --tag_column?"
         )
     return tag
 
@@ -221,48 +226,79 @@ def _parse_tag(text: str, where: str) -> Tag:
 def _read_conll(
     path: str, text: Iterator[str], columns: Columns, needs_tags: bool
 ) -> Iterator[List[_Word]]:
-    """A word on each line, blank lines between sentences."""
+    """A word on each line, blank lines between sentences.
+
+    The first word's line decides for all how many columns there are, and
+    whether tabs or spaces are between them.
+    """
     token, tag = columns.numbers(path)
     sentence: List[_Word] = []
-    # The first word decides for all where tags are not needed.
-    first, is_tagged = 0, True if needs_tags else None
+    layout: Optional[Tuple[str, int]] = None
+    first = 0
     for number, line in enumerate(text):
+        where = f"{path}:{number + 1}"
         if "\r" in line.rstrip("\r\n"):
             raise UserError(
-                f"{path}:{number + 1}: a carriage return is within the line; "
+                f"{where}: a carriage return is within the line; "
                 "end lines with a line feed, or with both"
             )
-        cells = CELLS.findall(line)
-        if not cells or cells[0].startswith(DOCUMENT):
+        if _is_between(line):
             if sentence:
                 yield sentence
                 sentence = []
             continue
-        where = f"{path}:{number + 1}"
+        parts, between = _divide(line)
+        cells = parts[1::2]
         place, tag_place = _places(len(cells), token, tag)
-        if place is None:
-            raise UserError(
-                f"{where}: found {len(cells)} columns, expected a word in "
-                f"column {token} (--token_column)"
-            )
-        has_tag = tag_place is not None
-        if is_tagged is None:
-            first, is_tagged = number, has_tag
-        if has_tag != is_tagged:
-            raise UserError(
-                f"{where}: found {len(cells)} columns, expected "
-                + (
+        if layout is None:
+            layout, first = (between, len(cells)), number
+            expected = None
+            if place is None:
+                expected = f"a word in column {token} (--token_column)"
+            elif needs_tags and tag_place is None:
+                expected = (
                     f"a tag in column {tag} beside the word in column {token} "
                     "(--tag_column, --token_column)"
-                    if is_tagged
-                    else f"no tag in column {tag} (--tag_column), since line "
-                    f"{first + 1} has none"
                 )
+            if expected:
+                raise UserError(
+                    f"{where}: found {len(cells)} columns, expected {expected}"
+                )
+        if (between, len(cells)) != layout:
+            raise UserError(
+                f"{where}: found {len(cells)} columns with {between} between, "
+                f"expected {layout[1]} with {layout[0]}, as in line "
+                f"{first + 1}; if words hold spaces, put tabs between columns"
             )
-        label = cells[tag_place] if has_tag else None
+        if not cells[place]:
+            raise UserError(
+                f"{where}: column {token} is empty, expected a word "
+                "(--token_column)"
+            )
+        label = None if tag_place is None else cells[tag_place]
         sentence.append(_Word(number, cells[place], label))
     if sentence:
         yield sentence
+
+
+def _is_between(line: str) -> bool:
+    """Whether a line stands between sentences."""
+    text = line.strip(" \t\r\n")
+    return not text or text.startswith(DOCUMENT)
+
+
+def _divide(line: str) -> Tuple[List[str], str]:
+    """The cells of a line of a word, and what is between them.
+
+    Returns:
+        The line in parts: blanks, a cell, blanks, a cell, and so on; and
+        `tabs` if the line has any, else `spaces`. Between tabs, cells may be
+        empty, or hold spaces.
+    """
+    inner = line.strip(" \r\n")
+    between = "tabs" if "\t" in inner else "spaces"
+    before, _, after = line.partition(inner)
+    return [before, *BETWEEN[between].split(inner), after], between
 
 
 def _places(
@@ -312,18 +348,17 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
     token, tag = rows.columns.numbers(rows.path)
     ours = iter(tags)
     for line in rows.text:
-        cells = list(CELLS.finditer(line))
-        if not cells or cells[0].group().startswith(DOCUMENT):
+        if _is_between(line):
             yield line
             continue
-        _, place = _places(len(cells), token, tag)
+        parts, between = _divide(line)
+        _, place = _places(len(parts) // 2, token, tag)
         if place is not None:
-            start, end = cells[place].span()
-            yield f"{line[:start]}{next(ours)}{line[end:]}"
-            continue
-        end = cells[-1].end()
-        between = "\t" if "\t" in line[:end] else " "
-        yield f"{line[:end]}{between}{next(ours)}{line[end:]}"
+            parts[2 * place + 1] = next(ours)
+        else:
+            blank = "\t" if between == "tabs" else " "
+            parts[-1:-1] = blank, next(ours)
+        yield "".join(parts)
 
 
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:

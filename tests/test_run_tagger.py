@@ -316,7 +316,7 @@ def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
     )
     assert done.returncode == 1
     last = own_lines(done.stderr)[-1]
-    assert last.startswith(f"error: {path}:3: 'ANIMAL' is no tag, expected O")
+    assert last.startswith(f"error: {path}:3: 'ANIMAL' has no prefix, but")
     assert "Traceback" not in done.stderr
 
 

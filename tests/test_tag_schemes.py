@@ -1,5 +1,7 @@
 """Schemes of tags: which a file has, and BIO of each."""
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -12,6 +14,8 @@ from tasks.tag_schemes import (
     BILOU,
     BIO,
     BIOES,
+    BMES,
+    IO,
     IOB1,
     Entity,
     Tag,
@@ -45,7 +49,8 @@ def write(sentence, scheme):
             name, words = part
             prefixes = ["B"] + ["I"] * (words - 1)
             if scheme in tag_schemes.ENDS:
-                end, single = tag_schemes.ENDS[scheme]
+                within, end, single = tag_schemes.ENDS[scheme]
+                prefixes[1:] = [within] * (words - 1)
                 prefixes[-1] = end if words > 1 else single
             elif scheme == IOB1 and not (before and before[0] == name):
                 prefixes[0] = "I"
@@ -65,16 +70,45 @@ def pack(sentences):
 
 
 @PROPERTY
-@hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU]))
+@hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     tags, starts, where = pack([write(s, scheme) for s in sentences])
     found = find_scheme(tags, starts, where)
+    if scheme == BMES and not any(tag.prefix == "M" for tag in tags):
+        scheme = BIOES
     if any(any(sentence) for sentence in sentences):
         assert found == scheme
     else:
         assert found is None
     expected, _, _ = pack([write(s, BIO) for s in sentences])
     assert to_bio(tags, starts) == expected
+
+
+@PROPERTY
+@hypothesis.given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["O", "PER", "art-film", "GPE.NAM", "人"]),
+            max_size=8,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
+    sentences[-1].append("O")
+    tags, starts, where = pack(sentences)
+    expected = IO if any(tag.type for tag in tags) else None
+    assert find_scheme(tags, starts, where) == expected
+    found = to_bio(tags, starts)
+    for first, last, own in zip(starts, starts[1:], sentences):
+        runs = [list(run) for _, run in itertools.groupby(own)]
+        ends = itertools.accumulate(map(len, runs))
+        assert find_entities(found[first:last]) == [
+            (run[0], end - len(run), end)
+            for run, end in zip(runs, ends)
+            if run[0] != "O"
+        ]
 
 
 @PROPERTY
@@ -109,7 +143,10 @@ def test_entities_have_their_places():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "o", "0", "B", "B-", "X-PER", "b-PER", "PER", "PER-B", "B-P Q"]
+    "text",
+    ["", "o", "0", "_", "-", "B", "M", "B-", "X-PER", "W-PER", "b-PER", "PER-B"]
+    + ["B-P Q", "B-P\xa0Q", "P Q", "B_PER", "I.PER", "B\u2010PER", "PER_I"]
+    + ["PER-", "-PER", "PRP$", "(PER*", "9PER", "tag", "Labels", "ner_tags"],
 )
 def test_what_is_no_tag(text):
     assert split_tag(text) is None
@@ -118,6 +155,9 @@ def test_what_is_no_tag(text):
 def test_parts_of_tags():
     assert split_tag("B-creative-work") == Tag("B", "creative-work")
     assert str(Tag("B", "creative-work")) == "B-creative-work"
+    assert split_tag("M-PER") == Tag("M", "PER")
+    assert split_tag("person-actor") == Tag("", "person-actor")
+    assert str(Tag("", "person-actor")) == "person-actor"
     assert str(Tag("O", "")) == "O"
 
 
@@ -138,8 +178,27 @@ def test_parts_of_tags():
         ),
         (
             "S-X O U-X",
-            "file:2: U-X is of another scheme than E- and S-; elsewhere the "
-            "file has the scheme BIOES",
+            "file:2: U-X is of another scheme than I-, E- and S-; elsewhere "
+            "the file has the scheme BIOES",
+        ),
+        (
+            "B-X M-X I-X E-X",
+            "file:2: I-X is of another scheme than M-, E- and S-; elsewhere "
+            "the file has the scheme BMES",
+        ),
+        ("B-X M-X|O", "file:1: the sentence ends with M-X, expected E- or S-"),
+        ("S-X M-X E-X", "file:1: M-X continues no entity"),
+        ("M-X O", "file:0: M-X continues no entity; elsewhere the file has"),
+        (
+            "O PER|I-LOC",
+            "file:1: 'PER' has no prefix, but 'I-LOC' has one (file:2); "
+            "expected one for every type, or for none; is it the right",
+        ),
+        ("B-cell protein O", "file:1: 'protein' has no prefix, but 'B-cell'"),
+        (
+            "NNP VBZ|NN",
+            "file:0: 'NNP' is a type without a prefix, and no word of the "
+            "file has the tag O, as words outside of entities have; is it the",
         ),
         ("L-X", "file:0: L-X continues no entity; elsewhere the file has"),
         ("S-X I-X", "file:1: I-X continues no entity"),

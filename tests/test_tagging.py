@@ -70,15 +70,30 @@ def test_every_scheme_is_read_as_bio(tmp_path, caplog):
     assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
     assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
     assert f"{tmp_path}/train.conll: tags of the scheme BIOES" in caplog.text
-    put(tmp_path, "dev.conll", "a O\nb I-Y\n")
-    message = refusal(tagging_task().read, str(tmp_path), ["train", "dev"])
-    assert message == (
-        f"{tmp_path}/dev.conll has tags of the scheme IOB1, but "
-        f"{tmp_path}/train.conll of BIOES; write both in one"
-    )
+    # Each file's scheme is its own.
+    for scheme, tags in {
+        "BIO": "O B-Y I-Y B-Y B-X",
+        "IOB1": "O I-Y I-Y B-Y I-X",
+        "BILOU": "O B-Y L-Y U-Y U-X",
+    }.items():
+        lines = [f"a {tag}\n" for tag in tags.split()]
+        put(tmp_path, "dev.conll", "".join(lines))
+        _, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+        assert texts(rows["dev"].tags) == ["O", "B-Y", "I-Y", "B-Y", "B-X"]
+        assert f"dev.conll: tags of the scheme {scheme}" in caplog.text
     # Without an entity there is nothing to tell them apart by.
     put(tmp_path, "dev.conll", "a O\n")
     tagging_task().read(str(tmp_path), ["train", "dev"])
+
+
+def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
+    put(tmp_path, "train.conll", "a\tart-film\nb\tart-film\nc\tO\nd\tPER\n")
+    task, rows = tagging_task().read(str(tmp_path), ["train"])
+    assert texts(rows["train"].tags) == (
+        "B-art-film I-art-film O B-PER".split()
+    )
+    assert texts(task.tags)[1:3] == ["B-PER", "I-PER"]
+    assert "train.conll: its types have no prefixes, so words" in caplog.text
 
 
 def test_types_that_the_head_does_not_know_are_refused(tmp_path):
@@ -138,6 +153,7 @@ def test_a_test_file_is_scored_if_asked_for(tiny_ner, tmp_path):
         ({"name": "tagging", "tags": ["B-X"]}, "O among them, each once"),
         ({"name": "tagging", "tags": ["O", "O"]}, "each once"),
         ({"name": "tagging", "tags": ["O", "S-X"]}, "those of BIO"),
+        ({"name": "tagging", "tags": ["O", "PER"]}, "those of BIO"),
     ],
 )
 def test_a_head_of_something_else_is_refused(description, message):
