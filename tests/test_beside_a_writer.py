@@ -389,6 +389,12 @@ def test_a_run_of_a_grid_that_begins_meanwhile_was_not_interrupted(
     assert grid_status.state_of(tmp_path) == ("waiting", "")
 
 
+def test_a_row_of_a_grid_ends_with_a_line_feed_alone(tmp_path):
+    rows = "a\trun x\u2028y\x85z\x0cw\tx\nb\trun\t\n"
+    (tmp_path / "grid.tsv").write_text(rows)
+    assert grid_status.read_names(tmp_path) == ["a", "b"]
+
+
 def test_a_failure_of_a_grid_may_be_gone_by_now(tmp_path, monkeypatch):
     failed = tmp_path / "failed"
     failed.write_text("error: of the one before\n")

@@ -65,7 +65,8 @@ def read_names(output: pathlib.Path) -> List[str]:
     grid = output / "grid.tsv"
     if not grid.exists():
         sys.exit(f"error: {grid} does not exist; start the sweep first")
-    return [line.split("\t")[0] for line in grid.read_text().splitlines()]
+    # Paths in a row may hold what `splitlines` takes for a line's end.
+    return re.findall(r"(?m)^[^\t\n]+", grid.read_text())
 
 
 def show(output: pathlib.Path) -> None:
