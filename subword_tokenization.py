@@ -7,14 +7,13 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import hashlib
 import json
 import re
-import unicodedata
 from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
 from errors import UserError
 from storage import files
-from tokenization import TextTokenizer, Tokens
+from tokenization import TextTokenizer, Tokens, with_marks
 
 CLASSIFY, SEPARATE = "<s>", "</s>"
 PADDING, UNKNOWN, MASK = "<pad>", "<unk>", "<mask>"
@@ -43,7 +42,6 @@ class SubwordTokenizer(TextTokenizer):
 
     between_count = 2
     second_segment = 0
-    marks_spaces = True
     do_lower_case = False
 
     def __init__(self, path: str):
@@ -72,6 +70,7 @@ class SubwordTokenizer(TextTokenizer):
         self.mask_id = self.vocabulary.get(MASK)
         self._special = special | {CLASSIFY, SEPARATE, PADDING, UNKNOWN, MASK}
         self._space = SPACES[described["model"]["type"]]
+        self._gap = self.vocabulary.get(self._space)
         text = json.dumps(
             {key: described.get(key) for key in DECISIVE}, sort_keys=True
         )
@@ -86,14 +85,24 @@ class SubwordTokenizer(TextTokenizer):
         """As `TextTokenizer.encode`; a space before a word is not of it.
 
         A letter's place has the accents after it, which XLM-R joins with it
-        and transformers leave out.
+        and transformers leave out. A token of a space alone has no characters;
+        transformers give it the first one of the next word.
         """
         cleaned = [_clean(text) for text in texts]
         encoded = self._tokenizer.encode_batch(
             cleaned, add_special_tokens=False
         )
         return [
-            Tokens(e.ids, _places(text, e.offsets))
+            Tokens(
+                e.ids,
+                with_marks(
+                    text,
+                    [
+                        _trim(text, start, start if n == self._gap else end)
+                        for n, (start, end) in zip(e.ids, e.offsets)
+                    ],
+                ),
+            )
             for text, e in zip(cleaned, encoded)
         ]
 
@@ -107,10 +116,6 @@ class SubwordTokenizer(TextTokenizer):
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
         """As `TextTokenizer.encode_words`: each after a space."""
         return self.encode_ids([f" {word}" for word in words])
-
-    def keeps_length(self, word: str) -> bool:
-        """Always: `encode` keeps track of what is normalized."""
-        return True
 
     def is_text(self, piece: str) -> bool:
         """As `TextTokenizer.is_text`."""
@@ -260,27 +265,6 @@ def _check_patterns(described: Dict[str, Any], path: str) -> None:
 def _clean(text: str) -> str:
     """A text that the library can take, of the same length."""
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
-
-
-def _places(
-    text: str, offsets: Sequence[Tuple[int, int]]
-) -> List[Tuple[int, int]]:
-    """The places of a text's tokens: no spaces, and no letter left out."""
-    places = [_trim(text, *place) for place in offsets]
-    if text.isascii():
-        return places
-    following = len(text)
-    for number in reversed(range(len(places))):
-        start, end = places[number]
-        while end < following and not _is_space_or_control(text[end]):
-            end += 1
-        places[number] = start, end
-        following = min(following, start)
-    return places
-
-
-def _is_space_or_control(letter: str) -> bool:
-    return letter.isspace() or unicodedata.category(letter)[0] == "C"
 
 
 def _trim(text: str, start: int, end: int) -> Tuple[int, int]:

@@ -64,7 +64,7 @@ class Tokens(NamedTuple):
     Attributes:
         ids: vocabulary indices.
         offsets: (first character, one past the last) of each token in the
-            text.
+            text. The place of a letter holds the accents after it.
     """
 
     ids: List[int]
@@ -84,7 +84,6 @@ class TextTokenizer(abc.ABC):
         mask_id: of what stands for masked tokens, or None.
         between_count: how many of `separate_id` are between two texts.
         second_segment: the segment of a row's second text.
-        marks_spaces: whether the space before a word is part of its tokens.
     """
 
     vocabulary: Dict[str, int]
@@ -96,7 +95,6 @@ class TextTokenizer(abc.ABC):
     mask_id: Optional[int]
     between_count: int
     second_segment: int
-    marks_spaces: bool
 
     @property
     def between(self) -> List[int]:
@@ -125,10 +123,6 @@ class TextTokenizer(abc.ABC):
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
         """The ids of words each of which has a space before it in a text."""
-
-    @abc.abstractmethod
-    def keeps_length(self, word: str) -> bool:
-        """Whether offsets within a word are those of its characters."""
 
     @abc.abstractmethod
     def is_text(self, piece: str) -> bool:
@@ -262,6 +256,41 @@ def lower_sigmas(text: str) -> str:
     return re.sub(r"\S+", lower, text)
 
 
+def with_marks(
+    text: str, places: List[Tuple[int, int]]
+) -> List[Tuple[int, int]]:
+    """Places of tokens, with the accents that normalization has dropped.
+
+    Args:
+        text: that was tokenized.
+        places: (first character, one past the last) of each token.
+
+    Returns:
+        The same, each up to the next token, white space or control character;
+        empty places stay so.
+    """
+    if text.isascii():
+        return places
+    found: List[Tuple[int, int]] = []
+    following, last = len(text), None
+    for start, end in reversed(places):
+        if (start, end) == last:
+            # Both are of one character.
+            found.append(found[-1])
+            continue
+        last = start, end
+        while start < end < following and not is_space_or_control(text[end]):
+            end += 1
+        found.append((start, end))
+        following = min(following, start)
+    return found[::-1]
+
+
+def is_space_or_control(letter: str) -> bool:
+    """Whether a character ends what is written before it."""
+    return letter.isspace() or unicodedata.category(letter)[0] == "C"
+
+
 class FullTokenizer(TextTokenizer):
     """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
 
@@ -273,7 +302,6 @@ class FullTokenizer(TextTokenizer):
 
     between_count = 1
     second_segment = 1
-    marks_spaces = False
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
@@ -333,7 +361,10 @@ class FullTokenizer(TextTokenizer):
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """As `TextTokenizer.encode`."""
-        return [Tokens(e.ids, e.offsets) for e in self._encode(texts)]
+        return [
+            Tokens(e.ids, with_marks(text, e.offsets))
+            for text, e in zip(texts, self._encode(texts))
+        ]
 
     def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
         """As `TextTokenizer.encode_ids`."""
@@ -361,10 +392,6 @@ class FullTokenizer(TextTokenizer):
         return self._tokenizer.encode(
             self._clean(text), add_special_tokens=False
         ).tokens
-
-    def keeps_length(self, word: str) -> bool:
-        """Whether normalizing a word leaves it as many characters."""
-        return len("".join(self.normalize(word).split())) == len(word)
 
     def normalize(self, text: str) -> str:
         """What a text becomes before it is split into words."""

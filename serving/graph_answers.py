@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from errors import UserError
 from serving.graph_spans import SpanRules, cut_out
-from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.text_windows import Rows, Windows
 from tasks.label_sets import SEPARATOR
@@ -124,15 +123,12 @@ class GraphAnswers(tf.Module):
         ]
         self._rules = SpanRules(questions, len(tasks))
 
-    def __call__(
-        self, asked: Question, outputs: Outputs, tokenizer: GraphTokenizer
-    ) -> Fields:
+    def __call__(self, asked: Question, outputs: Outputs) -> Fields:
         """Answers all rows.
 
         Args:
             asked: the rows.
             outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
-            tokenizer: that has made the rows' tokens.
 
         Returns:
             Of N rows and at most L labels: `kind`, string [N]; `label`,
@@ -148,7 +144,7 @@ class GraphAnswers(tf.Module):
             "kind": tf.gather(self._kind, task),
             **self._classes(asked, outputs),
             **self._values(asked, outputs),
-            **self._spans(asked, outputs, tokenizer),
+            **self._spans(asked, outputs),
         }
 
     def _of_head(self, asked: Question, outputs: Outputs, head: int, name: str):
@@ -248,9 +244,7 @@ class GraphAnswers(tf.Module):
             value = tf.where(is_mine, found, value)
         return {"value": tf.cast(value, tf.float32)}
 
-    def _spans(
-        self, asked: Question, outputs: Outputs, tokenizer: GraphTokenizer
-    ) -> Fields:
+    def _spans(self, asked: Question, outputs: Outputs) -> Fields:
         rows = asked.rows
         count = [rows.count]
         fields: Dict[str, Any] = {
@@ -277,7 +271,7 @@ class GraphAnswers(tf.Module):
                 is_given=spans.is_given & is_mine,
             )
             contexts = tf.where(is_mine, asked.contexts, "")
-            answer, start, end = cut_out(rows, spans, contexts, tokenizer)
+            answer, start, end = cut_out(rows, spans, contexts)
             score = tf.where(spans.is_there, spans.score, 0.0)
             found = {
                 "answer": answer,

@@ -9,7 +9,6 @@ from typing import Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from serving.graph_tokenizer import GraphTokenizer
 from serving.text_windows import LARGEST, Rows, Windows
 from tasks.squad import Squad
 from tasks.squad_data import SPACES
@@ -198,43 +197,20 @@ def _has_most_context(
 
 
 def cut_out(
-    rows: Rows,
-    spans: Spans,
-    contexts: tf.Tensor,
-    tokenizer: GraphTokenizer,
+    rows: Rows, spans: Spans, contexts: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The answers' texts.
-
-    An answer's characters are those of its tokens, or of whole words where
-    these are not to be trusted: at an unknown word, or one that has become
-    longer or shorter.
+    """The answers' texts: the characters of their tokens.
 
     Args:
         rows: of texts.
         spans: their answers.
         contexts: string [N], UTF-8; "" where there is nothing to cut out.
-        tokenizer: that has made the rows' tokens.
 
     Returns:
         string [N], the words of the answer with a space between them; "" if
         none is given. int32 [N] twice, its first character and the one behind
         it; -1 if none is given.
     """
-    decoded = tf.strings.unicode_decode(contexts, "UTF-8")
-    codes = decoded.values
-    limits = tf.cast(decoded.row_splits, tf.int32)
-    text_starts, text_ends = limits[:-1], limits[1:]
-    is_space = _is_any(codes, map(ord, SPACES))
-
-    # Of tokens of other texts nothing matters: what follows is masked.
-    tokens = rows.tokens
-    begins = tf.gather(text_starts, tokens.text % tf.maximum(rows.count, 1))
-    last_code = tf.maximum(tf.size(codes) - 1, 0)
-    at = tf.minimum(begins + tokens.first, last_code)
-    changed = tf.pad(_changed(codes, limits, is_space, tokenizer), [[0, 1]])
-    is_unsure = tf.gather(changed, at)
-    is_unsure |= tf.equal(tokens.ids, tokenizer.unknown_id)
-    until = tf.cumsum(tf.pad(tf.cast(is_unsure, tf.int32), [[1, 0]]))
 
     def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """A token's value; 0 where no answer is given."""
@@ -242,59 +218,11 @@ def cut_out(
         found = tf.gather(tf.pad(values, [[0, 1]]), number)
         return tf.where(spans.is_given, found, 0)
 
-    is_unsure = of_token(until, spans.last + 1) > of_token(until, spans.first)
-    start = text_starts + of_token(tokens.first, spans.first)
-    end = text_starts + of_token(tokens.end, spans.last)
-    # Before and behind all texts there are spaces.
-    spaces = tf.cast(tf.where(is_space)[:, 0], tf.int32)
-    spaces = tf.concat([[-1], spaces, [tf.size(codes)]], axis=0)
-    before = tf.gather(spaces, tf.searchsorted(spaces, start) - 1)
-    behind = tf.gather(spaces, tf.searchsorted(spaces, end))
-    start = tf.where(is_unsure, tf.maximum(before + 1, text_starts), start)
-    end = tf.where(is_unsure, tf.minimum(behind, text_ends), end)
-    start, end = start - text_starts, end - text_starts
-    length = tf.where(spans.is_given, end - start, 0)
-    start = tf.where(spans.is_given, start, 0)
-    texts = tf.strings.substr(contexts, start, length, unit="UTF8_CHAR")
-    words = tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")
-    words = tf.strings.regex_replace(words, "^ | $", "")
+    start = of_token(rows.tokens.first, spans.first)
+    end = of_token(rows.tokens.end, spans.last)
+    texts = tf.strings.substr(contexts, start, end - start, unit="UTF8_CHAR")
     return (
-        words,
+        tf.strings.regex_replace(texts, f"[{SPACES}]+", " "),
         tf.where(spans.is_given, start, -1),
         tf.where(spans.is_given, end, -1),
     )
-
-
-def _is_any(codes: tf.Tensor, characters) -> tf.Tensor:
-    """Whether a character is one of some, bool like `codes`."""
-    return tf.reduce_any(
-        tf.equal(codes[:, tf.newaxis], tf.constant(list(characters))), axis=1
-    )
-
-
-def _changed(
-    codes: tf.Tensor,
-    limits: tf.Tensor,
-    is_space: tf.Tensor,
-    tokenizer: GraphTokenizer,
-) -> tf.Tensor:
-    """Whether normalizing changes the length of a character's word.
-
-    Args:
-        codes: int32 [C], the characters of all texts.
-        limits: int32 [N + 1], where the texts begin.
-        is_space: bool [C].
-        tokenizer: that normalizes.
-
-    Returns:
-        bool [C].
-    """
-    begins = tf.tensor_scatter_nd_update(
-        tf.pad(is_space, [[0, 1]]),
-        limits[:, tf.newaxis],
-        tf.ones_like(limits, tf.bool),
-    )[:-1]
-    word = tf.cumsum(tf.cast(begins, tf.int32)) - 1
-    grown = tf.where(is_space, 0, tokenizer.count_normalized(codes) - 1)
-    sums = tf.math.unsorted_segment_sum(grown, word, tf.size(codes))
-    return tf.not_equal(tf.gather(sums, word), 0)

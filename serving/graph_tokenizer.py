@@ -11,7 +11,11 @@ from typing import Dict, List, NamedTuple, Tuple
 import numpy as np
 import tensorflow as tf
 
-from tokenization import MAX_CHARACTERS_PER_WORD, FullTokenizer
+from tokenization import (
+    MAX_CHARACTERS_PER_WORD,
+    FullTokenizer,
+    is_space_or_control,
+)
 
 CODES = 0x110000
 SURROGATES = range(0xD800, 0xE000)
@@ -35,7 +39,7 @@ class GraphTokens(NamedTuple):
         text: int32 [tokens], which text each is of.
         ids: int32 [tokens], vocabulary indices.
         first: int32 [tokens], its first character in the text.
-        end: int32 [tokens], one past its last character.
+        end: int32 [tokens], one past its last character and its accents.
     """
 
     text: tf.Tensor
@@ -51,12 +55,14 @@ class _Characters(NamedTuple):
         code: int32 [C].
         text: int32 [C], which text each is of.
         source: int32 [C], the place in its text of what it was made of.
+        end: int32 [C], one past that place and the accents after it.
         begins: bool [C], whether it is the first of a word.
     """
 
     code: tf.Tensor
     text: tf.Tensor
     source: tf.Tensor
+    end: tf.Tensor
     begins: tf.Tensor
 
 
@@ -81,8 +87,7 @@ class GraphTokenizer(tf.Module):
         values, starts = _normalized(tokenizer)
         self._values, self._starts = keep(values), keep(starts)
         self._isolated = keep(_isolated(tokenizer, values))
-        until = np.concatenate([[0], np.cumsum(values != SPACE)])
-        self._lengths = keep(np.diff(until[starts]).astype(np.uint8))
+        self._joins = keep(_joins(starts))
         if self._lower:
             self._cased, self._ignorable = map(keep, _sigma_tables())
         keys, nodes, ids = _tree(tokenizer.vocabulary)
@@ -115,19 +120,8 @@ class GraphTokenizer(tf.Module):
             text=tf.gather(characters.text, chosen),
             ids=tf.where(unknown, self.unknown_id, tf.gather(ids, chosen)),
             first=tf.gather(characters.source, chosen),
-            end=tf.gather(characters.source, past - 1) + 1,
+            end=tf.gather(characters.end, past - 1),
         )
-
-    def count_normalized(self, codes: tf.Tensor) -> tf.Tensor:
-        """How many characters that are no spaces each of them becomes.
-
-        Args:
-            codes: int32 [C], characters.
-
-        Returns:
-            int32 [C].
-        """
-        return tf.cast(tf.gather(self._lengths, codes), tf.int32)
 
     def _characters(self, texts: tf.Tensor) -> _Characters:
         """Normalized characters of words, without spaces between them."""
@@ -137,7 +131,15 @@ class GraphTokenizer(tf.Module):
         codes = decoded.values
         text = tf.cast(decoded.value_rowids(), tf.int32)
         row_starts = tf.cast(decoded.row_starts(), tf.int32)
-        source = tf.range(tf.size(codes)) - tf.gather(row_starts, text)
+        row_start = tf.gather(row_starts, text)
+        source = tf.range(tf.size(codes)) - row_start
+        # A character's place ends where the next one begins that is no accent.
+        stops = _places(~tf.gather(self._joins, codes) | tf.equal(source, 0))
+        stops = tf.concat([stops, [tf.size(codes)]], axis=0)
+        following = tf.searchsorted(
+            stops, tf.range(tf.size(codes)), side="right"
+        )
+        end = tf.gather(stops, following) - row_start
         # Each character becomes none, one, or several.
         first = tf.gather(self._starts, codes)
         counts = tf.gather(self._starts, codes + 1) - first
@@ -151,7 +153,9 @@ class GraphTokenizer(tf.Module):
             code = tf.tensor_scatter_nd_update(
                 code, tf.gather(before, sigmas)[:, tf.newaxis], small
             )
-        text, source = tf.gather(text, origin), tf.gather(source, origin)
+        text, source, end = (
+            tf.gather(values, origin) for values in (text, source, end)
+        )
 
         def shift(values: tf.Tensor, start) -> tf.Tensor:
             return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]
@@ -163,7 +167,7 @@ class GraphTokenizer(tf.Module):
             | isolated
             | shift(isolated, False)
         )
-        found = _Characters(code, text, source, begins)
+        found = _Characters(code, text, source, end, begins)
         return _Characters(*(tf.boolean_mask(x, ~is_space) for x in found))
 
     def _sigmas(
@@ -339,6 +343,21 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
             values += map(ord, chr(code) if code == BETWEEN else text)
     starts[CODES] = len(values)
     return np.array(values, np.int32), starts
+
+
+def _joins(starts: np.ndarray) -> np.ndarray:
+    """Which characters vanish, but stay in the place of the one before.
+
+    Args:
+        starts: as of `_normalized`.
+
+    Returns:
+        bool [CODES].
+    """
+    joins = np.diff(starts) == 0
+    for code in np.flatnonzero(joins):
+        joins[code] = not is_space_or_control(chr(code))
+    return joins
 
 
 def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:

@@ -146,7 +146,7 @@ class TextModel(tf.Module):
             contexts=text_b,
         )
         outputs = self._compute(rows, windows)
-        return self._answers(asked, outputs, self._tokenizer)
+        return self._answers(asked, outputs)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
         """The tasks' places in the order of names, int32 [N]."""

@@ -166,7 +166,8 @@ class Squad(Task[Sequence[Question]]):
 
         Of the training file, questions are left out, with a warning, whose
         first answer is not at its place in the context, as in
-        google-research/bert. The split `dev` must have answers, `test` need
+        google-research/bert. Answers a little off their place are counted in
+        a warning. The split `dev` must have answers, `test` need
         not.
         """
         return self, {split: self._read(data_dir, split) for split in splits}
@@ -187,7 +188,8 @@ class Squad(Task[Sequence[Question]]):
         return self._leave_out(questions, path) if training else questions
 
     def _leave_out(self, questions: List[Question], path: str):
-        lost = {q.id for q in questions if q.answers and not find_answer(q)}
+        found = {q.id: find_answer(q) for q in questions if q.answers}
+        lost = {name for name, place in found.items() if not place}
         if lost:
             shown = sorted(lost) if self.verbose_logging else sorted(lost)[:5]
             logging.warning(
@@ -198,6 +200,19 @@ class Squad(Task[Sequence[Question]]):
                 len(questions),
                 ", ".join(shown),
                 "" if len(shown) == len(lost) else ", ...",
+            )
+        moved = sum(
+            not q.context.startswith(q.answers[0].text, q.answers[0].start)
+            for q in questions
+            if found.get(q.id)
+        )
+        if moved:
+            logging.warning(
+                "%s: %d of %d answers are not exactly at their place in the "
+                "context; the same words nearest to it are learned",
+                path,
+                moved,
+                len(questions),
             )
         if len(lost) == len(questions):
             raise UserError(f"{path} holds nothing to learn from")

@@ -6,7 +6,7 @@ from typing import Callable, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from monitoring.progress import Progress
-from tasks.squad_data import Question, join_words, widen
+from tasks.squad_data import Question, join_words
 from tasks.squad_windows import Windows
 
 # Null odds where there is nothing to weigh against "no answer": the value
@@ -92,9 +92,9 @@ def predict_answers(
     differs where that code fails: a question to which only "no answer" is left
     gets it (there: a crash), and so does one without candidates under SQuAD
     1.1 (there: the word "empty"). The text of an answer is cut out by its
-    tokens' offsets; where those are not to be trusted (an unknown word, a
-    character that vanishes in tokenization) it is widened to whole words,
-    which is what that code's own search for the text comes to.
+    tokens' offsets. That code searches for the text, and widens an answer to
+    whole words where the search fails: at an unknown word, or a character that
+    vanishes in tokenization.
     """
     bounds = np.searchsorted(windows.question, np.arange(len(questions) + 1))
     progress = None
@@ -141,7 +141,8 @@ def _predict_one(
     pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
 
     def text_and_span(pair: np.ndarray) -> Tuple[str, Tuple[int, int]]:
-        span = _span(question.context, windows, context_start, pair)
+        first, last = context_start + pair
+        span = int(windows.offsets[first, 0]), int(windows.offsets[last, 1])
         return join_words(question.context[slice(*span)]), span
 
     candidates = _n_best(pairs, logits, null, text_and_span, rules)
@@ -185,7 +186,8 @@ def _n_best(
         text, span = "", NOWHERE
         if at != null_at:
             text, span = text_and_span(pairs[at])
-            if text in texts:
+            # A RoBERTa's token of a space alone is no answer.
+            if not text or text in texts:
                 continue
         texts.append(text)
         kept.append(logits[at])
@@ -274,14 +276,3 @@ def _has_most_context(
         if not near:
             break
     return most
-
-
-def _span(
-    context: str, windows: Windows, context_start: int, pair: np.ndarray
-) -> Tuple[int, int]:
-    """First character of a first token, and the first after a last one."""
-    first, last = context_start + pair
-    start, end = windows.offsets[first, 0], windows.offsets[last, 1]
-    if windows.unsure[first : last + 1].any():
-        start, end = widen(context, start, end)
-    return int(start), int(end)

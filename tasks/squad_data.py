@@ -11,10 +11,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from errors import UserError
 from storage import files
 
-# What separates words in the published code: a no-break space does not.
-SPACES = " \t\r\n\u202f"
-SPACE = re.compile(f"[{SPACES}]")
-WORDS = re.compile(f"[^{SPACES}]+")
+# All that Python takes for white space, which the official scorers split at.
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+SPACE = re.compile(r"\s")
 
 
 class Answer(NamedTuple):
@@ -132,26 +131,33 @@ def check_answers(
 
 
 def find_answer(question: Question) -> Optional[Tuple[int, int]]:
-    """The whole words that the first answer lies in.
+    """The characters of the first answer, without white space around them.
+
+    White space within the answer stands for any. An answer that is not at its
+    place, but in the words there, is the nearest of its kind in these words.
 
     Returns:
         (first character, one past the last), or None where the context does
         not hold the answer at its place.
-
-    Source: google-research/bert, `run_squad.py`, `read_squad_examples`.
     """
-    answer = question.answers[0]
-    # Here, unlike in the context, a no-break space separates words.
-    words = answer.text.split()
-    if not words:
+    answer, context = question.answers[0], question.context
+    text = answer.text.strip()
+    start = answer.start + answer.text.find(text)
+    end = start + len(text)
+    if not text or answer.start < 0 or end > len(context):
         return None
-    start = answer.start + answer.text.index(words[0])
-    end = answer.start + len(answer.text.rstrip())
-    if answer.start < 0 or end > len(question.context):
-        return None
-    start, end = widen(question.context, start, end)
-    found = " ".join(words) in join_words(question.context[start:end])
-    return (start, end) if found else None
+    if context.startswith(text, start):
+        return start, end
+    words = r"\s+".join(map(re.escape, text.split()))
+    # Looks ahead, since occurrences may overlap.
+    found = re.compile(f"(?=({words}))").finditer(
+        context, *widen(context, start, end)
+    )
+    return min(
+        (match.span(1) for match in found),
+        key=lambda span: abs(span[0] - start),
+        default=None,
+    )
 
 
 def widen(text: str, start: int, end: int) -> Tuple[int, int]:
@@ -163,7 +169,7 @@ def widen(text: str, start: int, end: int) -> Tuple[int, int]:
 
 def join_words(text: str) -> str:
     """The words of a text with one space between them."""
-    return " ".join(WORDS.findall(text))
+    return " ".join(text.split())
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:

@@ -8,20 +8,19 @@ third.
 import array
 import dataclasses
 import itertools
-import re
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from absl import logging
 
 from input_pipeline import Features
 from monitoring.progress import Progress
-from tasks.squad_data import WORDS, Question, find_answer
+from tasks.squad_data import Question, find_answer
 from tokenization import TextTokenizer, Tokens
 
 # Characters that are tokenized at once: enough for all cores, bounded in
 # memory.
 CHUNK = 2**21
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +32,8 @@ class Windows(Features):
         first: int32 [rows], place in the row of the first context token.
         context_first: int32 [rows], that token's number in the context.
         context_starts: int64 [questions], where each one's context begins in
-            the two arrays of all context tokens:
+            the array of all context tokens:
         offsets: int32 [tokens, 2], first character and one past the last.
-        unsure: bool [tokens], whether the token's characters are those of its
-            word as a whole only.
     """
 
     question: np.ndarray
@@ -44,7 +41,6 @@ class Windows(Features):
     context_first: np.ndarray
     context_starts: np.ndarray
     offsets: np.ndarray
-    unsure: np.ndarray
 
 
 class _Context(NamedTuple):
@@ -53,7 +49,6 @@ class _Context(NamedTuple):
     text: str
     ids: np.ndarray
     offsets: np.ndarray
-    unsure: np.ndarray
 
 
 def cut_windows(
@@ -67,8 +62,8 @@ def cut_windows(
 
     An empty context has none. Where every question says its answers, there
     are labels `start_positions` and `end_positions`, int32 [rows]: the places
-    of the first answer's tokens, or 0 and 0 where the window does not hold
-    all of them.
+    of the tokens that cover the first answer, or 0 and 0 where the window does
+    not hold all of them. Answers that tokens exceed are counted in the log.
 
     Args:
         questions: with answers that `find_answer` finds, if any.
@@ -78,8 +73,8 @@ def cut_windows(
         max_query_length: of a question, in tokens; more is cut off.
 
     Source: google-research/bert, `run_squad.py`,
-    `convert_examples_to_features`. Like it, this takes the first place within
-    the answer's words where the answer's tokens occur.
+    `convert_examples_to_features`. That code takes the first place within the
+    answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
     tokens, lengths = array.array("i"), array.array("q")
@@ -89,10 +84,10 @@ def cut_windows(
     context_starts = np.zeros(len(questions), np.int64)
     start = np.array([tokenizer.classify_id], np.int32)
     end = np.array([tokenizer.separate_id], np.int32)
-    total = 0
+    total = widened = lost = 0
     progress = Progress("tokenize", len(questions), "questions")
     between = np.array(tokenizer.between, np.int32)
-    for number, (question, query, context, answers) in enumerate(
+    for number, (question, query, context) in enumerate(
         _tokenize(questions, tokenizer)
     ):
         if not contexts or contexts[-1] is not context:
@@ -101,7 +96,14 @@ def cut_windows(
         context_starts[number] = total
         query_ids = np.array(query.ids[:max_query_length], np.int32)
         head = np.concatenate([start, query_ids, between])
-        span = _target(question, context, answers) if labelled else None
+        answer = None
+        if labelled and question.answers:
+            answer = find_answer(question)
+        span = answer and _cover(context.offsets, answer)
+        lost += answer is not None and span is None
+        if span:
+            shown = context.offsets[list(span)]
+            widened += shown[0, 0] < answer[0] or answer[1] < shown[1, 1]
         room = max_seq_length - len(head) - 1
         for first in _window_starts(len(context.ids), room, doc_stride):
             part = context.ids[first : first + room]
@@ -115,6 +117,17 @@ def cut_windows(
                 targets.append((0, 0))
         progress.update(1)
     progress.close()
+    for count, what in (
+        (widened, "start or end inside a token; it is labelled as a whole"),
+        (lost, "are of no token; they are labelled as no answer"),
+    ):
+        if count:
+            logging.info(
+                "%d of %d questions have answers that %s",
+                count,
+                len(questions),
+                what,
+            )
     question_rows, firsts, context_firsts = (
         np.array(places, np.int32).reshape(-1, 3).T.copy()
     )
@@ -138,7 +151,6 @@ def cut_windows(
         context_first=context_firsts,
         context_starts=context_starts,
         offsets=np.concatenate([c.offsets for c in contexts]),
-        unsure=np.concatenate([c.unsure for c in contexts]),
     )
 
 
@@ -154,10 +166,8 @@ def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
 
 def _tokenize(
     questions: Sequence[Question], tokenizer: TextTokenizer
-) -> Iterator[Tuple[Question, Tokens, _Context, Tuple[List[int], ...]]]:
-    """Yields each question, its tokens, its context, its answer's tokens.
-
-    Those of the answer as it is and, where that differs, after a space.
+) -> Iterator[Tuple[Question, Tokens, _Context]]:
+    """Yields each question, its tokens, its context.
 
     A context that follows upon itself is tokenized once.
     """
@@ -169,14 +179,10 @@ def _tokenize(
                 texts.append(question.context)
         tokenized = zip(texts, tokenizer.encode(texts))
         queries = tokenizer.encode([question.text for question in chunk])
-        found = [q.answers[0].text if q.answers else "" for q in chunk]
-        answers = [tokenizer.encode_ids(found)]
-        if tokenizer.marks_spaces:
-            answers.append(tokenizer.encode_words(found))
-        for question, query, *answer in zip(chunk, queries, *answers):
+        for question, query in zip(chunk, queries):
             while context is None or context.text != question.context:
-                context = _read_context(*next(tokenized), tokenizer)
-            yield question, query, context, tuple(answer)
+                context = _read_context(*next(tokenized))
+            yield question, query, context
 
 
 def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
@@ -194,33 +200,22 @@ def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
         yield chunk
 
 
-def _read_context(
-    text: str, tokens: Tokens, tokenizer: TextTokenizer
-) -> _Context:
+def _read_context(text: str, tokens: Tokens) -> _Context:
     ids = np.array(tokens.ids, np.int32)
-    offsets = np.array(tokens.offsets, np.int32).reshape(-1, 2)
-    unsure = ids == tokenizer.unknown_id
-    if not text.isascii() or CONTROL.search(text):
-        for word in WORDS.finditer(text):
-            if not tokenizer.keeps_length(word.group()):
-                unsure[
-                    (offsets[:, 0] >= word.start())
-                    & (offsets[:, 0] < word.end())
-                ] = True
-    return _Context(text, ids, offsets, unsure)
+    return _Context(
+        text, ids, np.array(tokens.offsets, np.int32).reshape(-1, 2)
+    )
 
 
-def _target(
-    question: Question, context: _Context, answers: Tuple[List[int], ...]
+def _cover(
+    offsets: np.ndarray, span: Tuple[int, int]
 ) -> Optional[Tuple[int, int]]:
-    """Numbers of the first and last token of the first answer, if any."""
-    words = find_answer(question) if question.answers else None
-    if words is None:
-        return None
-    first, last = np.searchsorted(context.offsets[:, 0], words)
-    ids = context.ids[first:last].tolist()
-    for start in range(len(ids)):
-        for answer in answers:
-            if answer and ids[start : start + len(answer)] == answer:
-                return first + start, first + start + len(answer) - 1
-    return (int(first), int(last) - 1) if last > first else None
+    """The first and last token of some characters, or None.
+
+    Args:
+        offsets: int32 [tokens, 2], as of `Windows`.
+        span: the first character, and one past the last.
+    """
+    first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
+    last = int(np.searchsorted(offsets[:, 0], span[1])) - 1
+    return (first, last) if first <= last else None

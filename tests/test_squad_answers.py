@@ -11,7 +11,7 @@ from tasks.squad_answers import (
     predict_answers,
 )
 from tasks.squad_data import Question
-from tasks.squad_windows import Windows
+from tasks.squad_windows import Windows, cut_windows
 
 pytestmark = pytest.mark.older_stack
 
@@ -20,13 +20,12 @@ FIRST = 3
 LOW = -90.0
 
 
-def make_windows(contexts, parts, unsure=()):
+def make_windows(contexts, parts):
     """Windows of contexts whose tokens are their words.
 
     Args:
         contexts: of the questions, one each.
         parts: (question, first word, words) of each window.
-        unsure: numbers of unsure tokens.
     """
     offsets, starts = [], []
     for context in contexts:
@@ -48,7 +47,6 @@ def make_windows(contexts, parts, unsure=()):
         context_first=np.array([part[1] for part in parts], np.int32),
         context_starts=np.array(starts),
         offsets=np.array(offsets, np.int32).reshape(-1, 2),
-        unsure=np.isin(np.arange(len(offsets)), list(unsure)),
     )
 
 
@@ -73,9 +71,9 @@ CONTEXT = "the cat sat on the mat"
 NULL = (-5, -5)
 
 
-def predict(starts, ends, rules=None, context=CONTEXT, null=NULL, unsure=()):
+def predict(starts, ends, rules=None, context=CONTEXT, null=NULL):
     """The prediction to one question with one window."""
-    windows = make_windows([context], [(0, 0, len(context.split()))], unsure)
+    windows = make_windows([context], [(0, 0, len(context.split()))])
     outputs = make_outputs([starts], [ends], [null])
     (prediction,) = predict_answers(
         [Question("q", "?", context, None)],
@@ -405,41 +403,108 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
 # Texts
 
 
+def cut(tokenizer, context, first, last, **rules):
+    """The answer that some tokens of a context give, and the other ones.
+
+    Args:
+        tokenizer: of the BERT.
+        context: tokenized as it is.
+        first, last: the best start and end; all others are equally good.
+        **rules: as of `make_rules`.
+    """
+    question = Question("q", "", context, None)
+    windows = cut_windows([question], tokenizer, 64, 64, 1)
+    places = range(2, 2 + len(windows.offsets))
+    starts, ends = (
+        sorted(
+            ((at, 1.0 + (at == best + 2)) for at in places), key=lambda p: -p[1]
+        )
+        for best in (first, last)
+    )
+    outputs = make_outputs([starts], [ends], [NULL])
+    (found,) = predict_answers(
+        [question], windows, outputs, make_rules(**rules)
+    )
+    return found.text, found.candidates
+
+
+# A BERT's vocabulary has no "1903", no kana, and neither of these signs.
 @pytest.mark.parametrize(
-    "unsure,expected",
+    "gap", [" ", *"\u00a0\u3000\u2009\u200b\u2028\x0b\x85"]
+)
+@pytest.mark.parametrize(
+    "zebra", ["zebra", "1903", "\u3042\u3044", "\U0001f600"]
+)
+def test_answers_are_exact_characters_between_any_gaps(tokenizer, gap, zebra):
+    words = [
+        "the",
+        "cats",
+        ",",
+        zebra,
+        ",",
+        "ca\u0308t\u0301",
+        ".",
+        "the",
+        "cat",
+    ]
+    context = gap.join(words)
+    (tokens,) = tokenizer.encode([context])
+    place = context.index(zebra)
+    at = [start for start, _ in tokens.offsets].index(place)
+    text, candidates = cut(tokenizer, context, at, at, longest=3, n_best=999)
+    assert text == zebra
+    starts, ends = map(list, zip(*tokens.offsets))
+    for start, end in candidates.spans:
+        assert ends.index(end) - starts.index(start) < 3
+    assert set(candidates.texts) == {
+        " ".join(context[start:end].split())
+        for n, start in enumerate(starts)
+        for end in ends[n : n + 3]
+    }
+
+
+@pytest.mark.parametrize(
+    "context,first,last,expected",
     [
-        ([], "cat) sat (on"),
-        ([0, 4], "cat) sat (on"),
-        # Any of its tokens.
-        ([1], "(cat) sat (on)"),
-        ([2], "(cat) sat (on)"),
-        ([3], "(cat) sat (on)"),
+        ("the (cat) sat (on) it", 2, 2, "cat"),
+        ("the (zebra) sat", 2, 3, "zebra)"),
+        ("cats!cats", 0, 0, "cat"),
+        ("cats!cats", 3, 4, "cats"),
+        ("a ca\u0308t\u0301s", 1, 1, "ca\u0308t\u0301"),
+        ("a c\u00e4ts", 1, 1, "c\u00e4t"),
+        ("c\u200bat\u200bs", 0, 0, "c\u200bat"),
+        ("\u4eac\u4eac\u4eac\u3000cat", 1, 1, "\u4eac"),
+        ("\u4eac\u4eac\u4eac\u3000cat", 2, 3, "\u4eac cat"),
+        ("the \u2764\ufe0f cat", 1, 1, "\u2764\ufe0f"),
+        ("a caf\ufffd cat", 1, 1, "caf\ufffd"),
     ],
 )
-def test_answers_with_unsure_tokens_are_widened_to_whole_words(
-    unsure, expected
+def test_answers_have_the_characters_of_their_tokens(
+    tokenizer, context, first, last, expected
 ):
-    context = "the (cat) sat (on) it"
-    windows = make_windows([context], [(0, 0, 5)], unsure)
-    # The tokens of the words in brackets are without them.
-    windows.offsets[1] += (1, 0)
-    windows.offsets[3] += (0, -1)
-    (prediction,) = predict_answers(
-        [Question("q", "?", context, None)],
-        windows,
-        make_outputs([[(4, 1.0)]], [[(6, 1.0)]], [NULL]),
-        make_rules(),
+    text, candidates = cut(tokenizer, context, first, last)
+    assert text == expected
+    assert " ".join(context[slice(*candidates.spans[0])].split()) == expected
+
+
+def test_a_token_without_characters_is_no_answer():
+    """As XLM-R has for a space."""
+    windows = make_windows(["the cat"], [(0, 0, 2)])
+    windows.offsets[0] = (0, 0)
+    outputs = make_outputs(
+        [[(3, 2.0), (4, 1.0)]], [[(3, 2.0), (4, 1.0)]], [NULL]
     )
-    assert prediction.text == expected
+    (prediction,) = predict_answers(
+        [Question("q", "?", "the cat", None)], windows, outputs, make_rules()
+    )
+    assert listed(prediction) == [("the cat", 2.0, 1.0), ("cat", 1.0, 1.0)]
 
 
-@pytest.mark.parametrize("unsure", [(), (1,)])
-def test_the_words_of_an_answer_have_one_space_between_them(unsure):
+def test_the_words_of_an_answer_have_one_space_between_them():
     prediction = predict(
         starts=[(4, 1.0)],
         ends=[(6, 1.0)],
-        context="the  cat \n\t sat\u202f\u202fon the mat",
-        unsure=unsure,
+        context="the  cat \n\t sat\u00a0\u3000on the mat",
     )
     assert prediction.text == "cat sat on"
 

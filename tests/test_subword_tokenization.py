@@ -4,7 +4,6 @@ import pathlib
 import shutil
 import types
 
-import numpy as np
 import pytest
 from roberta_folders import (
     BOTH,
@@ -18,7 +17,6 @@ import subword_tokenization
 from errors import UserError
 from subword_tokenization import SubwordTokenizer
 from tasks.masking import Pieces
-from tasks.squad_answers import _span
 from tasks.squad_data import Answer, Question
 from tasks.squad_windows import cut_windows
 from tasks.text_task import make_row
@@ -41,7 +39,11 @@ def test_golden_ids_of_texts(recorded_roberta, name):
         cut = [row["text"][s:e].strip() for s, e in row["offsets"][1:-1]]
         # Transformers leaves out an accent that was joined with its letter.
         ours = [row["text"][s:e] for s, e in tokens.offsets]
-        for piece, other in zip(ours, cut):
+        spaces = {found.tokenizer.vocabulary.get(s) for s in "\u0120\u2581"}
+        for number, piece, other in zip(tokens.ids, ours, cut):
+            # It gives a space alone the first letter of the next word.
+            if number in spaces:
+                other = ""
             assert piece == other or piece.rstrip(ACCENTS) == other
         assert len(ours) == len(cut)
 
@@ -133,8 +135,8 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         )
         if last:
             shift = windows.context_first[row] - len(head)
-            pair = np.array([first + shift, last + shift])
-            start, stop = _span(context, windows, 0, pair)
+            start = windows.offsets[first + shift, 0]
+            stop = windows.offsets[last + shift, 1]
             assert context[start:stop] == answer
             shown += 1
     assert shown
@@ -259,7 +261,6 @@ def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
     tokenizer = recorded_roberta(name).tokenizer
     joined = ("cafe\u0301", "\u1100\u1161n", "re\u0301sume\u0301s")
     for word in ("Z\u00fcrich", "\ufb01sh", *joined):
-        assert tokenizer.keeps_length(word)
         (tokens,) = tokenizer.encode([word])
         covered = {n for s, e in tokens.offsets for n in range(s, e)}
         assert covered == set(range(len(word)))

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import unicodedata
 
 import hypothesis
 import hypothesis.strategies as st
@@ -300,57 +299,35 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
     assert len(lower_sigmas(word)) == len(word)
 
 
+@CASES
 @pytest.mark.parametrize(
-    "word,uncased,cased",
+    "text,uncased,cased",
     [
-        ("", True, True),
-        ("Cats,", True, True),
-        ("[SEP]", True, True),
-        ("zzz" * 100, True, True),
-        # One letter for one, accents dropped or not.
-        ("\u00c9t\u00e9", True, True),
-        ("e\u0301", False, True),
-        ("\uac01", False, True),
-        # Lower-casing alone would make two of it.
-        ("\u0130", True, True),
-        ("\u039f\u0394\u039f\u03a3", True, True),
-        # Set apart by spaces, which do not count.
-        ("\u4eac\u4eac", True, True),
-        # What the library alone would drop.
-        ("\ue000\ud800", True, True),
-        # Dropped.
-        ("c\u200bat", False, False),
-        ("c\x01at", False, False),
-        ("cat\u00ad", False, False),
-        ("\ufffd", False, False),
-        # Spaces that do not separate words in SQuAD.
-        ("the\u00a0cat", False, False),
-        ("cat\u2003", False, False),
+        ("The cats,", ["The", "cat", "s", ","], None),
+        ("\u00c9t\u00e9 a", ["\u00c9t\u00e9", "a"], None),
+        # An accent stays with its letter, whether normalization drops it.
+        ("e\u0301 ae\u0301", ["e\u0301", "ae\u0301"], None),
+        ("aa\u0301a", ["a", "a\u0301", "a"], ["aa\u0301a"]),
+        (
+            "a\u200b\u0301 \u0301 a",
+            ["a", "a"],
+            ["a\u200b\u0301", "\u0301", "a"],
+        ),
+        ("\uac01\u0301", ["\uac01\u0301"], None),
+        ("c\u200bat\u200b", ["c\u200bat"], None),
+        ("cat\u00ad.", ["cat", "."], None),
+        ("a\ufffd \ufffd", ["a\ufffd"], None),
+        ("the\u00a0cat\u2003a", ["the", "cat", "a"], None),
+        ("\u4eac\u4eac", ["\u4eac", "\u4eac"], None),
+        ("zz" * 200, ["zz" * 200], None),
     ],
 )
-def test_words_keep_their_length_or_not(tokenizers, word, uncased, cased):
-    assert tokenizers["uncased"].keeps_length(word) is uncased
-    assert tokenizers["cased"].keeps_length(word) is cased
-
-
-@CASES
-@PROPERTY
-@hypothesis.given(
-    st.text(st.characters(max_codepoint=0x24F) | st.just("\u0301"), max_size=9)
-)
-def test_latin_words_keep_their_length_as_python_counts_it(
-    tokenizers, case, word
+def test_places_are_those_of_the_tokens_letters(
+    tokenizers, case, text, uncased, cased
 ):
-    normalized = word
-    if case == "uncased":
-        normalized = unicodedata.normalize("NFD", word.lower())
-    dropped = {"Cc", "Cf"} | ({"Mn"} if case == "uncased" else set())
-    kept = [
-        c
-        for c in normalized
-        if unicodedata.category(c) not in dropped and not c.isspace()
-    ]
-    assert tokenizers[case].keeps_length(word) == (len(kept) == len(word))
+    (tokens,) = tokenizers[case].encode([text])
+    expected = uncased if case == "uncased" else cased or uncased
+    assert [text[slice(*place)] for place in tokens.offsets] == expected
 
 
 def test_a_class_of_tokenizers_must_say_how_it_does_all():
@@ -363,7 +340,6 @@ def test_a_class_of_tokenizers_must_say_how_it_does_all():
         "encode_ids",
         "encode_words",
         "is_text",
-        "keeps_length",
     }
     for name in names:
         parts = {other: None for other in names - {name}}
