@@ -14,6 +14,7 @@ from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.text_windows import Rows
 from tasks.restored import restore_task
+from tasks.squad_data import SPACES
 from tokenization import FullTokenizer
 
 pytestmark = pytest.mark.newer_stack
@@ -37,8 +38,15 @@ WORDS = [
     "in\u00a0out",
     "\U0001f600",
     "mat\x01s",
+    "\u4eac\u4eac1903\u4eac",
+    "ca\u0308t\u0301s\u0323",
+    "\u0301",
+    "\u2764\ufe0f",
+    "caf\ufffd",
+    "\uac01\u0301",
 ]
-GAPS = (" ", "  ", "\t", "\n", "\u202f", " \u00a0")
+# All that Python takes for white space, and some that joins words.
+GAPS = (*" \t\n", "  ", " \u00a0", *SPACES, *"\u200b\u200d\u2060\ufeff", "")
 CONTEXTS = st.lists(
     st.tuples(st.sampled_from(GAPS), st.sampled_from(WORDS)), max_size=25
 ).map(lambda parts: "".join(gap + word for gap, word in parts)[1:])
@@ -106,7 +114,7 @@ class Chooser:
                 tf.ones_like(task, tf.bool),
             )
             spans = rules.choose(rows, text_windows.cut(rows), outputs)
-            cut = graph_spans.cut_out(rows, spans, contexts, self.graph)
+            cut = graph_spans.cut_out(rows, spans, contexts)
             return spans, cut
 
         self.choose = choose
@@ -237,6 +245,21 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone():
     spans = graph_spans.SpanRules([(0, task)], 1).choose(rows, windows, outputs)
     assert spans.first.numpy().tolist() == [2 + room]
     assert spans.score.numpy().tolist() == [4.0]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_answers_between_any_gaps_are_those_of_the_task(choosers, gap):
+    words = [
+        "the",
+        "cats",
+        "ca\u0308t\u0301",
+        "unknown",
+        "\u4eac1903\u4eac",
+        "in",
+    ]
+    asked = [(number, gap.join(words)) for number in range(len(RULES))]
+    for seed in range(4):
+        choosers[LENGTH].check(asked, seed)
 
 
 def test_no_context_has_a_token(choosers):

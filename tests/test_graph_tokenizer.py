@@ -98,6 +98,8 @@ def test_any_text(small, case, text):
         "\u0391 \u03a3\u03a3\u03a3",
         "e\u0301e \u00e9\u0301",
         "\ue000 \ufffd a\x00b",
+        "aa\u0301a\u0301\u0323 \u0301a\u200b\u0301 a\ufffd",
+        "\u0301\u0301 \uac01\u0301",
     ],
 )
 def test_rare_texts(small, case, text):
