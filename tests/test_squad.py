@@ -141,6 +141,27 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
     assert not warnings.text
 
 
+@pytest.mark.parametrize(
+    "context,answer,start,is_counted",
+    [
+        ("the (cat) sat", "cat", 5, False),
+        ("the\u00a0cat\u3000sat", "cat\u3000sat", 4, False),
+        ("the cat sat", " cat ", 3, False),
+        ("the (cat) sat", "cat", 4, True),
+        ("the cat\u3000sat", "cat sat", 4, True),
+    ],
+)
+def test_answers_that_are_off_their_place_are_counted(
+    tmp_path, warnings, context, answer, start, is_counted
+):
+    off = Question("off", "?", context, (Answer(answer, start),))
+    write_file(tmp_path / "train.json", [*TWO, off])
+    assert read(TASK, str(tmp_path), "train") == [*TWO, off]
+    counted = "1 of 3 answers are not exactly at their place"
+    assert (counted in warnings.text) == is_counted
+    assert "left out" not in warnings.text
+
+
 def test_nothing_is_said_where_nothing_is_left_out(tmp_path, warnings):
     write_file(tmp_path / "train.json", [*TWO, ask("q3", "the cat sat")])
     assert len(read(TASK_2, str(tmp_path), "train")) == 3

@@ -39,6 +39,11 @@ def test_answers_are_normalized(text, expected):
         # 2 of 3 predicted words, 2 of 2 right ones: 2 * 2/3 / (5/3).
         ("slow dog", "slow dog ran", 0, 0.8),
         ("slow dog ran", "slow dog", 0, 0.8),
+        # Any white space separates words, but what is not seen joins them.
+        ("slow\u00a0dog", "slow dog", 1, 1),
+        ("slow dog ran", "\u3000slow\u2009\u2028dog\x0b", 0, 0.8),
+        ("a\u00a0cat", "cat", 1, 1),
+        ("slow\u200bdog", "slow dog", 0, 0),
         # A word counts as often as both have it: 1 of 1, 1 of 3.
         ("cat cat cat", "cat", 0, 0.5),
         ("cat cat dog", "dog cat cat", 0, 1),
