@@ -218,6 +218,19 @@ def test_labels_are_the_places_of_the_answers_tokens(
         ("\u4eac\u4eac\u4eac", "\u4eac", 2, (2, 2)),
         ("\u4eac\u4eac\u4eac", "\u4eac\u4eac", 1, (1, 2)),
         ("cat|cat|cat,cat", "cat,cat", 8, (4, 6)),
+        (
+            "\u5927\u5b66\u5728\u4e2d\u56fd\uff0c1903\u5e74\u5efa\u7acb\uff0c"
+            "\u53c8\u57281903\u5e74\u5173\u95ed\uff0c\u5c71\u57281903\u5e74\u3002",
+            "1903",
+            26,
+            (20, 20),
+        ),
+        (
+            "It opened in 1903 and closed in 1903 and fell in 1903 too.",
+            "1903",
+            49,
+            (11, 11),
+        ),
         # By one off, in a text where the answer occurs before.
         ("cat|cat|cat|", "cat", 9, (4, 4)),
     ],
@@ -226,7 +239,7 @@ def test_the_occurrence_that_the_file_names_is_labelled(
     tokenizer, context, answer, start, label
 ):
     question = ask(context, answer, start=start)
-    windows = cut_windows([question], tokenizer, 24, 4, 4)
+    windows = cut_windows([question], tokenizer, 40, 4, 4)
     assert labels_of(windows) == [tuple(6 + place for place in label)]
 
 
