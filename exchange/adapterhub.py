@@ -2,19 +2,28 @@
 
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_modeling import SCOPES, Houlsby
 from errors import UserError
-from exchange import lora
+from exchange import fields, lora
 from exchange.adapterhub_heads import read_head
+from exchange.adapterhub_places import (
+    INVERTIBLE,
+    WEIGHTS_FILE,
+    WEIGHTS_PICKLE,
+    Named,
+    by_layer,
+    check_count,
+    check_size,
+    is_number,
+)
 from exchange.base import (
     Foreign,
     Tensors,
     activation,
-    check_layer,
     check_number,
     layers_text,
     task_of,
@@ -28,12 +37,32 @@ from modeling import BertConfig
 from storage import files
 
 CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
 CONFIG = {
     "config": dict,
     "config.architecture?": str,
     "config.alpha?": float,
     "config.leave_out?": list,
+    "config.attn_matrices?": list,
+    "config.non_linearity?": str,
+    "config.r?": int,
+    "config.prefix_length?": int,
+    "config.bottleneck_size?": int,
+    **dict.fromkeys(
+        (
+            f"config.{name}?"
+            for name in (
+                "mh_adapter",
+                "output_adapter",
+                "original_ln_before",
+                "is_parallel",
+                "selfattn_lora",
+                "intermediate_lora",
+                "output_lora",
+                "flat",
+            )
+        ),
+        bool,
+    ),
     "name": str,
     "model_type": str,
     "hidden_size": int,
@@ -54,22 +83,24 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
-# Of those, what this project's methods do not have -> what it would be.
-MUST_BE = {
-    "original_ln_after": "no LayerNorm after the adapter",
-    "ln_before": "a LayerNorm in the adapter",
-    "ln_after": "a LayerNorm in the adapter",
-    "use_gating": "gates",
-    "phm_layer": "Compacter's products",
-}
-# The invertible adapters that this project has, and where they are.
-NICE, INVERTIBLE = "nice", "invertible_adapters"
+# The invertible adapters that this project has.
+NICE = "nice"
+# Site -> the field that says whether there are adapters.
+SITE_FIELDS = {"attention": "mh_adapter", "ffn": "output_adapter"}
 LORA_TARGETS = {
     "attention.self.query": "query",
     "attention.self.key": "key",
     "attention.self.value": "value",
     "intermediate.dense": "intermediate",
     "output.dense": "output",
+}
+# Of these, the field that says whether there are updates, and of attention the
+# matrix's letter in `attn_matrices`.
+LORA_FIELDS = {
+    place: ("selfattn_lora", name[0])
+    if place.startswith("attention")
+    else (f"{name}_lora", "")
+    for place, name in LORA_TARGETS.items()
 }
 
 
@@ -108,15 +139,12 @@ def read(
             f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
             f"a bert with {config.hidden_size}"
         )
-    own = described["config"]
-    if "version" not in described and own.get("non_linearity") == "gelu":
-        # As the library takes files of before it wrote a version.
-        own = {**own, "non_linearity": "gelu_new"}
+    own = _as_of_now(described)
     architecture = own.get("architecture")
-    readers: Dict[Any, Callable[..., Tuple[TuningMethod, Dict]]] = {
-        None: _read_bottleneck,
-        "lora": _read_lora,
-        "prefix_tuning": _read_prefix,
+    readers: Dict[Any, Tuple[Callable[..., Any], Dict[str, Any]]] = {
+        None: (_read_bottleneck, fields.HUB_BOTTLENECK),
+        "lora": (_read_lora, fields.HUB_LORA),
+        "prefix_tuning": (_read_prefix, fields.HUB_PREFIX),
     }
     if architecture not in readers:
         raise UserError(
@@ -124,9 +152,12 @@ def read(
             f"{architecture!r} is; expected bottleneck adapters, lora, "
             "(IA)^3 of keys and values, or prefix_tuning"
         )
+    reader, known = readers[architecture]
+    fields.check(described, fields.HUB_FILE, path, is_open=True)
+    fields.check(own, known, path)
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-    tensors = _Named(tensors, described["name"])
-    method, values = readers[architecture](own, tensors, config, path)
+    tensors = Named(tensors, described["name"])
+    method, values = reader(own, tensors, config, path)
     tensors.check_all_taken()
     head = read_head(folder, config, tuple(labels))
     task, head_values = task_of(head, pairs)
@@ -142,83 +173,25 @@ def read(
     )
 
 
-class _Named:
-    """Tensors by place, whose own names have the adapter's name in them."""
+def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
+    """The config as the library takes it, whatever version has written it.
 
-    def __init__(self, tensors: Tensors, name: str):
-        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
-
-        Invertible adapters are in no module: their kind is their place.
-        """
-        self._tensors = tensors
-        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
-        pattern = re.compile(
-            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
-            rf"{re.escape(name)}\.(.*)"
-        )
-        self._names: Dict[Tuple[str, str], str] = {}
-        copies = []
-        for full in tensors.names:
-            match = pattern.fullmatch(full)
-            if match is None:
-                continue
-            place = match[1] or match[2]
-            # A prefix is in the model once for all layers, and once in each.
-            if place.endswith("prefix_tuning.pool"):
-                copies.append(full)
-                continue
-            self._names[place, match[3]] = full
-        tensors.drop(copies)
-        self.check_all_taken = tensors.check_all_taken
-
-    def places(self) -> List[str]:
-        """Modules that have a tensor left, each once."""
-        return list(dict.fromkeys(place for place, _ in self._names))
-
-    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
-        """A module's tensor, as `Tensors.take`."""
-        name = self._names.pop((place, part), f"{place}...{part}")
-        return self._tensors.take(name, *shape)
-
-
-def _by_layer(
-    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
-) -> Dict[Tuple[int, str], str]:
-    """Places by layer and name within it.
-
-    Raises:
-        UserError: a place is in no layer, or a layer lacks a place.
+    Source: `load_weights_config` and `_fix_backward_compat` of the library.
     """
-    found = {}
-    for place in tensors.places():
-        match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
-        if match is None:
-            raise UserError(
-                f"{path}: no method of this project has anything at {place}"
-            )
-        check_layer(int(match[1]), config, path)
-        found[int(match[1]), match[2]] = place
-    left_out = own.get("leave_out") or ()
-    for layer in range(config.num_hidden_layers):
-        if layer in left_out:
-            continue
-        for name in {name for _, name in found}:
-            if (layer, name) not in found:
-                raise UserError(
-                    f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} in "
-                    f"layer {layer}, which leave_out does not name"
-                )
-    return found
+    own, version = dict(described["config"]), described.get("version")
+    if version is None and "non_linearity" in own:
+        name = own["non_linearity"]
+        older = {"gelu": "gelu_new", "gelu_orig": "gelu"}
+        own["non_linearity"] = older.get(name, name)
+    if own.get("architecture") == "lora" and "alpha" in own:
+        # Before 1.1 the library did not divide by the rank.
+        if re.match(r"adapters\.(0|1\.0)\.", version or ""):
+            own["alpha"] = own.get("r")
+    return own
 
 
 def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
     """Which of this project's methods a bottleneck's config is."""
-    for key, what in MUST_BE.items():
-        if own[key] != BOTTLENECK[key]:
-            raise UserError(
-                f"{path}: {key} is {own[key]!r}: no method of this project "
-                f"computes {what}"
-            )
     residual = own["residual_before_ln"]
     attention = bool(own.get("mh_adapter"))
     pfeiffer = (
@@ -255,7 +228,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
 
 
 def _read_bottleneck(
-    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
     """Bottleneck adapters; a scale goes into their second matrix."""
     own = {**BOTTLENECK, **own}
@@ -263,15 +236,23 @@ def _read_bottleneck(
     act = activation(own.get("non_linearity"), path)
     values, found, sizes = {}, {}, set()
     if kind == "mad_x":
-        values.update(_take_invertible(tensors, config))
+        values.update(_take_invertible(own, tensors, config, path))
     sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
-    for (layer, place), full in _by_layer(own, tensors, config, path).items():
-        if place not in sites:
-            raise UserError(f"{path}: no method has an adapter at {full}")
+    named = {
+        place: SITE_FIELDS[site]
+        for place, site in sites.items()
+        if own.get(SITE_FIELDS[site])
+    }
+    for (layer, place), full in by_layer(
+        own, tensors, config, path, named
+    ).items():
         down = tensors.take(
             full, "adapter_down.0.weight", None, config.hidden_size
         )
         size = len(down)
+        check_size(
+            own, "reduction_factor", config.hidden_size, size, path, str(layer)
+        )
         sizes.add(size)
         down_bias = tensors.take(full, "adapter_down.0.bias", size)
         up = tensors.take(full, "adapter_up.weight", config.hidden_size, size)
@@ -302,14 +283,14 @@ def _read_bottleneck(
         return MadX(inverse_size=inverse_size, **arguments), values
     if kind == "parallel":
         scaling = own["scaling"]
-        given = float(scaling) if _is_number(scaling) else 1.0
+        given = float(scaling) if is_number(scaling) else 1.0
         return Parallel(scale=given, **arguments), values
     [site] = found if len(found) == 1 else ["both"]
     return Houlsby(sites=site, layer_norms=False, **arguments), values
 
 
 def _take_invertible(
-    tensors: _Named, config: BertConfig
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
 ) -> Dict[str, np.ndarray]:
     """The invertible adapter: the two dense layers of F, and those of G."""
     values: Dict[str, np.ndarray] = {}
@@ -317,6 +298,7 @@ def _take_invertible(
     for name in ("F", "G"):
         down = tensors.take(INVERTIBLE, f"{name}.0.weight", size, half)
         size = len(down)
+        check_size(own, "inv_adapter_reduction_factor", half, size, path)
         down_bias = tensors.take(INVERTIBLE, f"{name}.0.bias", size)
         up = tensors.take(INVERTIBLE, f"{name}.2.weight", half, size)
         up_bias = tensors.take(INVERTIBLE, f"{name}.2.bias", half)
@@ -325,10 +307,6 @@ def _take_invertible(
         values[f"{SCOPE}/{name}/weights2"] = up.T
         values[f"{SCOPE}/{name}/biases2"] = up_bias[np.newaxis]
     return values
-
-
-def _is_number(scaling: Any) -> bool:
-    return isinstance(scaling, (int, float)) and scaling > 0
 
 
 def _scale(own, kind, tensors, place, config) -> np.ndarray:
@@ -343,21 +321,21 @@ def _scale(own, kind, tensors, place, config) -> np.ndarray:
             f"scaling is {scaling!r}, expected a number, learned or channel"
         )
     check_number(scaling, "scaling")
-    in_method = kind == "parallel" and _is_number(scaling)
+    in_method = kind == "parallel" and is_number(scaling)
     return np.float32([1.0 if in_method else scaling])
 
 
 def _read_lora(
-    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
     """LoRA, and (IA)^3, which is LoRA for this program."""
-    for key in ("use_gating", "use_dora", "vera_d", "vera_b"):
-        if own.get(key):
-            raise UserError(
-                f"{path}: {key} is {own[key]!r}, which no method of this "
-                "project has; expected plain LoRA"
-            )
-    places = _by_layer(own, tensors, config, path)
+    matrices = own.get("attn_matrices") or ()
+    named = {
+        place: field
+        for place, (field, letter) in LORA_FIELDS.items()
+        if own.get(field) and (not letter or letter in matrices)
+    }
+    places = by_layer(own, tensors, config, path, named)
     mode = own.get("composition_mode", "add")
     if mode == "scale":
         return _read_ia3(own, places, tensors, config, path)
@@ -370,10 +348,9 @@ def _read_lora(
     check_number(own["alpha"], f"{path}: alpha")
     found = {}
     for (layer, place), full in places.items():
-        if place not in LORA_TARGETS:
-            raise UserError(f"{path}: LoRA at {full} is not read")
         down = tensors.take(full, "lora_A", None, None)
         up = tensors.take(full, "lora_B", None, len(down))
+        check_count(own, "r", len(down), path)
         found[layer, LORA_TARGETS[place]] = lora.Factors(
             down.T, up.T, float(own["alpha"])
         )
@@ -383,6 +360,7 @@ def _read_lora(
 def _read_ia3(own, places, tensors, config, path):
     """Scales of keys and values; others act elsewhere than this project's."""
     alpha = 1 if own.get("alpha") is None else own["alpha"]
+    check_count(own, "r", 1, path)
     check_number(alpha, f"{path}: alpha")
     values = {
         f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
@@ -410,13 +388,9 @@ def _read_ia3(own, places, tensors, config, path):
 
 
 def _read_prefix(
-    own: Mapping[str, Any], tensors: _Named, config: BertConfig, path: str
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
     """A prefix, of which the network's output is kept."""
-    if own.get("use_gating") or own.get("leave_out"):
-        raise UserError(
-            f"{path}: a prefix with gates, or without some layers, is not read"
-        )
     place, part = "prefix_tuning", "self_prefix."
     count = 2 * config.num_hidden_layers * config.hidden_size
     if own.get("flat"):
@@ -440,12 +414,14 @@ def _read_prefix(
             place, f"{part}control_trans.0.weight", None, config.hidden_size
         )
         size = len(inner)
+        check_count(own, "bottleneck_size", size, path)
         bias = tensors.take(place, f"{part}control_trans.0.bias", size)
         outer = tensors.take(
             place, f"{part}control_trans.2.weight", count, size
         )
         outer_bias = tensors.take(place, f"{part}control_trans.2.bias", count)
         table = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
+    check_count(own, "prefix_length", len(table), path)
     slices = np.split(table, 2 * config.num_hidden_layers, axis=1)
     values = {
         f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": slices[

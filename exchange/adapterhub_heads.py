@@ -9,6 +9,7 @@ import os
 from typing import Any, Dict, List, Optional, Tuple
 
 from errors import UserError
+from exchange import fields
 from exchange.base import (
     QUESTIONS,
     Head,
@@ -24,7 +25,15 @@ from tasks.head_shape import POOLED, HeadShape
 
 CONFIG_FILE = "head_config.json"
 WEIGHTS_FILE, PICKLE = "model_head.safetensors", "pytorch_model_head.bin"
-CONFIG = {"model_class": str, "config?": dict, "num_labels?": int}
+CONFIG = {
+    "model_class": str,
+    "model_type?": str,
+    "hidden_size?": int,
+    "config?": dict,
+    "config?.use_pooler?": bool,
+    "config?.bias?": bool,
+    "num_labels?": int,
+}
 # Class of a model of transformers' -> its head's tensors.
 STATIC_HEADS = {
     "BertForSequenceClassification": "classifier",
@@ -51,11 +60,23 @@ def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
             "missing), which answers nothing; save it with its head"
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
+    fields.check(described, fields.HUB_FILE, path, is_open=True)
+    fields.check(described.get("config") or {}, fields.HUB_HEAD, path)
+    for key, expected in (
+        ("model_type", "bert"),
+        ("hidden_size", config.hidden_size),
+    ):
+        if described.get(key) not in (None, expected):
+            raise UserError(
+                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
+            )
     tensors = Tensors(folder, WEIGHTS_FILE, PICKLE)
     model_class = described["model_class"]
     if model_class in STATIC_HEADS:
         layer = tensors.take_layer(
-            STATIC_HEADS[model_class], None, config.hidden_size
+            STATIC_HEADS[model_class],
+            described.get("num_labels"),
+            config.hidden_size,
         )
         head = _make_head(
             STATIC_HEADS[model_class] == "qa_outputs",
@@ -137,7 +158,6 @@ def _make_head(
         raise UserError(
             f"{path}: {len(labels)} labels are named, but the head has {count}"
         )
-    own = labels or labels_in_order(
-        label2id if count > 1 else None, count, path
+    return classifier(
+        layers, shape, labels or labels_in_order(label2id, count, path)
     )
-    return classifier(layers, shape, own)

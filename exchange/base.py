@@ -122,6 +122,21 @@ class Tensors:
             if not np.isfinite(value).all():
                 raise UserError(f"{self.path}: {name} is not finite")
 
+    def rename(self, function: Callable[[str], str]) -> None:
+        """Gives each tensor the name that a function makes of its own.
+
+        Raises:
+            UserError: two would have one name.
+        """
+        found: Dict[str, np.ndarray] = {}
+        for name, value in self._left.items():
+            if found.setdefault(function(name), value) is not value:
+                raise UserError(
+                    f"{self.path}: {name} is there twice, as of two adapters; "
+                    "save one of them"
+                )
+        self._left = found
+
     @property
     def names(self) -> List[str]:
         """Those that nobody has taken."""

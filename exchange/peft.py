@@ -4,16 +4,14 @@ peft keeps no labels: by default they are named as transformers names them.
 """
 
 import functools
-import itertools
 import os
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow as tf
 
-from errors import UserError, first_line
-from exchange import lora
+from errors import UserError
+from exchange import fields, lora
 from exchange.base import (
     QUESTIONS,
     Exported,
@@ -26,6 +24,13 @@ from exchange.base import (
     classifier,
     labels_in_order,
     task_of,
+)
+from exchange.peft_modules import (
+    ROOT,
+    by_pattern,
+    check_saved,
+    named,
+    targeted,
 )
 from methods.base import TuningMethod
 from methods.ia3 import KEY_VALUE, OUTPUT, Ia3
@@ -44,31 +49,19 @@ CONFIG = {
     "use_rslora?": bool,
     "alpha_pattern?": dict,
     "alpha_pattern?.*": float,
+    "rank_pattern?": dict,
+    "rank_pattern?.*": int,
+    "modules_to_save?": list,
     "peft_version?": str,
 }
-ROOT = "base_model.model."
+# In the names of a state_dict, the adapter's own name.
+ADAPTER_NAME = re.compile(
+    r"(\.lora_[AB])\.[^.]+(?=\.weight$)|(\.ia3_l)\.[^.]+$"
+    r"|\.modules_to_save\.[^.]+(?=\.)"
+)
 SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
-# Of `alpha_pattern`, and letters of each; a large BERT has 144 matrices.
-MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 # Kind of a task -> its head's tensors.
 HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
-# Keys that change what is computed, or what else is trained.
-MUST_BE_OFF = (
-    "use_dora",
-    "use_qalora",
-    "use_bdlora",
-    "lora_bias",
-    "fan_in_fan_out",
-    "layer_replication",
-    "trainable_token_indices",
-    "target_parameters",
-    "megatron_config",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "kasa_config",
-    "monteclora_config",
-    "velora_config",
-)
 # Ways to begin that leave BERT's matrices as they are; from others, as `pissa`,
 # peft takes what the update began with.
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -104,18 +97,17 @@ def read(
     path = os.path.join(folder, CONFIG_FILE)
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
-    readers = {"LORA": _read_lora, "IA3": _read_ia3}
+    readers = {
+        "LORA": (_read_lora, fields.PEFT_LORA),
+        "IA3": (_read_ia3, fields.PEFT_IA3),
+    }
     if kind not in readers:
         raise UserError(
             f"{path}: peft's {kind} is not read; expected LORA, or IA3 that is "
             "the same function as this project's"
         )
-    for key in MUST_BE_OFF:
-        if described.get(key):
-            raise UserError(
-                f"{path}: {key} is {described[key]!r}, which no method of this "
-                f"project has; expected plain {kind}"
-            )
+    reader, known = readers[kind]
+    fields.check(described, known, path)
     if described.get("bias", "none") != "none":
         raise UserError(
             f"{path}: BERT's own biases were trained too (bias="
@@ -123,8 +115,9 @@ def read(
             "expected bias='none'"
         )
     tensors = Tensors(folder, WEIGHTS_FILE, PICKLE)
+    _take_names(tensors)
     head = _read_head(described, tensors, config, tuple(labels), path)
-    method, values = readers[kind](described, tensors, config, path)
+    method, values = reader(described, tensors, config, path)
     tensors.check_all_taken()
     task, head_values = task_of(head, pairs)
     return Foreign(
@@ -135,13 +128,35 @@ def read(
     )
 
 
+def _take_names(tensors: Tensors) -> None:
+    """Gives the tensors of a state_dict the names of a saved adapter.
+
+    Raises:
+        UserError: BERT itself is among them, or a second adapter.
+    """
+    if any(".base_layer." in name for name in tensors.names):
+        raise UserError(
+            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
+            "of a whole model does; save the adapter and the head alone "
+            "(model.save_pretrained)"
+        )
+    tensors.rename(
+        lambda name: ADAPTER_NAME.sub(lambda m: m[1] or m[2] or "", name)
+    )
+
+
 def _places(
-    tensors: Tensors, part: str, config: BertConfig, path: str
+    described: Dict[str, Any],
+    tensors: Tensors,
+    part: str,
+    config: BertConfig,
+    path: str,
 ) -> List[Tuple[int, str, str]]:
     """(layer, name within it, module) of each module that has a part.
 
     Raises:
-        UserError: the BERT has no such layer.
+        UserError: the BERT has no such layer; or the modules are others than
+            `target_modules` and the fields of its kind name.
     """
     pattern = re.compile(
         re.escape(ROOT)
@@ -152,114 +167,37 @@ def _places(
     places = [(int(m[2]), m[3], m[1]) for m in matches]
     for layer, _, _ in places:
         check_layer(layer, config, path)
-    return places
-
-
-def _check_places(
-    described: Dict[str, Any],
-    places: List[Tuple[int, str, str]],
-    config: BertConfig,
-    path: str,
-) -> None:
-    """No module may lack its tensors, which would then change nothing.
-
-    Raises:
-        UserError: one does.
-    """
-
-    def matches(key: str, module: str) -> bool:
-        patterns = described.get(key) or ()
-        if isinstance(patterns, str):
-            return _matches(patterns, [module], path)[0]
-        if isinstance(patterns, (list, tuple)):
-            return any(f".{module}".endswith(f".{end}") for end in patterns)
-        raise UserError(
-            f"{path}: {key} is {patterns!r}, expected a pattern or a list"
-        )
-
-    layers = described.get("layers_to_transform")
-    if isinstance(layers, int):
-        layers = [layers]
-    if not isinstance(layers, (list, type(None))):
-        raise UserError(
-            f"{path}: layers_to_transform is {layers!r}, expected a number or "
-            "a list"
-        )
-    found = {(layer, place) for layer, place, _ in places}
-    for layer in range(config.num_hidden_layers):
-        for scope in TARGETS.values():
-            place = scope.replace("/", ".")
-            module = f"bert.encoder.layer.{layer}.{place}"
-            if (
-                matches("target_modules", module)
-                and not matches("exclude_modules", module)
-                and (layers is None or layer in layers)
-                and (layer, place) not in found
-            ):
-                raise UserError(
-                    f"{path}: target_modules names {module}, of which "
-                    f"{WEIGHTS_FILE} holds nothing"
-                )
-
-
-def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
-    """Whether a pattern of a description is that of each whole text.
-
-    TensorFlow's engine (RE2) takes time in proportion to both. Python's could
-    take for ever with a bad pattern.
-
-    Raises:
-        UserError: it is no pattern, or one that only Python's engine takes.
-    """
-    try:
-        # What is under `tf.strings` keeps all patterns in memory.
-        found = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
-    except tf.errors.OpError as error:
-        raise UserError(
-            f"{path}: {pattern[:80]!r} is no regular expression that can be "
-            f"used here: {first_line(error)}; name the modules in a list"
-        ) from error
-    return found.numpy().tolist()
-
-
-def _alphas(
-    described: Dict[str, Any], modules: Sequence[str], path: str
-) -> Dict[str, float]:
-    """The alphas of modules that, divided by the rank, are their scales.
-
-    Source: peft, `get_pattern_key`: the first pattern that ends the name.
-
-    Raises:
-        UserError: there is none, or one is no number; there are too many
-            patterns, or one that is none or takes long.
-    """
-    alpha = described.get("lora_alpha")
-    if alpha is None:
-        raise UserError(f"{path} has no lora_alpha, which scales the updates")
-    patterns = described.get("alpha_pattern") or {}
-    if len(patterns) > MOST_PATTERNS:
-        raise UserError(
-            f"{path}: alpha_pattern has {len(patterns)} patterns, expected at "
-            f"most {MOST_PATTERNS}"
-        )
-    found = dict.fromkeys(modules, alpha)
-    left = list(found)
-    for pattern, value in patterns.items():
-        if not left:
-            break
-        # One that counts repetitions may take a tenth of a second.
-        if "{" in pattern or len(pattern) > LONGEST_PATTERN:
+    held = [
+        name.removeprefix(ROOT).removesuffix(f".{part}")
+        for name in tensors.names
+        if name.endswith(f".{part}")
+    ]
+    root = "" if any(m.startswith("encoder.") for m in held) else "bert."
+    # All matrices of BERT's, in the order of its layers.
+    known = [
+        f"{root}encoder.layer.{layer}." + scope.replace("/", ".")
+        for layer in range(config.num_hidden_layers)
+        for scope in TARGETS.values()
+    ]
+    # A model for questions has none.
+    if described.get("task_type") == SEQUENCES:
+        known.append(f"{root}pooler.dense")
+    wanted = targeted(described, [*known, *held], path)
+    for module in known:
+        if module in wanted and module not in held:
             raise UserError(
-                f"{path}: alpha_pattern has {pattern[:80]!r}, expected at most "
-                f"{LONGEST_PATTERN} letters, without {{}}"
+                f"{path}: target_modules names {module}, of which "
+                f"{WEIGHTS_FILE} holds nothing"
             )
-        is_match = _matches(rf"(.*\.)?({pattern})", left, path)
-        for module in itertools.compress(left, is_match):
-            found[module] = value
-        left = [m for m, matches in zip(left, is_match) if not matches]
-    for value in found.values():
-        check_number(value, f"{path}: lora_alpha")
-    return found
+    for module in held:
+        if module not in wanted:
+            raise UserError(
+                f"{path}: {WEIGHTS_FILE} holds tensors of {module}, which "
+                "target_modules and what limits it (exclude_modules, "
+                "layers_to_transform, layers_pattern) leave out"
+            )
+    check_saved(described, tensors.names, config, path)
+    return places
 
 
 def _read_lora(described, tensors, config, path):
@@ -273,15 +211,27 @@ def _read_lora(described, tensors, config, path):
         )
     targets = {s.replace("/", "."): name for name, s in TARGETS.items()}
     found = {}
-    places = _places(tensors, "lora_A.weight", config, path)
-    _check_places(described, places, config, path)
-    alphas = _alphas(described, [module for *_, module in places], path)
+    for key in ("r", "lora_alpha"):
+        if described.get(key) is None:
+            raise UserError(f"{path} has no {key}, which scales the updates")
+    places = _places(described, tensors, "lora_A.weight", config, path)
+    modules = [module for *_, module in places]
+    alphas = by_pattern(described, "alpha_pattern", modules, path)
+    ranks = by_pattern(described, "rank_pattern", modules, path)
     for layer, place, module in places:
         if place not in targets:
             raise UserError(f"{path}: LoRA at {module} is not read")
         down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
         up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
-        alpha = alphas[module]
+        rank = ranks.get(module, described["r"])
+        if len(down) != rank:
+            raise UserError(
+                f"{path}: the update of {module} is of rank {len(down)} in "
+                f"{WEIGHTS_FILE}, expected {rank} as r and rank_pattern say; "
+                "the description contradicts the tensors"
+            )
+        alpha = alphas.get(module, described["lora_alpha"])
+        check_number(alpha, f"{path}: lora_alpha")
         if described.get("use_rslora"):
             alpha *= len(down) ** 0.5
         found[layer, targets[place]] = lora.Factors(down.T, up.T, float(alpha))
@@ -300,8 +250,14 @@ def _read_ia3(described, tensors, config, path):
         for layer in range(config.num_hidden_layers)
         for name, shape in shapes.items()
     }
-    places = _places(tensors, "ia3_l", config, path)
-    _check_places(described, places, config, path)
+    places = _places(described, tensors, "ia3_l", config, path)
+    inputs = described.get("feedforward_modules")
+    inputs = named(
+        [OUTPUT.replace("/", ".")] if inputs is None else inputs,
+        "feedforward_modules",
+        [module for *_, module in places],
+        path,
+    )
     for layer, place, module in places:
         name = place.replace(".", "/")
         if name not in shapes:
@@ -312,6 +268,13 @@ def _read_ia3(described, tensors, config, path):
                 r"'.*(key|value|layer\.\d+\.output\.dense)'"
             )
         scale = tensors.take(f"{ROOT}{module}.ia3_l", *shapes[name])
+        if (module in inputs) != (name == OUTPUT):
+            raise UserError(
+                f"{path}: feedforward_modules says that the "
+                f"{'inputs' if module in inputs else 'outputs'} of {module} "
+                f"are scaled, but {WEIGHTS_FILE} has {list(scale.shape)}; the "
+                "description contradicts the tensors"
+            )
         key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
         values[key] = scale.ravel()
     return Ia3(), values
