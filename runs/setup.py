@@ -20,7 +20,7 @@ from methods import parsing
 from methods.base import TuningMethod
 from modeling import BertConfig
 from optimization import Schedule
-from runs import parts
+from runs import own_head, parts
 from runs.parts import Found
 from storage import files
 from tasks.base import Task
@@ -34,7 +34,6 @@ from weights.base import (
     choose_initial_values,
     identify,
     start_fingerprint,
-    with_labels,
 )
 from weights.sources import InitCheckpoint, open_init_checkpoint
 
@@ -235,6 +234,8 @@ def _task_and_method(
             )
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
+    elif sources.opened is not None and not experiment.do_train:
+        task = own_head.label(sources.opened, task, experiment.data_dir)
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     return task, parts.find(
@@ -362,9 +363,7 @@ def complete(model: Model, task: Task) -> Setup:
         UserError: a value is missing or damaged, or has another shape.
     """
     experiment, opened = model.experiment, model.sources.opened
-    described = task.describe()
-    labels = described.get("labels") or described.get("tags") or ()
-    base = with_labels(opened.weights, opened.labels, labels)
+    base = own_head.fit(opened, task)
     trained = model.sources.trained
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
@@ -379,8 +378,9 @@ def complete(model: Model, task: Task) -> Setup:
     )
     if not experiment.do_train:
         weights = trained or base
-        run_step = training_state.latest_step(experiment.output_dir)[1]
-        if not run_step:
+        if not training_state.latest_step(experiment.output_dir)[1]:
+            if trained is None:
+                own_head.check(opened, base, table, task)
             task_model.check_is_trained(table, weights.shapes, weights.source)
     return Setup(
         **{**vars(model), "task": task},

@@ -7,8 +7,7 @@ The program reads all that --init_checkpoint takes, except training checkpoints
 and models with adapters. Google's form is `bert_model.ckpt`, `bert_config.json`
 and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
 `vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
-Heads are written too. One whose labels Hugging Face's config names has them
-sorted then, as `run_classifier.py` sorts those of a table.
+Heads are written too, with what the config says of them: labels and kind.
 
 The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
 Google's own program does not know this name.
@@ -33,7 +32,7 @@ from modeling import Shape
 from storage import files
 from tokenization import vocabulary_bytes
 from weights import google, hugging_face, pretrained, sources, training_state
-from weights.base import Weights, identify, with_labels
+from weights.base import Weights, identify
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
 # What a checkpoint of a training has besides.
@@ -107,16 +106,20 @@ def check_form(config: BertConfig, form: str) -> None:
         )
 
 
-def google_config(config: BertConfig) -> Dict[str, Any]:
-    """The content of `bert_config.json`."""
+def google_config(
+    config: BertConfig, head: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The content of `bert_config.json`, with what is said of a head."""
     values = dataclasses.asdict(config)
     del values["first_position"], values["layer_norm_eps"]
     if same_activation(config.hidden_act, "gelu"):
         values["hidden_act"] = "gelu"
-    return values
+    return {**values, **head}
 
 
-def hugging_face_config(config: BertConfig) -> Dict[str, Any]:
+def hugging_face_config(
+    config: BertConfig, head: Mapping[str, Any]
+) -> Dict[str, Any]:
     """The content of `config.json`, whose `gelu` is the error function."""
     values = dataclasses.asdict(config)
     del values["first_position"]
@@ -128,13 +131,23 @@ def hugging_face_config(config: BertConfig) -> Dict[str, Any]:
         "model_type": "bert",
         **values,
         "pad_token_id": 0,
+        **head,
     }
 
 
 def write_google(
-    folder: str, config: BertConfig, values: Dict[str, np.ndarray]
+    folder: str,
+    config: BertConfig,
+    values: Dict[str, np.ndarray],
+    head: Mapping[str, Any],
 ) -> str:
     """Writes Google's form; gives the path of the weights.
+
+    Args:
+        folder: to write into.
+        config: of the model.
+        values: its variables, by Google's names.
+        head: what the config says of its head.
 
     Raises:
         UserError: it cannot be written.
@@ -142,7 +155,7 @@ def write_google(
     prefix = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
     training_state.save_tensors(prefix, values)
     files.write_json(
-        os.path.join(folder, "bert_config.json"), google_config(config)
+        os.path.join(folder, "bert_config.json"), google_config(config, head)
     )
     return prefix
 
@@ -151,9 +164,17 @@ def write_hugging_face(
     folder: str,
     config: BertConfig,
     values: Dict[str, np.ndarray],
+    head: Mapping[str, Any],
     do_lower_case: bool,
 ) -> str:
     """Writes Hugging Face's form; gives the path of the weights.
+
+    Args:
+        folder: to write into.
+        config: of the model.
+        values: its variables, by Google's names.
+        head: what the config says of its head.
+        do_lower_case: whether texts are lower-cased.
 
     Raises:
         UserError: it cannot be written.
@@ -170,7 +191,7 @@ def write_hugging_face(
         {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
     )
     files.write_json(
-        os.path.join(folder, "config.json"), hugging_face_config(config)
+        os.path.join(folder, "config.json"), hugging_face_config(config, head)
     )
     return path
 
@@ -230,18 +251,16 @@ def main() -> None:
     ).do_lower_case
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
-    # The new form has no place for labels.
-    weights = with_labels(opened.weights, opened.labels, sorted(opened.labels))
-    values = read_values(weights, variables)
+    values = read_values(opened.weights, variables)
     files.prepare_folder(folder)
     files.write_bytes(
         os.path.join(folder, pretrained.VOCABULARY_FILE),
         vocabulary_bytes(vocabulary),
     )
     if arguments.to == GOOGLE:
-        path = write_google(folder, config, values)
+        path = write_google(folder, config, values, opened.head)
     else:
-        path = write_hugging_face(folder, config, values, lower)
+        path = write_hugging_face(folder, config, values, opened.head, lower)
     print(
         f"wrote {path}: {len(values)} variables, fingerprint "
         f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"

@@ -5,7 +5,8 @@
 
 The result is a plain BERT in Google's form (`bert_model.ckpt`,
 `bert_config.json`, `vocab.txt`). It computes what BERT and adapter did. It has
-the task's head if there is one adapter, of weight 1. The head's labels are
+the task's head if there is one adapter, of weight 1. `bert_config.json` then
+names the head's labels and kind, as Hugging Face's configs do. The labels are
 sorted, as `run_classifier.py` sorts those of a table. The `gelu` of a BERT from
 Hugging Face is called `gelu_erf` there; Google's own program does not know this
 name.
@@ -50,6 +51,7 @@ from weights import (
     sources,
 )
 from weights.base import Weights, check_shape, identify, with_labels
+from weights.hugging_face import describe_head
 
 # What adapters must have alike to have a mean.
 ALIKE = ("method", "parts", "carries_parts", "task")
@@ -70,7 +72,8 @@ def merge(
     """Reads adapters and adds them to the base, each times its weight.
 
     Returns:
-        `config`, the `modeling.BertConfig`; `values`, every variable by name.
+        `config`, the `modeling.BertConfig`; `values`, every variable by name;
+        `head`, what `bert_config.json` says of the head, if there is one.
 
     Raises:
         UserError: an adapter cannot be read or merged, or is of another BERT;
@@ -78,7 +81,7 @@ def merge(
     """
     sums: Dict[str, np.ndarray] = {}
     values: Dict[str, np.ndarray] = {}
-    config = None
+    config, head = None, {}
     for folder, weight in zip(folders, weights):
         artifact = read_adapter(base, folder)
         config = run_record.bert_config(artifact.config, folder)
@@ -95,23 +98,27 @@ def merge(
         if weights == [1.0]:
             # As it is: a sum of differences would round.
             values.update(merged)
-            values.update(_head(artifact, config))
+            own, head = _head(artifact, config)
+            values.update(own)
     for name in modeling.list_variables(config):
         if name in base.shapes and name not in values:
             change = sums.get(name)
             value = base.read(name)
             values[name] = value if change is None else value + change
-    return {"config": config, "values": values}
+    return {"config": config, "values": values, "head": head}
 
 
 def _head(
     artifact: adapter_artifact.Artifact, config: modeling.BertConfig
-) -> Dict[str, np.ndarray]:
-    """The values of a head, as a training would have them upon a plain BERT.
+) -> Tuple[Dict[str, np.ndarray], Dict[str, Any]]:
+    """A head, as a training would have it upon a plain BERT.
 
     Args:
         artifact: the adapter.
         config: of its BERT.
+
+    Returns:
+        Its values, and what a config says of it.
 
     Raises:
         UserError: the head is of a form that only an adapter tells, or is not
@@ -125,22 +132,23 @@ def _head(
             f"{source} has a head of another form, {described['head']}, of "
             "which a plain BERT cannot tell; use the adapter as it is"
         )
-    weights = artifact.weights
-    has_labels = restored.kind_of(described) in (
-        restored.CLASSIFICATION,
-        restored.MULTI_LABEL,
-    )
-    if has_labels and described["name"] == "custom":
-        # Those of another program's adapter come in any order.
-        count = len(task.labels)
-        check_shape(weights, "output_weights", (count, config.hidden_size))
-        check_shape(weights, "output_bias", (count,))
-        weights = with_labels(weights, task.labels, sorted(task.labels))
-    return {
+    weights, kind = artifact.weights, restored.kind_of(described)
+    labels = list(described.get("labels") or described.get("tags") or ())
+    if kind in (restored.CLASSIFICATION, restored.MULTI_LABEL):
+        labels = list(task.labels)
+        if described["name"] == "custom":
+            # Those of another program's adapter come in any order.
+            count = len(labels)
+            check_shape(weights, "output_weights", (count, config.hidden_size))
+            check_shape(weights, "output_bias", (count,))
+            weights = with_labels(weights, labels, sorted(labels))
+            labels = sorted(labels)
+    values = {
         name: weights.read(name)
         for name in weights.shapes
         if not name.startswith("bert/")
     }
+    return values, describe_head(kind, labels)
 
 
 def average(
@@ -291,7 +299,9 @@ def main() -> None:
     words = vocabulary_bytes(vocabulary)
     files.prepare_folder(folder)
     files.write_bytes(os.path.join(folder, "vocab.txt"), words)
-    prefix = write_google(folder, found["config"], found["values"])
+    prefix = write_google(
+        folder, found["config"], found["values"], found["head"]
+    )
     print(f"the merged BERT is {prefix}")
 
 

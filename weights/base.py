@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from typing import (
+    Any,
     Callable,
     Dict,
     Iterable,
@@ -77,6 +78,7 @@ class Pretrained:
             says.
         num_attention_heads: what its weights' shapes tell, or None.
         labels: of its head's outputs, in their order; none if nothing says.
+        head: what its config says of its head, under Hugging Face's names.
     """
 
     path: str
@@ -87,6 +89,7 @@ class Pretrained:
     do_lower_case: Optional[bool] = None
     num_attention_heads: Optional[int] = None
     labels: Tuple[str, ...] = ()
+    head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,12 +224,7 @@ def with_labels(
     if not is_same and _numbers(len(ours)) in (sorted(ours), sorted(theirs)):
         return weights
     if not is_same or not fits:
-        shapes = {
-            name: shape
-            for name, shape in weights.shapes.items()
-            if not HEAD.fullmatch(name)
-        }
-        return dataclasses.replace(weights, shapes=shapes)
+        return without_head(weights)
     order = [theirs.index(label) for label in ours]
 
     def read(name: str) -> np.ndarray:
@@ -234,6 +232,16 @@ def with_labels(
         return value[order] if name in OUTPUTS else value
 
     return dataclasses.replace(weights, read=read)
+
+
+def without_head(weights: Weights) -> Weights:
+    """A base without the head of its own outputs."""
+    shapes = {
+        name: shape
+        for name, shape in weights.shapes.items()
+        if not HEAD.fullmatch(name)
+    }
+    return dataclasses.replace(weights, shapes=shapes)
 
 
 InitialValues = Dict[str, Callable[[], np.ndarray]]

@@ -6,7 +6,7 @@ import re
 import shlex
 import struct
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -105,6 +105,30 @@ HEADS = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
+# What a head gives, as tasks have it -> transformers' class of a BERT with such
+# a head, and its `problem_type`.
+HEAD_CLASSES = {
+    "classification": (
+        "BertForSequenceClassification",
+        "single_label_classification",
+    ),
+    "multi-label": (
+        "BertForSequenceClassification",
+        "multi_label_classification",
+    ),
+    "regression": ("BertForSequenceClassification", "regression"),
+    "multiple choice": ("BertForMultipleChoice", None),
+    "tagging": ("BertForTokenClassification", None),
+    "questions": ("BertForQuestionAnswering", None),
+    "masked_lm": ("BertForMaskedLM", None),
+}
+HEAD_FIELDS = (
+    "architectures",
+    "problem_type",
+    "num_labels",
+    "id2label",
+    "label2id",
+)
 # Bytes, as float32, that are read of a file before it is opened anew.
 HELD = 2**20
 LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
@@ -141,6 +165,41 @@ def hugging_face_name(name: str) -> Optional[Tuple[str, bool]]:
         theirs = ".".join([*parts, last])
     back, transposed = google_name(theirs)
     return (theirs, transposed) if back == name else None
+
+
+def describe_head(kind: str, labels: Sequence[str]) -> Dict[str, Any]:
+    """What a config says of a head, as transformers call it.
+
+    Args:
+        kind: of `HEAD_CLASSES`.
+        labels: of the outputs, in their order; none if these have none.
+    """
+    name, problem = HEAD_CLASSES[kind]
+    found: Dict[str, Any] = {"architectures": [name]}
+    if problem:
+        found["problem_type"] = problem
+    if kind == "regression":
+        labels = ["LABEL_0"]
+    if labels:
+        found["num_labels"] = len(labels)
+        found["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        found["label2id"] = {label: i for i, label in enumerate(labels)}
+    return found
+
+
+def kind_of_head(config: Mapping[str, Any]) -> str:
+    """What the head of a config gives: of `HEAD_CLASSES`, or "" if unknown.
+
+    A model for texts whose `problem_type` nobody has named may be of any kind.
+    """
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    for kind, (known, problem) in HEAD_CLASSES.items():
+        # As of a RoBERTa's.
+        end = known.removeprefix("Bert")
+        if str(name).endswith(end) and config.get("problem_type") == problem:
+            return kind
+    return ""
 
 
 def pickle_advice(pickle: str, target: str) -> str:

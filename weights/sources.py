@@ -18,12 +18,19 @@ from weights import (
 )
 from weights.base import Pretrained, Weights
 from weights.google import check_name, open_tensorflow
-from weights.hugging_face import open_safetensors, pickle_advice
+from weights.hugging_face import (
+    HEAD_FIELDS,
+    kind_of_head,
+    open_safetensors,
+    pickle_advice,
+)
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 # Beside the first.
 TOKENIZER_CONFIG_FILE, CONFIG_FILE = "tokenizer_config.json", "config.json"
+# Beside the second.
+BERT_CONFIG_FILE = "bert_config.json"
 # Of BERTs for languages or texts whose words no rule of BERT's finds.
 FOREIGN_TOKENIZERS = (
     "BertJapaneseTokenizer",
@@ -169,7 +176,12 @@ def _open_file(path: str) -> Pretrained:
         weights, config, _ = object_graph.open_objects(path, path)
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
-    return Pretrained(path, folder, weights)
+    # Where a merged BERT has it.
+    config = {}
+    place = os.path.join(folder, BERT_CONFIG_FILE)
+    if files.exists(place):
+        config = files.read_object(place, "the BERT config", {})
+    return Pretrained(path, folder, weights, **_head(config))
 
 
 def _open_hugging_face(path: str, folder: str) -> Pretrained:
@@ -203,8 +215,18 @@ def _open_hugging_face(path: str, folder: str) -> Pretrained:
         tokenizer.get("strip_accents"),
         tokenizer.get("tokenize_chinese_chars"),
     )
+    return Pretrained(
+        path, folder, weights, do_lower_case=lower, **_head(config)
+    )
+
+
+def _head(config: Dict[str, Any]) -> Dict[str, Any]:
+    """What a config says of a head: values of `Pretrained`."""
     labels = _labels(config.get("id2label"))
-    return Pretrained(path, folder, weights, do_lower_case=lower, labels=labels)
+    if not labels and not kind_of_head(config):
+        return {}
+    head = {key: config[key] for key in HEAD_FIELDS if key in config}
+    return {"labels": labels, "head": head}
 
 
 def _labels(named: Any) -> Tuple[str, ...]:

@@ -1,0 +1,91 @@
+"""Which labels has the head of a BERT's own, and is it the task's?
+
+A fine-tuned BERT of Hugging Face's, or one with a merged adapter, has a head,
+and a config that may name its labels and its kind.
+"""
+
+from typing import Any, Mapping, Sequence, Tuple
+
+from errors import UserError
+from task_model import ParameterTable
+from tasks.base import Task
+from tasks.restored import CLASSIFICATION, MULTI_LABEL, TAGGING, kind_of
+from weights.base import Pretrained, Weights, with_labels, without_head
+from weights.hugging_face import kind_of_head
+
+# Where a task's description has the labels of its head.
+LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
+
+
+def _about(task: Task) -> Tuple[Mapping[str, Any], str, Sequence[str]]:
+    """A task's description, and its head's kind and labels."""
+    described = {"name": task.name, **task.describe()}
+    kind = kind_of(described)
+    return described, kind, described.get(LABELS.get(kind, ""), ())
+
+
+def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
+    """The task with the labels of a BERT's own head, if no file has any.
+
+    Args:
+        opened: the BERT.
+        task: that is not to be trained.
+        data_dir: folder of its files, or "".
+
+    Raises:
+        UserError: the head's labels cannot be the task's.
+    """
+    described, kind, labels = _about(task)
+    is_one = "" in task.members
+    if labels or kind not in LABELS or not opened.labels or not is_one:
+        return task
+    try:
+        task.check_files(data_dir, ["train"])
+    except UserError:
+        found = {**described, LABELS[kind]: list(opened.labels)}
+        return task.restore(found, opened.path)
+    return task
+
+
+def fit(opened: Pretrained, task: Task) -> Weights:
+    """The BERT with its own head in the order of the task's labels.
+
+    Returns:
+        It is without a head of other labels, or of another kind.
+    """
+    _, kind, labels = _about(task)
+    if kind_of_head(opened.head) not in ("", kind):
+        return without_head(opened.weights)
+    return with_labels(opened.weights, opened.labels, labels)
+
+
+def check(
+    opened: Pretrained, base: Weights, table: ParameterTable, task: Task
+) -> None:
+    """Refuses to answer with a head that `fit` has left out.
+
+    Args:
+        opened: the BERT.
+        base: what `fit` made of it.
+        table: the variables that are needed.
+        task: to answer.
+
+    Raises:
+        UserError: one of them was the head's.
+    """
+    left_out = set(opened.weights.shapes) - set(base.shapes)
+    if not left_out & {p.name for p in table.trained}:
+        return
+    _, kind, labels = _about(task)
+    theirs, ours = (
+        f"of {name or 'labels'} ({', '.join(map(repr, some))[:200]})"
+        for name, some in (
+            (kind_of_head(opened.head), opened.labels),
+            (kind, labels),
+        )
+    )
+    raise UserError(
+        f"{opened.path} holds no trained head of this task: its own is "
+        f"{theirs}, expected {ours}; train first (--do_train=true), or take "
+        "data with the head's labels"
+    )
