@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -117,6 +118,29 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     assert set(after) == {f"bert.{name}" for name in before}
     for name, value in before.items():
         np.testing.assert_array_equal(after[f"bert.{name}"], value)
+
+
+def test_a_head_keeps_labels_and_kind(convert, tmp_path, tiny_bert):
+    source = shutil.copytree(tiny_bert, tmp_path / "source")
+    head = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "so so", "1": "good", "2": "bad"},
+        "label2id": {"so so": 0, "good": 1, "bad": 2},
+    }
+    path = source / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **head}))
+    path = source / "model.safetensors"
+    values = safetensors.numpy.load_file(path)
+    values["classifier.bias"] = np.arange(3, dtype=np.float32)
+    safetensors.numpy.save_file(values, path)
+    first, back = tmp_path / "first", tmp_path / "back"
+    convert(source, "google", first)
+    convert(first, "hugging_face", back)
+    for folder in (source, first, back):
+        opened = sources.open_init_checkpoint(str(folder))
+        assert opened.labels == ("so so", "good", "bad")
+        assert opened.head == head
+        assert opened.weights.read("output_bias").tolist() == [0, 1, 2]
 
 
 def test_the_case_is_written_for_hugging_face(

@@ -130,12 +130,29 @@ def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
         classify(**{**flags, "init_checkpoint": folder, "output_dir": out})
         found.append((out / "test_results.tsv").read_text())
     assert found[0] == found[1]
-    folder = described(head, config={"id2label": {0: "no", 1: "yes"}})
-    with pytest.raises(UserError, match="holds no trained head|no trained"):
-        classify(
-            **{
-                **flags,
-                "init_checkpoint": folder,
-                "output_dir": folder.parent / "none",
-            }
-        )
+    # Without the file that has labels.
+    texts = flags.pop("data_dir") / "test.tsv"
+    alone = folder.parent / "alone"
+    asked = {**flags, "init_checkpoint": folder, "predict_file": texts}
+    classify(**{**asked, "output_dir": alone})
+    # The columns are in the order of the head.
+    np.testing.assert_array_equal(
+        np.loadtxt(alone / "test_results.tsv")[:, ::-1],
+        np.loadtxt(folder.parent / "out0" / "test_results.tsv"),
+    )
+    flags.update(data_dir=texts.parent, output_dir=folder.parent / "none")
+    for config in (
+        {"id2label": {0: "no", 1: "yes"}},
+        {
+            "id2label": {0: "bad", 1: "good"},
+            "architectures": ["BertForSequenceClassification"],
+            "problem_type": "multi_label_classification",
+        },
+        {
+            "id2label": {0: "bad", 1: "good"},
+            "architectures": ["BertForTokenClassification"],
+        },
+    ):
+        folder = described(head, config=config)
+        with pytest.raises(UserError, match="no trained head of this task"):
+            classify(**{**flags, "init_checkpoint": folder})

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import own_lines, run_process
-from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
+from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
 from errors import UserError
-from scripts import merge_adapter
+from scripts import convert_checkpoint, merge_adapter
 from serving.predictor import Predictor
 from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact, google
+from tasks import TASKS
+from tasks.restored import kind_of, restore_task
+from weights import adapter_artifact, google, sources
+from weights.hugging_face import kind_of_head
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
@@ -89,6 +91,164 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
         merge_adapter.merge(base, [str(folder)], [1.0])
     # Of two adapters no head is kept.
     merge_adapter.merge(base, [str(folder)] * 2, [0.5, 0.5])
+
+
+SEQUENCES = "BertForSequenceClassification"
+KINDS = [
+    (
+        {"name": "custom", "labels": ["good", "bad"], "pairs": False},
+        (SEQUENCES, "single_label_classification"),
+        ["bad", "good"],
+    ),
+    (
+        {"name": "mnli", "labels": list(TASKS["mnli"].labels), "pairs": True},
+        (SEQUENCES, "single_label_classification"),
+        list(TASKS["mnli"].labels),
+    ),
+    (
+        {"name": "custom", "labels": ["b", "a"], "multi_label": True},
+        (SEQUENCES, "multi_label_classification"),
+        ["a", "b"],
+    ),
+    (
+        {"name": "custom", "regression": True, "pairs": False},
+        (SEQUENCES, "regression"),
+        ["LABEL_0"],
+    ),
+    (
+        {"name": "custom", "choices": 2, "pairs": False},
+        ("BertForMultipleChoice", None),
+        [],
+    ),
+    (
+        {"name": "tagging", "tags": ["O", "B-PER", "I-PER"]},
+        ("BertForTokenClassification", None),
+        ["O", "B-PER", "I-PER"],
+    ),
+    ({"name": "squad"}, ("BertForQuestionAnswering", None), []),
+    ({"name": "masked_lm"}, ("BertForMaskedLM", None), []),
+]
+
+
+@pytest.mark.parametrize("described, kind, labels", KINDS)
+def test_a_merged_bert_keeps_labels_and_kind(
+    tiny_bert, tmp_path, described, kind, labels
+):
+    base, *_ = read_base(tiny_bert)
+    task = restore_task(described, {}, "")
+    make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", task, described)
+    found = merge_adapter.merge(base, [str(tmp_path / "a")], [1.0])
+    head = found["head"]
+    assert head["architectures"] == [kind[0]]
+    assert head.get("problem_type") == kind[1]
+    assert list(head.get("id2label", {}).values()) == labels
+    assert head.get("num_labels", 0) == len(labels)
+    assert head.get("label2id", {}) == {n: i for i, n in enumerate(labels)}
+    # Where it was written, and again in Hugging Face's form.
+    places = tmp_path / "google", tmp_path / "hugging_face"
+    for place in places:
+        place.mkdir()
+    convert_checkpoint.write_google(
+        str(places[0]), found["config"], found["values"], head
+    )
+    convert_checkpoint.write_hugging_face(
+        str(places[1]), found["config"], found["values"], head, True
+    )
+    for place in places:
+        opened = sources.open_init_checkpoint(str(place))
+        assert opened.head == head
+        unnamed = labels == ["LABEL_0"]
+        assert opened.labels == (() if unnamed else tuple(labels))
+        assert kind_of_head(opened.head) == kind_of(described)
+
+
+@pytest.fixture
+def merged(tiny_bert, tmp_path, monkeypatch):
+    """Flags of a run on a BERT with an adapter of a task merged into it."""
+
+    def make(described):
+        place, folder = tmp_path / "adapter", tmp_path / "merged"
+        task = restore_task(described, {}, "")
+        make_artifact(place, tiny_bert, "lora(rank=2)", task, described)
+        flags = {"init_checkpoint": tiny_bert, "adapter": place}
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        monkeypatch.setattr(
+            sys, "argv", ["merge", *arguments, f"--output_dir={folder}"]
+        )
+        merge_adapter.main()
+        return {
+            "init_checkpoint": folder,
+            "tuning_method": "head",
+            "max_seq_length": LENGTH,
+            "cpu_lanes": 1,
+            "output_dir": tmp_path / "out",
+        }
+
+    return make
+
+
+def test_a_merged_bert_answers_for_its_labels_alone(
+    classify, merged, tiny_bert, tiny_data, tmp_path
+):
+    flags = merged({**CLASSIFICATION, "labels": ["good", "bad"]})
+    flags["task_name"] = "custom"
+    # Without a row that has a label.
+    texts = tiny_data / "test.tsv"
+    classify(**flags, predict_file=texts, do_predict=True)
+    adapter = {"it": str(tmp_path / "adapter")}
+    predictor = Predictor.load(str(tiny_bert), adapter)
+    rows = texts.read_text().splitlines()[1:]
+    expected = [predictor("it", row)["scores"] for row in rows]
+    np.testing.assert_allclose(
+        np.loadtxt(tmp_path / "out" / "test_results.tsv"),
+        [[scores["bad"], scores["good"]] for scores in expected],
+        atol=1e-5,
+    )
+    for name in ("train", "dev"):
+        lines = "text\tlabel\n" + "a cat\tno\na dog\tyes\n" * 2
+        (tmp_path / f"{name}.tsv").write_text(lines)
+    flags["output_dir"] = tmp_path / "no"
+    named = {"eval_file": tmp_path / "dev.tsv"}
+    for more, message in (
+        ({}, r"\('bad', 'good'\), expected .*\('no', 'yes'\)"),
+        (named, "unknown label 'no', expected one of bad, good"),
+        ({"multi_label": True}, "of classification .*expected of multi-label"),
+        ({"data_dir": tiny_data, "multi_label": True}, "of classification"),
+    ):
+        data = {} if named is more else {"data_dir": tmp_path}
+        with pytest.raises(UserError, match=message):
+            classify(**{**flags, **data, **more}, do_eval=True)
+    assert not (tmp_path / "no" / "eval_results.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"name": "custom", "regression": True, "pairs": False},
+        {"name": "custom", "labels": ["O", "B-PER"], "pairs": False},
+    ],
+)
+def test_a_head_of_another_kind_is_none(
+    classify, merged, tiny_bert, tmp_path, described
+):
+    """Although it has as many outputs, and these have the same names."""
+    flags = merged(described)
+    rows = "text\tc\td\tlabel\na cat\ta\tb\t0\na dog\ta\tb\t1\n"
+    (tmp_path / "dev.tsv").write_text(rows)
+    flags.update(task_name="custom", eval_file=tmp_path / "dev.tsv")
+    with pytest.raises(UserError, match="expected of multiple choice"):
+        classify(**flags, choice_columns="c,d", do_eval=True)
+
+
+def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
+    flags = merged({"name": "tagging", "tags": ["O", "B-PER", "I-PER"]})
+    for name, text in (("a", "a\ncat\n\n"), ("b", "a B-LOC\ncat O\n\n")):
+        (tmp_path / f"{name}.conll").write_text(text)
+    tag(**flags, predict_file=tmp_path / "a.conll", do_predict=True)
+    assert (tmp_path / "out" / "test_predictions.conll").exists()
+    flags["output_dir"] = tmp_path / "no"
+    with pytest.raises(UserError, match="LOC"):
+        tag(**flags, eval_file=tmp_path / "b.conll", do_eval=True)
 
 
 def test_a_vocabulary_may_lie_elsewhere(tiny_bert, tmp_path, monkeypatch):
