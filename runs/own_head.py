@@ -4,7 +4,9 @@ A fine-tuned BERT of Hugging Face's, or one with a merged adapter, has a head,
 and a config that may name its labels and its kind.
 """
 
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
+
+from absl import logging
 
 from errors import UserError
 from task_model import ParameterTable
@@ -22,6 +24,15 @@ def _about(task: Task) -> Tuple[Mapping[str, Any], str, Sequence[str]]:
     described = {"name": task.name, **task.describe()}
     kind = kind_of(described)
     return described, kind, described.get(LABELS.get(kind, ""), ())
+
+
+def _compared(opened: Pretrained, task: Task) -> List[str]:
+    """Kind and labels of a BERT's own head and of a task's, for messages."""
+    _, *ours = _about(task)
+    return [
+        f"of {kind or 'labels'} ({', '.join(map(repr, labels))[:200]})"
+        for kind, labels in ((kind_of_head(opened.head), opened.labels), ours)
+    ]
 
 
 def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
@@ -54,9 +65,17 @@ def fit(opened: Pretrained, task: Task) -> Weights:
         It is without a head of other labels, or of another kind.
     """
     _, kind, labels = _about(task)
-    if kind_of_head(opened.head) not in ("", kind):
-        return without_head(opened.weights)
-    return with_labels(opened.weights, opened.labels, labels)
+    if kind_of_head(opened.head) in ("", kind):
+        found = with_labels(opened.weights, opened.labels, labels)
+    else:
+        found = without_head(opened.weights)
+    if len(found.shapes) < len(opened.weights.shapes):
+        logging.info(
+            "%s: its own head is left out, since it is %s and the task's %s",
+            opened.path,
+            *_compared(opened, task),
+        )
+    return found
 
 
 def check(
@@ -76,14 +95,7 @@ def check(
     left_out = set(opened.weights.shapes) - set(base.shapes)
     if not left_out & {p.name for p in table.trained}:
         return
-    _, kind, labels = _about(task)
-    theirs, ours = (
-        f"of {name or 'labels'} ({', '.join(map(repr, some))[:200]})"
-        for name, some in (
-            (kind_of_head(opened.head), opened.labels),
-            (kind, labels),
-        )
-    )
+    theirs, ours = _compared(opened, task)
     raise UserError(
         f"{opened.path} holds no trained head of this task: its own is "
         f"{theirs}, expected {ours}; train first (--do_train=true), or take "
