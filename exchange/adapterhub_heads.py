@@ -61,7 +61,6 @@ def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
     fields.check(described, fields.HUB_FILE, path, is_open=True)
-    fields.check(described.get("config") or {}, fields.HUB_HEAD, path)
     for key, expected in (
         ("model_type", "bert"),
         ("hidden_size", config.hidden_size),
@@ -106,6 +105,7 @@ def _read_flexible(described, tensors, config, labels, path) -> Head:
             f"{path}: a head of the type {kind!r} is not read; expected "
             "classification or question_answering"
         )
+    fields.check(own, fields.HUB_HEAD, path)
     if not isinstance(count, int) or count < 1:
         raise UserError(f"{path}: the head has {count!r} layers")
     name, bias = described.get("name"), own.get("bias", True)

@@ -111,7 +111,10 @@ class Tensors:
         try:
             self._left = {
                 name: as_floats(value)
-                for name, value in safetensors.numpy.load(content).items()
+                # Versions of safetensors differ in their order.
+                for name, value in sorted(
+                    safetensors.numpy.load(content).items()
+                )
             }
         except UNREADABLE_TENSORS as error:
             raise UserError(

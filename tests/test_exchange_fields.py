@@ -136,6 +136,11 @@ def test_a_description_that_contradicts_its_tensors_is_refused(
         ("houlsby_7", {"config__bias": False}, "tensors are of no part .*bias"),
         ("houlsby_7", {"config__of_tomorrow": 1}, "does not know"),
         (
+            "houlsby_7",
+            {"config__head_type": "masked_lm", "config__vocab_size": 30},
+            "a head of the type 'masked_lm' is not read",
+        ),
+        (
             "parallel_7",
             {"config__label2id": {"a": 0, "b": 1}},
             "from 0 to 0 for each of 1 labels",
