@@ -28,7 +28,7 @@ from serving.library import ALL, AdapterLibrary, check, check_name
 from serving.loaded_task import load_task
 from storage import files
 from tasks.restored import restore_task
-from weights import adapter_artifact, pretrained, run_record
+from weights import adapter_artifact, parts, pretrained, run_record
 from weights.base import identify
 from weights.sources import open_init_checkpoint
 
@@ -245,6 +245,7 @@ def _verify(arguments: argparse.Namespace) -> None:
         try:
             library.entry(name)
             check(library.folder(name))
+            parts.check_parts(library.folder(name))
             if bert:
                 load_task(bert, library.folder(name), None)
             looked_at += 1
@@ -259,12 +260,13 @@ def _verify(arguments: argparse.Namespace) -> None:
     if problems:
         raise UserError(
             f"{problems} of {looked_at} adapters of {library.path} cannot be "
-            "used; remove them, and add them again"
+            "used; remove those that are damaged, and add them or the missing "
+            "ones again"
         )
 
 
 def _remove(arguments: argparse.Namespace) -> None:
-    AdapterLibrary(arguments.library).remove(arguments.name)
+    AdapterLibrary(arguments.library).remove(arguments.name, arguments.force)
     print(f"removed {arguments.name}")
 
 
@@ -365,7 +367,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     )
     made = command("verify", _verify, "Check that every adapter is whole.")
     bert_flags(made, required=False)
-    command("remove", _remove, "Delete an adapter.", name)
+    made = command("remove", _remove, "Delete an adapter.", name)
+    made.add_argument(
+        "--force",
+        action="store_true",
+        help="delete it even if it is a part of another adapter",
+    )
     new = ("new_name", "its new name")
     command("rename", _rename, "Give an adapter another name.", name, new)
     made = command(

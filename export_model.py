@@ -16,12 +16,13 @@ from absl import flags, logging
 from errors import UserError
 from monitoring.progress import Progress
 from runs import flags as run_flags
+from runs import parts
 from serving import flags as adapter_flags
 from serving import saved_model
 from serving.frozen_bert import FrozenBert
 from serving.library import ALL
 from serving.loaded_task import LoadedTask, load_task
-from serving.named import named_folders
+from serving.named import exchanged_in, named_folders
 from serving.text_model import TextModel
 
 FLAGS = flags.FLAGS
@@ -43,8 +44,18 @@ def main() -> None:
     if not FLAGS.output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
     saved_model.next_version(FLAGS.output_dir)
-    tasks = FLAGS.task or [ALL] * bool(FLAGS.library)
+    tasks = FLAGS.task
+    if FLAGS.library and not tasks:
+        if FLAGS.adapter:
+            logging.info(
+                "of %s only parts are looked for; --task=all exports its "
+                "adapters too",
+                FLAGS.library,
+            )
+        else:
+            tasks = [ALL]
     folders = named_folders(FLAGS.adapter, FLAGS.library, tasks)
+    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
     bert = FrozenBert.open(
         FLAGS.init_checkpoint,
         FLAGS.bert_config_file or "",
@@ -54,7 +65,13 @@ def main() -> None:
     loaded: Dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
     for name, folder in folders.items():
-        loaded[name] = load_task(bert, folder, FLAGS.max_seq_length)
+        loaded[name] = load_task(
+            bert,
+            folder,
+            FLAGS.max_seq_length,
+            FLAGS.library or "",
+            exchanged[name],
+        )
         progress.update(1)
     progress.close()
     logging.info("making the model, number of tasks: %d", len(loaded))

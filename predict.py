@@ -20,11 +20,12 @@ from absl import flags, logging
 from errors import UserError
 from monitoring.progress import Progress
 from runs import flags as run_flags
+from runs import parts
 from serving import flags as adapter_flags
 from serving import row_stream
 from serving.frozen_bert import FrozenBert
 from serving.loaded_task import LoadedTask, check_row
-from serving.named import named_folders
+from serving.named import exchanged_in, named_folders
 from serving.predictor import Predictor
 from storage import files
 from tasks.text_task import TEXT_COLUMNS
@@ -112,6 +113,7 @@ def open_predictor() -> Predictor:
     """
     adapter_flags.check_adapter_flags()
     folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
+    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
     predictor = Predictor(
         FrozenBert.open(
             FLAGS.init_checkpoint,
@@ -122,9 +124,10 @@ def open_predictor() -> Predictor:
         FLAGS.predict_batch_size,
         FLAGS.max_seq_length,
         FLAGS.adapter_dtype,
+        FLAGS.library or "",
     )
     for name, folder in folders.items():
-        predictor.add(folder, name)
+        predictor.add(folder, name, exchanged[name])
     return predictor
 
 

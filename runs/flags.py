@@ -15,7 +15,7 @@ from engines.products import DTYPES
 from errors import UserError
 from input_pipeline import POOL_BATCHES
 from methods import parsing
-from runs import arguments, experiment
+from runs import arguments, experiment, parts
 from runs.evaluation import EPOCH
 from runs.setup import Experiment, Training, describe_parameters
 from storage import files
@@ -402,7 +402,7 @@ def experiment_from_flags(
         max_train_examples=FLAGS.max_train_examples,
         max_eval_examples=FLAGS.max_eval_examples,
         library=_library(),
-        exchange_part=_exchanged(),
+        exchange_part=parts.exchanged(FLAGS.exchange_part),
         carry_parts=FLAGS.carry_parts,
         predict_batch_tokens=FLAGS.predict_batch_tokens,
         cache_frozen_layers=FLAGS.cache_frozen_layers,
@@ -423,23 +423,6 @@ def _library() -> str:
             f"--library is {library}, where there is no folder of adapters"
         )
     return library
-
-
-def _exchanged() -> Dict[str, str]:
-    """The new adapter by the name of the one that it replaces.
-
-    Raises:
-        UserError: they are not given as NAME=NAME, or one is replaced twice.
-    """
-    pairs: Dict[str, str] = {}
-    for text in FLAGS.exchange_part:
-        old, _, new = text.partition("=")
-        if not old or not new or old in pairs:
-            raise UserError(
-                f"--exchange_part has {text!r}, expected OLD=NEW, each OLD once"
-            )
-        pairs[old] = new
-    return pairs
 
 
 def run_or_describe(task: Task, eval_batch_size: int) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import modeling
 from errors import UserError
@@ -26,11 +26,30 @@ class Found:
         folders: of the adapters, by name; not of those that lie within what
             was trained.
         hashes: SHA-256 of each adapter's weights, by name.
+        library: folder of adapters, "" for none, for what these are made of.
     """
 
     method: TuningMethod
     folders: Mapping[str, str]
     hashes: Mapping[str, str]
+    library: str
+
+
+def exchanged(texts: Sequence[str]) -> Dict[str, str]:
+    """Reads `--exchange_part`: the new adapter by the name of the old one.
+
+    Raises:
+        UserError: a text is not OLD=NEW, or one is replaced twice.
+    """
+    pairs: Dict[str, str] = {}
+    for text in texts:
+        old, _, new = text.partition("=")
+        if not old or not new or old in pairs:
+            raise UserError(
+                f"--exchange_part has {text!r}, expected OLD=NEW, each OLD once"
+            )
+        pairs[old] = new
+    return pairs
 
 
 def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
@@ -155,7 +174,7 @@ def find(
             f"{len(str(method))} characters long, expected at most "
             f"{parsing.MAX_TEXT}; use fewer"
         )
-    return Found(method, folders, hashes)
+    return Found(method, folders, hashes, library)
 
 
 def _folder(
@@ -182,11 +201,8 @@ def _folder(
 
 def _adapter_in(folders: Iterable[str]) -> Optional[str]:
     """The first adapter's folder among some, and those of runs; or None."""
-    for folder in filter(None, folders):
-        for path in (folder, os.path.join(folder, "adapter")):
-            if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
-                return path
-    return None
+    found = map(parts.adapter_in, filter(None, folders))
+    return next(filter(None, found), None)
 
 
 def _short_name(name: str) -> str:
@@ -231,7 +247,7 @@ def open_weights(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )
         artifact = parts.complete(
-            artifact, [os.path.dirname(folder)], weights, own
+            artifact, [found.library, *parts.places(folder)], weights, own
         )
         opened.append(parts.as_part(name, artifact, weights, own))
     return parts.join(opened)

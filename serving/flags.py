@@ -32,9 +32,20 @@ def define_adapter_flags() -> None:
         [],
         "Folder of a trained adapter, or NAME=FOLDER",
     )
-    string("library", None, "Folder of an adapter library.")
+    string(
+        "library",
+        None,
+        "Folder of an adapter library, where parts of compositions are looked "
+        "for too.",
+    )
     flags.DEFINE_list(
         "task", [], "Names of adapters in --library, as mrpc,rte, or all."
+    )
+    flags.DEFINE_list(
+        "exchange_part",
+        [],
+        "Trained adapters that take the places of others in compositions: "
+        "english=german puts german in the place of english.",
     )
     flags.DEFINE_integer(
         "max_seq_length",

@@ -27,7 +27,7 @@ from tasks.restored import MASKED_LM, TAGGING, kind_of, restore_task
 from tasks.split_files import ending_of
 from tasks.table_files import READERS
 from tasks.tagging_files import FORMATS
-from weights import adapter_artifact, run_record
+from weights import adapter_artifact, parts, run_record
 from weights.adapter_artifact import INDICES, VALUES, Artifact
 
 ENTRY_FILE = "library_entry.json"
@@ -249,17 +249,54 @@ class AdapterLibrary:
                 )
             adapter_artifact.read(unfinished)
             self._move(unfinished, os.path.join(self.path, name))
+        try:
+            parts.check_parts(os.path.join(self.path, name))
+        except UserError as error:
+            logging.warning("%s cannot be used yet: %s", name, error)
         return name
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, force: bool = False) -> None:
         """Deletes an adapter.
 
+        Args:
+            name: of the adapter.
+            force: whether also one that is a part of others, which cannot be
+                used then.
+
         Raises:
-            UserError: none has this name, or it cannot be deleted.
+            UserError: none has this name, it cannot be deleted, or others need
+                it.
         """
         with self._changing() as unfinished:
+            needing = ", ".join(self._needing(name))[:200]
+            if needing and not force:
+                raise UserError(
+                    f"{name} is a part of {needing}, which cannot be used "
+                    "without it; remove that first, or pass --force"
+                )
+            if needing:
+                logging.warning(
+                    "without %s these cannot be used any more: %s",
+                    name,
+                    needing,
+                )
             # At once; the rest may take its time.
             self._move(self._place(name), os.path.join(unfinished, name))
+
+    def _needing(self, name: str) -> List[str]:
+        """The adapters that would lack a part if another one were gone."""
+        gone = set(parts.by_hash([self.path])) - set(
+            parts.by_hash([self.path], without=self._place(name))
+        )
+        found = []
+        for other in self.names():
+            # Of a damaged one nothing is known.
+            with contextlib.suppress(UserError):
+                config = adapter_artifact.read_config(self.folder(other))
+                needed = parts.lacking(config).values()
+                if other != name and not gone.isdisjoint(needed):
+                    found.append(other)
+        return found
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives an adapter another name.

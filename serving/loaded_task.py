@@ -2,21 +2,20 @@
 
 import dataclasses
 import functools
-import os
 import threading
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Mapping, Optional, Tuple, Union
 
 import tensorflow as tf
 
-import modeling
 from errors import UserError
 from methods import parsing
+from runs import parts as method_parts
 from serving.frozen_bert import FrozenBert, TaskKind, Values
 from serving.mixed_bert import MixedBert, Place, can_mix
 from tasks.base import Task
 from tasks.restored import restore_task
 from tokenization import TextTokenizer
-from weights import adapter_artifact, parts, pretrained
+from weights import adapter_artifact, parts, pretrained, run_record
 from weights.base import choose_initial_values
 
 # A text, or the words of one that is divided already.
@@ -83,7 +82,11 @@ class LoadedTask:
 
 
 def load_task(
-    bert: FrozenBert, folder: str, max_seq_length: Optional[int]
+    bert: FrozenBert,
+    folder: str,
+    max_seq_length: Optional[int],
+    library: str = "",
+    exchanged: Optional[Mapping[str, str]] = None,
 ) -> LoadedTask:
     """Reads a trained adapter.
 
@@ -92,10 +95,16 @@ def load_task(
         folder: of the adapter.
         max_seq_length: longest input in tokens, or None for what the adapter
             was trained with.
+        library: folder of adapters, where parts are looked for that it does
+            not hold; "" for none. They may also lie around it, or where they
+            lay in its training.
+        exchanged: adapters that take the places of others, by the names of
+            those.
 
     Raises:
-        UserError: it is missing or damaged, or was trained upon another BERT;
-            BERT has fewer positions, or the task needs room for more tokens.
+        UserError: it or one of its parts is missing or damaged, or was trained
+            upon another BERT; BERT has fewer positions, or the task needs room
+            for more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -103,16 +112,28 @@ def load_task(
     pretrained.check_same_model(
         config, source, bert.base, bert.config, tokenizer
     )
-    artifact = parts.complete(
-        artifact,
-        [os.path.dirname(os.path.abspath(folder))],
-        bert.weights,
-        modeling.list_variables(bert.config),
+    around = parts.places(folder)
+    found = method_parts.find(
+        parsing.parse(config["method"]),
+        exchanged or {},
+        library,
+        run_record.places_of_parts(around[0]),
+        config,
+    )
+    part_weights = method_parts.open_weights(
+        found, bert.base, bert.weights, bert.config, tokenizer
+    )
+    trained = method_parts.complete(
+        artifact, found, [library, *around], bert.weights, bert.config
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
-    kind = bert.kind(parsing.parse(config["method"]), task)
+    kind = bert.kind(found.method, task)
     first_values = choose_initial_values(
-        kind.table.parameters, bert.weights, artifact.weights, seed=0
+        kind.table.parameters,
+        bert.weights,
+        trained,
+        seed=0,
+        parts=part_weights,
     )
     values = {
         # A constant alone would keep numpy's array in memory beside its own.

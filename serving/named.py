@@ -1,11 +1,14 @@
 """The adapters that a command line names."""
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from errors import UserError
+from methods import parsing
+from methods.base import TuningMethod
 from serving.library import ALL, AdapterLibrary
 from serving.loaded_task import task_name
 from storage import files
+from weights import adapter_artifact
 
 
 def named_folders(
@@ -16,7 +19,8 @@ def named_folders(
     Args:
         adapters: a folder, or NAME=FOLDER, of each.
         library: folder of an adapter library, if any.
-        tasks: names of adapters in it, or `ALL` alone.
+        tasks: names of adapters in it, or `ALL` alone; none where it is only
+            asked for parts of `adapters`.
 
     Raises:
         UserError: none is named, two have one name, or the library lacks one.
@@ -28,12 +32,16 @@ def named_folders(
         if not separator or files.exists(text):
             name, folder = task_name(text), text
         found.append((name, folder))
-    if bool(library) != bool(tasks):
+    if (tasks and not library) or (library and not tasks and not adapters):
         raise UserError(
             "--library and --task go together: --library=DIR --task=all, or "
             "names with commas between them"
         )
-    if library:
+    if library and not tasks and not files.is_folder(library):
+        raise UserError(
+            f"--library is {library}, where there is no folder of adapters"
+        )
+    if tasks:
         shelf = AdapterLibrary(library)
         names = shelf.answering() if tasks == [ALL] else tasks
         if not names:
@@ -54,3 +62,41 @@ def named_folders(
                 f"--adapter=first=FOLDER --adapter=second=FOLDER"
             )
     return dict(found)
+
+
+def exchanged_in(
+    folders: Mapping[str, str], pairs: Mapping[str, str]
+) -> Dict[str, Dict[str, str]]:
+    """What each adapter's parts are exchanged for, by the adapter's name.
+
+    Args:
+        folders: of the adapters, by name.
+        pairs: a part's new adapter by the name of the old one.
+
+    Raises:
+        UserError: none of the adapters has such a part; or one is damaged.
+    """
+    if not pairs:
+        return {name: {} for name in folders}
+    parts = {
+        name: [part.name for part in _method(folder).parts if part.name]
+        for name, folder in folders.items()
+    }
+    for old in pairs:
+        if not any(old in names for names in parts.values()):
+            known = ", ".join(
+                sorted({x for names in parts.values() for x in names})
+            )
+            raise UserError(
+                f"--exchange_part names {old!r}, but the adapters are made of: "
+                f"{known or 'no others'}"
+            )
+    return {
+        name: {old: new for old, new in pairs.items() if old in names}
+        for name, names in parts.items()
+    }
+
+
+def _method(folder: str) -> TuningMethod:
+    """The method of an adapter."""
+    return parsing.parse(adapter_artifact.read_config(folder)["method"])

@@ -56,6 +56,7 @@ class Predictor:
         batch_size: int = 32,
         max_seq_length: Optional[int] = None,
         adapter_dtype: str = "float32",
+        library: str = "",
     ):
         """Takes a BERT.
 
@@ -66,10 +67,12 @@ class Predictor:
                 was trained with.
             adapter_dtype: in which the adapters of several tasks are kept,
                 `float32` or `bfloat16`, which takes half of the memory.
+            library: folder of adapters, for parts that are looked for.
         """
         self._bert = bert
         self._batch_size = batch_size
         self._max_seq_length = max_seq_length
+        self._library = library
         self._loaded: Dict[str, LoadedTask] = {}
         self._tables = MixedBert(bert, adapter_dtype)
         self._lock = threading.Lock()
@@ -125,12 +128,19 @@ class Predictor:
             raise UserError(f"no adapter is called {name!r}; loaded: {known}")
         return loaded
 
-    def add(self, folder: str, name: Optional[str] = None) -> str:
+    def add(
+        self,
+        folder: str,
+        name: Optional[str] = None,
+        exchanged: Optional[Mapping[str, str]] = None,
+    ) -> str:
         """Loads an adapter, or puts it in the place of one of its name.
 
         Args:
             folder: of the adapter.
             name: that it is asked by; default: its task's.
+            exchanged: adapters that take the places of some of its parts, by
+                the names of those.
 
         Returns:
             The name.
@@ -138,7 +148,9 @@ class Predictor:
         Raises:
             UserError: as `load_task`, or its task answers nothing.
         """
-        loaded = load_task(self._bert, folder, self._max_seq_length)
+        loaded = load_task(
+            self._bert, folder, self._max_seq_length, self._library, exchanged
+        )
         if not loaded.task.answers_texts:
             raise UserError(
                 f"{folder} was trained on the task {loaded.task.name}, which "

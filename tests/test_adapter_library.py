@@ -16,6 +16,7 @@ from adapter_library import AdapterLibrary
 from errors import UserError
 from storage import files
 from tasks.restored import restore_task
+from weights import adapter_artifact
 
 pytestmark = pytest.mark.older_stack
 
@@ -53,6 +54,58 @@ def make(tmp_path, tiny_bert):
         return tmp_path / name
 
     return make
+
+
+def test_what_parts_are_missing_is_told(
+    call, make, tiny_bert, tmp_path, caplog
+):
+    """By `verify` and `add`; `remove` does not make it so by accident."""
+    shelf = tmp_path / "shelf"
+    sha256 = {}
+    for seed, name in enumerate(("english", "german")):
+        folder = make(name, "pfeiffer(size=4)", seed)
+        sha256[name] = adapter_artifact.read_config(str(folder))["sha256"]
+    text = "stack({'english': pfeiffer(size=4)}, pfeiffer(size=2))"
+    task = restore_task(CLASSIFICATION, {}, "a test")
+    for name, carries in (("bare", False), ("whole", True)):
+        make_artifact(
+            tmp_path / name,
+            tiny_bert,
+            text,
+            task,
+            seed=5 + carries,
+            parts={"english": sha256["english"]},
+            carries_parts=carries,
+        )
+    call("add", shelf, tmp_path / "bare", "--name=bare")
+    assert "bare cannot be used yet: " in caplog.text
+    assert "needs the adapter english" in caplog.text
+    with pytest.raises(UserError, match="1 of 1 adapters .* missing ones"):
+        call("verify", shelf)
+    for name in ("english", "german"):
+        call("add", shelf, tmp_path / name, f"--name={name}")
+    assert "bare: whole" in call("verify", shelf)
+    call("rename", shelf, "english", "en")
+    call("remove", shelf, "german")
+    words = "^en is a part of bare, .* remove that first, or pass --force$"
+    with pytest.raises(UserError, match=words):
+        call("remove", shelf, "en")
+    # Another one holds it as well.
+    call("add", shelf, tmp_path / "whole", "--name=whole")
+    call("remove", shelf, "en")
+    assert "bare: whole" in call("verify", shelf)
+    caplog.clear()
+    with pytest.raises(UserError, match="whole is a part of bare"):
+        call("remove", shelf, "whole")
+    call("remove", shelf, "whole", "--force")
+    assert "without whole these cannot be used any more: bare" in caplog.text
+    call("add", shelf, tmp_path / "english", "--name=en")
+    (shelf / "en" / "adapter.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="2 of 2 adapters of"):
+        call("verify", shelf)
+    # What needs others is removed as any.
+    call("remove", shelf, "bare")
+    call("remove", shelf, "en")
 
 
 def run(*arguments):

@@ -6,13 +6,17 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
+from conftest import SENTENCES, entry_point
 from tiny_artifacts import CLASSIFICATION, make_artifact, make_library
 
+import export_model
+import predict as predict_program
 from errors import UserError
 from methods.sparse import DiffPruning
 from storage import files
 from tasks.restored import restore_task
-from weights import adapter_artifact, parts
+from weights import adapter_artifact, parts, run_record
 
 pytestmark = pytest.mark.newer_stack
 
@@ -289,4 +293,139 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
         del values[name]
     path.write_text(json.dumps(values))
     known = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
-    assert parts._by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}
+    assert parts.by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}
+
+
+@pytest.fixture
+def bare(library, tiny_bert, tmp_path):
+    """Writes adapters that do not hold their part, alike but for its name."""
+
+    def make(folder, text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))"):
+        name = text.split("'")[1]
+        config = adapter_artifact.read_config(str(library / name))
+        make_artifact(
+            folder,
+            tiny_bert,
+            text,
+            restore_task(CLASSIFICATION, {}, ""),
+            seed=9,
+            parts={name: config["sha256"]},
+            carries_parts=False,
+        )
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def answer(tiny_bert, tmp_path):
+    """What `predict.py` answers with some flags."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text("".join(f"{text}\n" for text, _ in SENTENCES))
+    output = tmp_path / "answers.jsonl"
+
+    def answer(**values):
+        bert = {"init_checkpoint": tiny_bert, "input": rows, "output": output}
+        with entry_point(predict_program) as run:
+            run(**bert, **values)
+        lines = map(json.loads, output.read_text().splitlines())
+        return [[*line["scores"].values()] for line in lines]
+
+    return answer
+
+
+@pytest.fixture
+def other(library, tiny_bert):
+    """A part of the form of `a` in its library."""
+    if not (library / "c").exists():
+        task = restore_task(CLASSIFICATION, {}, "")
+        make_artifact(
+            library / "c", tiny_bert, "pfeiffer(size=4)", task, seed=8
+        )
+    return "c"
+
+
+def test_programs_that_answer_find_parts_in_all_places(
+    library, bare, answer, other, tiny_bert, tmp_path
+):
+    adapter = bare(tmp_path / "run" / "adapter")
+    words = "needs the adapter a .* --library"
+    with pytest.raises(UserError, match=words):
+        answer(adapter=adapter)
+    found = answer(adapter=adapter, library=library)
+    # As in a library, which needs no flag.
+    shelf = tmp_path / "shelf"
+    for name, folder in (("a", library / "a"), ("it", adapter)):
+        shutil.copytree(folder, shelf / name)
+    assert answer(adapter=shelf / "it") == found
+    # Runs in place of their adapters.
+    shutil.copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
+    assert answer(adapter=adapter, library=tmp_path / "runs") == found
+    # Where it lay in the training.
+    places = {"parts": {"a": str(library / "a")}}
+    files.write_json(str(tmp_path / "run" / run_record.PLACES_FILE), places)
+    assert answer(adapter=adapter) == found
+    # Also for what is a part itself.
+    task = restore_task(CLASSIFICATION, {}, "")
+    sha256 = adapter_artifact.read_config(str(adapter))["sha256"]
+    outer = tmp_path / "outer" / "adapter"
+    make_artifact(
+        outer,
+        tiny_bert,
+        "stack({'in': stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))}, ia3)",
+        task,
+        parts={"in": sha256},
+        carries_parts=False,
+    )
+    assert answer(adapter=outer, library=tmp_path / "run") != found
+    with pytest.raises(UserError, match="needs the adapter in .*; found none"):
+        answer(adapter=outer)
+
+
+def test_parts_are_exchanged_where_texts_are_answered(
+    library, bare, answer, other, tmp_path
+):
+    first = bare(tmp_path / "first")
+    text = "stack({'c': pfeiffer(size=4)}, pfeiffer(size=2))"
+    second = bare(tmp_path / "second", text)
+    asked = {"adapter": first, "library": library}
+    found = answer(**asked, exchange_part="a=c")
+    assert found == answer(adapter=second, library=library)
+    assert found != answer(**asked)
+    # The one that is exchanged is not looked for; folders are names too.
+    assert found == answer(adapter=first, exchange_part=f"a={library}/c")
+    # Of several adapters those that have it.
+    del asked["adapter"]
+    shutil.copytree(library / "a", tmp_path / "shelf" / "plain")
+    shutil.copytree(library / "c", tmp_path / "shelf" / "c")
+    shutil.copytree(first, tmp_path / "shelf" / "it")
+    both = answer(
+        library=tmp_path / "shelf", task="it,plain", exchange_part="a=c"
+    )
+    np.testing.assert_allclose(both[::2], found, atol=1e-6)
+    for pair, words in (
+        ("x=c", "names 'x', but the adapters are made of: a"),
+        ("a=x", "'x' is neither a trained adapter nor .* library .* has: a, b"),
+        ("a=b,a=c", "expected OLD=NEW, each OLD once"),
+    ):
+        with pytest.raises(UserError, match=words):
+            answer(adapter=first, library=library, exchange_part=pair)
+
+
+@pytest.mark.gate
+def test_what_is_exchanged_is_exported(
+    library, bare, answer, other, tiny_bert, tmp_path
+):
+    """Of the library nothing else is, of which some could not be."""
+    adapter = bare(tmp_path / "it")
+    asked = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
+    with entry_point(export_model) as run:
+        run(**asked, init_checkpoint=tiny_bert, output_dir=tmp_path / "model")
+    model = tf.saved_model.load(str(tmp_path / "model" / "1"))
+    texts = [text for text, _ in SENTENCES]
+    found = model.signatures["serving_default"](
+        text=tf.constant(texts),
+        text_b=tf.constant([""] * len(texts)),
+        task=tf.constant(["custom"] * len(texts)),
+    )
+    np.testing.assert_allclose(found["scores"], answer(**asked), atol=1e-6)

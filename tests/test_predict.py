@@ -224,7 +224,12 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
         ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
         ({"max_seq_length": 99}, "but the model has only 32 positions"),
         ({"columns": "a,b"}, "--columns names 2 columns, but custom reads 1"),
-        ({"library": "/none"}, "--library and --task go together"),
+        ({"library": "/none"}, "--library is /none, where there is no folder"),
+        ({"exchange_part": "a"}, "--exchange_part has 'a', expected OLD=NEW"),
+        (
+            {"exchange_part": "a=b"},
+            "names 'a', but the adapters are made of: n",
+        ),
         ({"task": "a"}, "--library and --task go together"),
     ],
 )

@@ -10,6 +10,7 @@ import tensorflow as tf
 import modeling
 import task_model
 from bert.hooks import Context
+from methods.base import PARTS
 from methods.parsing import parse
 from task_model import TaskModel
 from tasks.restored import restore_task
@@ -74,6 +75,8 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
         more.setdefault("carries_parts", True)
         names = [part.name for part in kept.parts if part.name]
         more.setdefault("parts", dict.fromkeys(names, ""))
+        if not more["carries_parts"]:
+            stored = {k: v for k, v in stored.items() if k[:6] != PARTS}
     folder.mkdir(parents=True)
     adapter_artifact.write(
         str(folder),

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -10,22 +10,44 @@ from errors import UserError
 from methods.base import CHANGES, PARTS, changed_by
 from modeling import Shape
 from storage import files
-from weights import adapter_artifact
+from weights import adapter_artifact, run_record
 from weights.adapter_artifact import Artifact
 from weights.base import POOLER, Weights
 
 
-def adapters_in(folder: str) -> List[str]:
-    """The names of the adapters' folders that lie in a folder."""
+def adapter_in(folder: str) -> Optional[str]:
+    """The folder of an adapter, where that of its run may be named; or None."""
+    for path in (folder, os.path.join(folder, "adapter")):
+        if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
+            return path
+    return None
+
+
+def adapters_in(folder: str) -> Dict[str, str]:
+    """The adapters that lie in a folder, or their runs: folders by name."""
     names = files.folders(folder) if files.is_folder(folder) else []
-    return [
-        name
+    found = {
+        name: adapter_in(os.path.join(folder, name))
         for name in names
         if not name.startswith(".")
-        and files.exists(
-            os.path.join(folder, name, adapter_artifact.CONFIG_FILE)
-        )
-    ]
+    }
+    return {name: path for name, path in found.items() if path}
+
+
+def places(folder: str) -> List[str]:
+    """Where the parts of an adapter may lie: around it, and as it was trained.
+
+    Args:
+        folder: of the adapter; beside it lies what its run has written.
+    """
+    around = os.path.dirname(files.absolute(folder))
+    lay = run_record.places_of_parts(around).values()
+    return list(dict.fromkeys([around, *map(os.path.dirname, lay)]))
+
+
+def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """The parts that an adapter names and does not hold: SHA-256 by name."""
+    return {} if config.get("carries_parts") else config.get("parts") or {}
 
 
 def as_part(
@@ -112,22 +134,13 @@ def complete(
     Raises:
         UserError: a part is nowhere, is damaged, or is replaced meanwhile.
     """
-    parts = artifact.config.get("parts", {})
-    if not parts or artifact.config.get("carries_parts"):
+    needed = lacking(artifact.config)
+    if not needed:
         return artifact
-    known = _by_hash(libraries)
+    located = _locate(needed, artifact.weights.source, libraries)
     found = [artifact.weights]
-    for name, sha256 in parts.items():
-        if sha256 not in known:
-            where = " and ".join(libraries)
-            raise UserError(
-                f"{artifact.weights.source} needs the adapter {name} (SHA-256 "
-                f"{sha256[:12]}), which it does not hold"
-                + (f"; found none such in {where}" if where else "")
-                + "; add it to the library, the folder that is passed as "
-                "--library or in which the other one lies"
-            )
-        folder, held = known[sha256]
+    for name, (folder, held) in located.items():
+        sha256 = needed[name]
         read = adapter_artifact.read(folder, base)
         of_parts = read.config.get("parts", {})
         check_same(
@@ -138,13 +151,54 @@ def complete(
         if held:
             found.append(_held(name, held, read.weights, own))
         else:
-            read = complete(read, libraries, base, own)
+            around = [*libraries, *places(folder)]
+            read = complete(read, around, base, own)
             found.append(as_part(name, read, base, own))
     joined = join(found)
     return Artifact(
         artifact.config,
         Weights(artifact.weights.source, joined.shapes, joined.read),
     )
+
+
+def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
+    """Checks that the parts are whole that an adapter does not hold.
+
+    Args:
+        folder: of the adapter, around which they are looked for too.
+        libraries: folders of adapters, as of `complete`.
+
+    Raises:
+        UserError: one is nowhere, or is damaged.
+    """
+    libraries = [*libraries, *places(folder)]
+    needed = lacking(adapter_artifact.read_config(folder))
+    for part, _ in _locate(needed, folder, libraries).values():
+        adapter_artifact.read(part)
+        check_parts(part, libraries)
+
+
+def _locate(
+    needed: Mapping[str, str], source: str, libraries: Iterable[str]
+) -> Dict[str, Tuple[str, str]]:
+    """Where the parts are that `source` needs, by name; as of `by_hash`.
+
+    Raises:
+        UserError: one is nowhere.
+    """
+    libraries = list(dict.fromkeys(filter(None, libraries)))
+    known = by_hash(libraries) if needed else {}
+    for name, sha256 in needed.items():
+        if sha256 not in known:
+            where = " and ".join(libraries)
+            raise UserError(
+                f"{source} needs the adapter {name} (SHA-256 {sha256[:12]}), "
+                "which it does not hold"
+                + (f"; found none such in {where}" if where else "")
+                + "; add it to the library, the folder that is passed as "
+                "--library or in which the other one lies"
+            )
+    return {name: known[sha256] for name, sha256 in needed.items()}
 
 
 def check_same(folder: str, expected: str, found: Optional[str]) -> None:
@@ -165,8 +219,14 @@ def check_same(folder: str, expected: str, found: Optional[str]) -> None:
         )
 
 
-def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
+def by_hash(
+    libraries: Iterable[str], without: str = ""
+) -> Dict[str, Tuple[str, str]]:
     """Where adapters are, by their SHA-256.
+
+    Args:
+        libraries: folders of adapters, or of their runs.
+        without: the folder of one that is passed over.
 
     Returns:
         The folder of an adapter, and the name of the one that is meant if that
@@ -174,8 +234,9 @@ def _by_hash(libraries: Iterable[str]) -> Dict[str, Tuple[str, str]]:
     """
     found: Dict[str, Tuple[str, str]] = {}
     for library in libraries:
-        for name in adapters_in(library):
-            folder = os.path.join(library, name)
+        for folder in adapters_in(library).values():
+            if folder == without:
+                continue
             # What is damaged is none that is looked for.
             with contextlib.suppress(UserError, KeyError):
                 config = adapter_artifact.read_config(folder)
