@@ -14,10 +14,18 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from errors import UserError, first_line
 from storage import files, newest
+from weights.checkpoint_index import check_index
 
 SIGNATURE = "serving_default"
 # Where TensorFlow leaves room for what is not its own.
 EXTRA, TASKS = "assets.extra", "tasks.json"
+# Its files, as TensorFlow calls them.
+GRAPH, VARIABLES = "saved_model.pb", os.path.join("variables", "variables")
+# What errors call all that is in a version's folder.
+WHAT = "the exported model"
+DESCRIPTION = {"tasks": list, "files?": dict, "files?.*": str}
+# Of each task; programs need no more.
+TASK = {"name": str, "kind": str, "columns": list, "texts": list}
 # What an error tells at most: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
 # What TensorFlow makes of what a model says of a row.
@@ -84,16 +92,33 @@ class ExportedModel:
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
-        told = files.read_object(path, "the exported model", {"tasks": list})
+        told = files.read_object(path, WHAT, DESCRIPTION)
+        for task in told["tasks"]:
+            for key, kind in TASK.items():
+                if not isinstance(task, dict) or not isinstance(
+                    task.get(key), kind
+                ):
+                    raise _damaged(path, f"a task has no {key}")
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
+        _check_files(place, told.get("files") or {})
+        graph = os.path.join(place, GRAPH)
         try:
+            saved = saved_model_pb2.SavedModel()
+            saved.ParseFromString(files.read_bytes(graph, WHAT))
+            signatures = saved.meta_graphs[0].signature_def
+            self._signature = json_format.MessageToDict(
+                signatures[SIGNATURE], preserving_proto_field_name=True
+            )
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
-        except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise UserError(
-                f"{place} is no exported model, or is damaged ({first}); "
-                "export it again"
+        except UserError:
+            raise
+        # TensorFlow raises errors of many classes for damages.
+        except Exception as error:
+            data = isinstance(error, tf.errors.DataLossError)
+            raise _damaged(
+                os.path.join(place, VARIABLES) if data else graph,
+                first_line(error),
             ) from error
         self._place = place
 
@@ -143,13 +168,38 @@ class ExportedModel:
 
     def signature(self) -> Dict[str, Any]:
         """The inputs and outputs, as JSON of TensorFlow's `SignatureDef`."""
-        saved = saved_model_pb2.SavedModel()
-        path = os.path.join(self._place, "saved_model.pb")
-        saved.ParseFromString(files.read_bytes(path, "the exported model"))
-        found = saved.meta_graphs[0].signature_def[SIGNATURE]
-        return json_format.MessageToDict(
-            found, preserving_proto_field_name=True
-        )
+        return self._signature
+
+
+def _check_files(place: str, hashes: Mapping[str, str]) -> None:
+    """Compares the files of a version with what was written.
+
+    Args:
+        place: folder of the version.
+        hashes: SHA-256 by name; none in exports of earlier programs, of which
+            the variables' files are compared with one another.
+
+    Raises:
+        UserError: one is missing, or is another one.
+    """
+    for name, expected in hashes.items():
+        path = os.path.join(place, name)
+        if files.sha256(path, WHAT) != expected:
+            raise _damaged(path, "its SHA-256 is another one")
+    if not hashes:
+        prefix = os.path.join(place, VARIABLES)
+        try:
+            check_index(prefix)
+        except ValueError as error:
+            raise _damaged(f"{prefix}.index", str(error)) from error
+
+
+def _damaged(path: str, why: str) -> UserError:
+    """What to say of a file that is not as it was exported."""
+    return UserError(
+        f"{path} is damaged, or is of no exported model ({why}); copy the "
+        "model again, or export it again"
+    )
 
 
 def refusal(error: tf.errors.InvalidArgumentError) -> str:

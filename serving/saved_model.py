@@ -18,7 +18,7 @@ import tokenizers
 from absl import logging
 
 from errors import UserError
-from serving.exported import EXTRA, SIGNATURE, TASKS, Row, is_version
+from serving.exported import EXTRA, SIGNATURE, TASKS, WHAT, Row, is_version
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
 from serving.loaded_task import LoadedTask
@@ -97,11 +97,19 @@ def _write(
             "unicode": unicodedata.unidata_version,
         },
     }
-    files.write_json(os.path.join(extra, TASKS), described)
     path = os.path.join(extra, "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
         for request in warm_up_requests(tasks):
             writer.write(request)
+    written = sorted(
+        os.path.relpath(os.path.join(folder, name), place)
+        for folder, _, names in os.walk(place)
+        for name in names
+    )
+    described["files"] = {
+        name: files.sha256(os.path.join(place, name), WHAT) for name in written
+    }
+    files.write_sealed(os.path.join(extra, TASKS), described)
 
 
 def _save(model: TextModel, place: str) -> None:

@@ -160,6 +160,15 @@ def read_bytes(path: str, what: str) -> bytes:
         return b"".join(iter(functools.partial(file.read, BLOCK), b""))
 
 
+def sha256(path: str, what: str) -> str:
+    """The SHA-256 of a file's content; arguments and errors of `read_bytes`."""
+    found = hashlib.sha256()
+    with _opened(path, what) as file:
+        for block in iter(functools.partial(file.read, BLOCK), b""):
+            found.update(block)
+    return found.hexdigest()
+
+
 @contextlib.contextmanager
 def _opened(path: str, what: str) -> Iterator[Any]:
     """A file to read bytes from, whose errors are those of `read_bytes`."""

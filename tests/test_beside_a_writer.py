@@ -315,7 +315,7 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
     once_after(
         monkeypatch,
         parts,
-        "_by_hash",
+        "by_hash",
         lambda: replace(full_shelf, "first", other),
     )
     with pytest.raises(UserError, match="first was replaced while"):

@@ -1,6 +1,7 @@
 """An exported model that is loaded to be asked."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -89,24 +90,70 @@ def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
         ExportedModel(str(folder), "1")
 
 
-@pytest.mark.parametrize(
-    "spoil, message",
-    [
-        ("1/saved_model.pb", "1 is no exported model, or is damaged"),
-        ("1/variables/variables.index", "1 is no exported model, or is dam"),
-        ("1/assets.extra/tasks.json", "tasks.json"),
-        ("1", "holds no version of an exported model"),
-    ],
-)
-def test_what_is_no_exported_model(tiny_exported, tmp_path, spoil, message):
+def every_damage(content):
+    """Cut at lengths of every class, and with a bit flipped in some places."""
+    size = len(content)
+    # Without its last byte, a line break, a text is as it was.
+    for length in {0, 1, size // 4, size // 2, size - 2}:
+        yield content[:length]
+    for place in (0, size // 3, size // 2, size - 2):
+        yield (
+            content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+        )
+
+
+def test_every_damaged_file_is_named_in_one_line(tiny_exported, tmp_path):
     folder = tmp_path / "exported"
     shutil.copytree(tiny_exported, folder)
-    path = folder / spoil
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.write_bytes(b"\x00\xff")
-    with pytest.raises(UserError, match=message):
+    paths = [p for p in (folder / "1").rglob("*") if p.is_file()]
+    names = {path.relative_to(folder / "1").as_posix() for path in paths}
+    assert names == {
+        "assets.extra/tasks.json",
+        "assets.extra/tf_serving_warmup_requests",
+        "fingerprint.pb",
+        "saved_model.pb",
+        "variables/variables.data-00000-of-00001",
+        "variables/variables.index",
+    }
+    for path in paths:
+        content = path.read_bytes()
+        for damaged in every_damage(content):
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match=f"{path}"):
+                ExportedModel(str(folder))
+        path.unlink()
+        with pytest.raises(UserError, match=f"{path} does not exist"):
+            ExportedModel(str(folder))
+        path.write_bytes(content)
+    assert ExportedModel(str(folder)).tasks
+    shutil.rmtree(folder / "1")
+    with pytest.raises(UserError, match="holds no version of an exported"):
+        ExportedModel(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("saved_model.pb", lambda content: content[: len(content) // 2]),
+        ("saved_model.pb", lambda content: b""),
+        ("variables/variables.index", lambda content: content[:-9]),
+        ("variables/variables.data-.*", lambda content: content[:-9]),
+        ("variables/variables", lambda content: b"\xff" * len(content)),
+        ("assets.extra/tasks.json", lambda content: b'{"tasks": [0]}'),
+        ("assets.extra/tasks.json", lambda content: b'{"tasks": [{}]}'),
+    ],
+)
+def test_of_an_earlier_program_too(tiny_exported, tmp_path, name, change):
+    """Its exports have no hashes."""
+    folder = tmp_path / "exported"
+    shutil.copytree(tiny_exported, folder)
+    path = folder / "1" / "assets.extra" / "tasks.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({"tasks": told["tasks"]}))
+    places = [p for p in (folder / "1").rglob("*") if p.is_file()]
+    (path,) = (p for p in places if re.search(name + r"(\.data.*)?$", str(p)))
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(UserError, match=f"/1/{name}"):
         ExportedModel(str(folder))
 
 
