@@ -110,6 +110,7 @@ class AdapterHooks(Hooks):
 
     takes_rows = True
     by_token = True
+    by_values = True
 
     def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
         """Takes the adapters by layer and site."""

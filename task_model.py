@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import tensorflow as tf
 
 import modeling
-from bert.hooks import Context, act_by_token, acts_at
+from bert.hooks import Context, Hooks, act_by_token
 from bert.shared_layers import SharedLayers
 from errors import UserError
 from methods.base import PARTS, TuningMethod
@@ -176,12 +176,14 @@ class ParameterTable:
         recipe: how those that are trained are updated.
         changed_count: how many of BERT's parameters change, if not all that
             are trained.
+        hooks: the method's, without values.
     """
 
     method: str
     parameters: Tuple[Parameter, ...]
     recipe: Recipe = Recipe()
     changed_count: Optional[int] = None
+    hooks: Hooks = dataclasses.field(default_factory=Hooks, compare=False)
 
     @property
     def trained(self) -> List[Parameter]:
@@ -268,7 +270,7 @@ def list_parameters(
         head_names.update(name for name, _, _ in listed)
         return head
 
-    TaskModel(config, method, note_head, create)
+    hooks = TaskModel(config, method, note_head, create).bert.hooks
 
     rules = method.rules(config)
     used = set()
@@ -315,6 +317,7 @@ def list_parameters(
         tuple(parameters),
         method.recipe_of(config),
         method.changed_count(berts),
+        hooks,
     )
 
 
@@ -351,7 +354,7 @@ def changes_parameters(
 ) -> bool:
     """Whether a method changes BERT's variables where they are read."""
     hooks = method.build(config, lambda name, *_: name, True)
-    return acts_at(hooks, "parameter")
+    return hooks.acts_at("parameter")
 
 
 def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:

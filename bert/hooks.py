@@ -17,6 +17,16 @@ from bert import functional
 
 # The kind of layers that differ by the names of what they read alone.
 ALIKE = "alike"
+# Where methods act on BERT, as of `Hooks`.
+PLACES = (
+    "embeddings",
+    "parameter",
+    "project",
+    "key_value",
+    "before_norm",
+    "after_norm",
+    "vocabulary",
+)
 # As variables and sites of dropout name their layer.
 LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 
@@ -132,10 +142,18 @@ class Hooks:
         by_token: whether what they do to a token needs no other one, keys and
             values apart. Then a last layer of which only the first token is
             read computes that one alone.
+        by_values: whether they do nothing where they read no variable: of the
+            layer, or for `project` of that kernel's name. Then layers without
+            any are computed as BERT's own.
     """
 
     takes_rows = False
     by_token = False
+    by_values = False
+
+    def acts_at(self, place: str) -> bool:
+        """Whether they do anything at a place, which has its method's name."""
+        return getattr(type(self), place) is not getattr(Hooks, place)
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
         """What tells a layer's computation from that of other layers.
@@ -291,9 +309,9 @@ def act_by_token(hooks: Hooks) -> bool:
     return hooks.by_token or type(hooks) is Hooks
 
 
-def acts_at(hooks: Hooks, place: str) -> bool:
-    """Whether hooks do anything at a place, which has its method's name."""
-    return getattr(type(hooks), place) is not getattr(Hooks, place)
+def act_by_values(hooks: Hooks) -> bool:
+    """Whether they say so, or do nothing."""
+    return hooks.by_values or type(hooks) is Hooks
 
 
 def join_sublayer(

@@ -24,6 +24,7 @@ class BapnaHooks(Hooks):
 
     takes_rows = True
     by_token = True
+    by_values = True
 
     def __init__(self, adapters):
         """Takes the adapters by layer and site."""

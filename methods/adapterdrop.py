@@ -25,6 +25,7 @@ class RobustDropHooks(Hooks):
     """
 
     by_token = True
+    by_values = True
 
     def __init__(self, hooks: AdapterHooks, layers: int, first: int):
         """Takes the hooks of all adapters, L, and the layers to leave out."""

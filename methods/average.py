@@ -138,7 +138,7 @@ class Average(Composition):
         super().check(config)
         hooks = self.build(config, lambda *_: None, True)
         for part, composed in zip(self.parts, hooks.parts):
-            for place in ("key_value", "embeddings"):
+            for place in ("key_value", "embeddings", "vocabulary"):
                 if composed.acts_at(place):
                     raise UserError(
                         f"average: {part.name} is an adapter of "

@@ -25,7 +25,7 @@ from typing import (
 import tensorflow as tf
 
 import modeling
-from bert.hooks import Context, Hooks, act_by_token, acts_at
+from bert.hooks import Context, Hooks, act_by_token, act_by_values
 from errors import UserError
 from methods.base import CHANGES, Part, Rules, TuningMethod
 from methods.fine_tuning import HeadOnly
@@ -34,7 +34,7 @@ from optimization import Recipe
 # A method's text is short, but what it takes to check grows with its square.
 MOST_PARTS = 100
 # Places of hooks at which a composition does what its parts do, and no more.
-HANDED_ON = ("embeddings", "key_value", "vocabulary")
+HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
 
 
 class _Scoped(MutableMapping):
@@ -84,23 +84,19 @@ class PartHooks(Hooks):
         self.is_trained = is_trained
         self.takes_rows = hooks.takes_rows
         self.by_token = act_by_token(hooks)
+        self.by_values = act_by_values(hooks)
 
-    def acts_at(self, place: str) -> bool:
-        """Whether it does anything at one of the hooks' places.
-
-        A composition hands these on to its own parts, which may do nothing.
-        """
-        found = acts_at(self.hooks, place)
-        if place in HANDED_ON and isinstance(self.hooks, ComposedHooks):
-            found &= any(part.acts_at(place) for part in self.hooks.parts)
-        return found
+    def acts_at(self, place):
+        """As the method does, or by what it has changed."""
+        changes = place == "parameter" and bool(self.changes)
+        return changes or self.hooks.acts_at(place)
 
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
         """What it adds to one of BERT's variables, or None for nothing."""
         change = self.changes.get(name)
-        if not self.acts_at("parameter"):
+        if not self.hooks.acts_at("parameter"):
             return change
         own = tf.convert_to_tensor(variable)
         added = self.hooks.parameter(name, own, self.own(context)) - own
@@ -181,6 +177,13 @@ class ComposedHooks(Hooks):
         self.parts = parts
         self.takes_rows = all(part.takes_rows for part in parts)
         self.by_token = all(part.by_token for part in parts)
+        self.by_values = all(part.by_values for part in parts)
+
+    def acts_at(self, place):
+        """Some are handed on to the parts, which may do nothing."""
+        return super().acts_at(place) and (
+            place not in HANDED_ON or bool(self.acting_at(place))
+        )
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that do anything at one of the hooks' places."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 import modeling
 from adapter_modeling import SCOPES, AdapterHooks
 from bert import functional
-from bert.hooks import Context, dropout
+from bert.hooks import PLACES, Context, dropout
 from errors import UserError
 from methods import base
 from methods.adapterdrop import drop_at_random
@@ -330,7 +330,11 @@ class Fusion(Composition):
         """
         kind = type(parts[0].hooks)
         for part, own in zip(self.parts, parts):
-            same = type(own.hooks) is kind and not own.acts_at("embeddings")
+            same = type(own.hooks) is kind and not any(
+                own.hooks.acts_at(place)
+                for place in PLACES
+                if place != "before_norm"
+            )
             if not (same and issubclass(kind, AdapterHooks)):
                 raise UserError(
                     f"fusion: {part.name} is an adapter of "

@@ -19,6 +19,7 @@ class Ia3Hooks(Hooks):
 
     takes_rows = True
     by_token = True
+    by_values = True
 
     def __init__(self, scales: Dict[str, tf.Variable]):
         """Takes the scales by the kernel's scope."""

@@ -27,6 +27,7 @@ class LoraHooks(Hooks):
 
     takes_rows = True
     by_token = True
+    by_values = True
 
     def __init__(
         self,

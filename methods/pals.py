@@ -26,6 +26,8 @@ def _project(x: tf.Tensor, projection: Projection) -> tf.Tensor:
 class PalHooks(Hooks):
     """`LN(x + f + gelu(decode(attend(encode(h)))))`, h the layer's input."""
 
+    by_values = True
+
     def __init__(
         self,
         config: modeling.BertConfig,

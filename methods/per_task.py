@@ -7,7 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 import modeling
-from bert.hooks import Context, Hooks, act_by_token, acts_at, layer_of
+from bert.hooks import (
+    Context,
+    Hooks,
+    act_by_token,
+    act_by_values,
+    layer_of,
+)
 from errors import UserError
 from methods.base import Part, TuningMethod, added_later
 from methods.composition import Composition
@@ -43,6 +49,7 @@ class PerTaskHooks(Hooks):
         self.values, self.example = values, example
         self.count = count
         self.by_token = act_by_token(example)
+        self.by_values = act_by_values(example)
 
     def _own(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""
@@ -66,27 +73,27 @@ class PerTaskHooks(Hooks):
 
     def embeddings(self, hidden, context):
         """As the method does."""
-        if not acts_at(self.example, "embeddings"):
+        if not self.example.acts_at("embeddings"):
             return hidden
         return self._own(context, None).embeddings(hidden, context)
 
     def project(self, name, inputs, dense, context):
         """As the method does."""
-        if not acts_at(self.example, "project"):
+        if not self.example.acts_at("project"):
             return dense(inputs)
         own = self._own(context, layer_of(name))
         return own.project(name, inputs, dense, context)
 
     def key_value(self, layer, key, value, attention_bias, context):
         """As the method does."""
-        if not acts_at(self.example, "key_value"):
+        if not self.example.acts_at("key_value"):
             return key, value, attention_bias
         own = self._own(context, layer)
         return own.key_value(layer, key, value, attention_bias, context)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """As the method does."""
-        if not acts_at(self.example, "before_norm"):
+        if not self.example.acts_at("before_norm"):
             return None
         return self._own(context, layer).before_norm(
             layer, site, inputs, outputs, layer_norm, context
@@ -94,7 +101,7 @@ class PerTaskHooks(Hooks):
 
     def after_norm(self, layer, site, hidden, context):
         """As the method does."""
-        if not acts_at(self.example, "after_norm"):
+        if not self.example.acts_at("after_norm"):
             return None
         own = self._own(context, layer)
         return own.after_norm(layer, site, hidden, context)
@@ -150,7 +157,8 @@ class PerTask(Composition):
         """Compares the method with the model; there have to be tasks.
 
         Raises:
-            UserError: as the method; or the run is of a single task.
+            UserError: as the method; or the run is of a single task; or the
+                method has a hook that is not handed on.
         """
         if not self.tasks:
             raise UserError(
@@ -158,6 +166,14 @@ class PerTask(Composition):
                 "their names, as --task_name=mrpc,rte"
             )
         self.method.check(config)
+        hooks = self.method.build(config, lambda *_: None, True)
+        for place in ("parameter", "penalty", "prepare"):
+            if hooks.acts_at(place):
+                raise UserError(
+                    f"per_task: {self.method} overrides the hook `{place}`, "
+                    "which no task can have for itself; expected a method "
+                    "without it"
+                )
 
     def for_tasks(self, names):
         """This method of these tasks."""

@@ -19,6 +19,7 @@ class PrefixHooks(Hooks, abc.ABC):
     """Puts P keys and values before those of the tokens, never masked."""
 
     by_token = True
+    by_values = True
 
     def __init__(self, config: modeling.BertConfig):
         """Takes the sizes of the heads."""

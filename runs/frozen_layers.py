@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 import task_model
-from bert.hooks import layer_of
+from bert.hooks import act_by_values, layer_of
 from engines import Job, multi_worker
 from errors import UserError
 from input_pipeline import Batch, Features, sorted_batches
@@ -145,7 +145,7 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
         From 0, also if anything acts on embeddings or on all layers, to L, if
         only the head, or BERT's pooler, is trained.
     """
-    lowest = layers
+    lowest = layers if act_by_values(table.hooks) else 0
     for p in table.parameters:
         is_above = p.group == "head" or p.name.startswith(POOLER)
         if (p.trained or p.is_added) and not is_above:

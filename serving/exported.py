@@ -4,6 +4,7 @@ Nothing of BERT or of this project's methods is needed: TensorFlow alone. What
 such a model is called and how it is laid out is said here.
 """
 
+import hashlib
 import os
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -171,6 +172,18 @@ class ExportedModel:
         return self._signature
 
 
+def digest(path: str) -> str:
+    """The SHA-256 of a file of a version.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    found = hashlib.sha256()
+    for block in files.blocks(path, WHAT):
+        found.update(block)
+    return found.hexdigest()
+
+
 def _check_files(place: str, hashes: Mapping[str, str]) -> None:
     """Compares the files of a version with what was written.
 
@@ -184,7 +197,7 @@ def _check_files(place: str, hashes: Mapping[str, str]) -> None:
     """
     for name, expected in hashes.items():
         path = os.path.join(place, name)
-        if files.sha256(path, WHAT) != expected:
+        if digest(path) != expected:
             raise _damaged(path, "its SHA-256 is another one")
     if not hashes:
         prefix = os.path.join(place, VARIABLES)

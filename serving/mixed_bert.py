@@ -26,9 +26,10 @@ Shapes = Mapping[str, Tuple[int, ...]]
 def can_mix(table: ParameterTable) -> bool:
     """Whether a task leaves BERT's matrices as they are.
 
-    What parts of its method have changed of BERT is not mixed either.
+    What parts of its method have changed of BERT is not mixed either, nor is
+    what a method does by the hook `parameter`.
     """
-    return all(
+    return not table.hooks.acts_at("parameter") and all(
         not changed_by(p.name)
         if p.is_added
         else not p.trained or len(p.shape) == 1

@@ -26,7 +26,7 @@ from typing import (
 import tensorflow as tf
 
 import modeling
-from bert.hooks import Context, Hooks, act_by_token, acts_at
+from bert.hooks import Context, Hooks, act_by_token, act_by_values
 from methods.base import TuningMethod
 
 # Under which the numbers of rows of each kind are handed on to layers.
@@ -71,7 +71,8 @@ class _Kind:
                 of its parts.
         """
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
-        return reads and acts_at(self.example, place)
+        reads |= not act_by_values(self.example)
+        return reads and self.example.acts_at(place)
 
     def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
         """The method's hooks of one row's values."""
@@ -189,6 +190,16 @@ class MixedHooks(Hooks):
             return None
         return self._act("after_norm", act, context, hidden)
 
+    def vocabulary(self, hidden, context):
+        """Nothing: heads are computed apart from the methods' kinds.
+
+        Raises:
+            TypeError: a head asks for more.
+        """
+        if self._acts_at("vocabulary"):
+            raise TypeError("a head that calls `vocabulary` cannot be mixed")
+        return hidden
+
     def _acts_at(self, place: str, scope: str = "") -> bool:
         """Whether any of the methods does anything there, as of `_Kind`."""
         return any(kind.acts_at(place, scope) for kind in self._kinds)
@@ -262,9 +273,6 @@ class MixedHooks(Hooks):
         *tensors: tf.Tensor,
     ):
         """A kind's hook, each row by its own values."""
-        if kind.example.takes_rows:
-            with self.reading(own):
-                return act(kind.hooks(kind.values), context, *tensors)
         mark = f"of_{kind.scope}"
         handed_on = {
             name[len(mark) :]: value
@@ -280,9 +288,15 @@ class MixedHooks(Hooks):
                 outputs = act(kind.hooks(values), alone, *row)
             return outputs, alone.handed_on
 
-        outputs, handed_on = map_rows(
-            of_row, kind.values, own, handed_on, context.input_mask, *tensors
-        )
+        if kind.example.takes_rows:
+            alone = dataclasses.replace(context, handed_on=handed_on)
+            with self.reading(own):
+                outputs = act(kind.hooks(kind.values), alone, *tensors)
+        else:
+            mask = context.input_mask
+            outputs, handed_on = map_rows(
+                of_row, kind.values, own, handed_on, mask, *tensors
+            )
         for name, value in handed_on.items():
             context.handed_on[f"{mark}{name}"] = value
         return outputs

@@ -6,7 +6,13 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import tensorflow as tf
 
 import modeling
-from bert.hooks import Context, Hooks, act_by_token, layer_of
+from bert.hooks import (
+    Context,
+    Hooks,
+    act_by_token,
+    act_by_values,
+    layer_of,
+)
 from bert.shared_layers import OUTSIDE, SharedLayers
 from methods.base import TuningMethod
 from modeling import BertConfig
@@ -63,7 +69,11 @@ class Layout:
             name for name in self.own if not name.startswith("bert/pooler/")
         ]
         layers = [layer_of(name) for name in names]
-        if None in layers:
+        examples = (
+            method.build(self.config, lambda *_: None, True)
+            for method in self.methods
+        )
+        if None in layers or not all(map(act_by_values, examples)):
             return None
         return min(layers, default=self.config.num_hidden_layers)
 

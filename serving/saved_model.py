@@ -18,7 +18,14 @@ import tokenizers
 from absl import logging
 
 from errors import UserError
-from serving.exported import EXTRA, SIGNATURE, TASKS, WHAT, Row, is_version
+from serving.exported import (
+    EXTRA,
+    SIGNATURE,
+    TASKS,
+    Row,
+    digest,
+    is_version,
+)
 from serving.frozen_bert import FrozenBert
 from serving.graph_answers import kind_of
 from serving.loaded_task import LoadedTask
@@ -107,7 +114,7 @@ def _write(
         for name in names
     )
     described["files"] = {
-        name: files.sha256(os.path.join(place, name), WHAT) for name in written
+        name: digest(os.path.join(place, name)) for name in written
     }
     files.write_sealed(os.path.join(extra, TASKS), described)
 

@@ -55,8 +55,9 @@ class TextModel(tf.Module):
             name = changed[0]
             raise UserError(
                 f"{name} was trained by {tasks[name].kind.method}, which "
-                "changes BERT's matrices, or has a part that changes BERT; "
-                "such a task cannot be in a batch with others "
+                "changes BERT's matrices, overrides the hook `parameter`, or "
+                "has a part that changes BERT; such a task cannot be in a "
+                "batch with others "
                 f"({len(changed)} of {len(tasks)} are such); name the other "
                 "ones by --task"
             )

@@ -154,19 +154,15 @@ def read_bytes(path: str, what: str) -> bytes:
         UserError: the file is missing, is a folder, a pipe or a device, or
             cannot be read.
     """
-    with _opened(path, what) as file:
-        # Not all at once: TensorFlow asks for the size by the name, which may
-        # be another file's by now, and would leave out the rest of this one.
-        return b"".join(iter(functools.partial(file.read, BLOCK), b""))
+    # Not all at once: TensorFlow asks for the size by the name, which may be
+    # another file's by now, and would leave out the rest of this one.
+    return b"".join(blocks(path, what))
 
 
-def sha256(path: str, what: str) -> str:
-    """The SHA-256 of a file's content; arguments and errors of `read_bytes`."""
-    found = hashlib.sha256()
+def blocks(path: str, what: str) -> Iterator[bytes]:
+    """The content of a file part by part, as `read_bytes`."""
     with _opened(path, what) as file:
-        for block in iter(functools.partial(file.read, BLOCK), b""):
-            found.update(block)
-    return found.hexdigest()
+        yield from iter(functools.partial(file.read, BLOCK), b"")
 
 
 @contextlib.contextmanager

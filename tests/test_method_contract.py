@@ -1,0 +1,298 @@
+"""Every hook acts in batches of many tasks and in exports, or is refused."""
+
+import dataclasses
+import typing
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES
+from test_methods import METHOD_TEXTS
+from test_mixed_model import METHODS as MIXED_TEXTS
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+import task_model
+from adapter_modeling import AdapterHooks
+from bert.hooks import PLACES, Hooks, layer_of
+from errors import UserError
+from methods.base import FROZEN_BERT, TuningMethod
+from methods.parsing import parse
+from methods.registry import METHODS
+from runs.frozen_layers import lowest_layer
+from serving.frozen_bert import FrozenBert
+from serving.predictor import Predictor
+from serving.text_model import TextModel
+from tasks.restored import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+TEXTS = [text for text, _ in SENTENCES[:3]]
+TASK = restore_task(CLASSIFICATION, {}, "a test")
+
+
+class OneHook(Hooks):
+    """What the hooks of the tests have in common: a number for each layer."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def scaled(self, x, layer=None):
+        """With the layer's values, or without any."""
+        if not self.values:
+            return 1.5 * x
+        value = tf.convert_to_tensor(self.values[layer])
+        # Of rows that have values of their own one by one.
+        mean = tf.reduce_mean(value, axis=-1)
+        mean = tf.reshape(mean, [-1, *[1] * (x.shape.rank - 1)])
+        return x * (1.0 + tf.cast(mean, x.dtype))
+
+
+class Embeddings(OneHook):
+    def embeddings(self, hidden, context):
+        return self.scaled(hidden)
+
+
+class Parameter(OneHook):
+    def parameter(self, name, variable, context):
+        x = tf.convert_to_tensor(variable)
+        if layer_of(name) is None:
+            return x
+        return self.scaled(x[tf.newaxis], layer_of(name))[0]
+
+
+class Project(OneHook):
+    def project(self, name, inputs, dense, context):
+        return self.scaled(dense(inputs), layer_of(name))
+
+
+class KeyValue(OneHook):
+    def key_value(self, layer, key, value, attention_bias, context):
+        return self.scaled(key, layer), value, attention_bias
+
+
+class BeforeNorm(OneHook):
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        return self.scaled(inputs, layer)
+
+
+class AfterNorm(OneHook):
+    def after_norm(self, layer, site, hidden, context):
+        return self.scaled(hidden, layer)
+
+
+class Vocabulary(OneHook):
+    """The heads of tasks that answer texts do not ask for it."""
+
+    def vocabulary(self, hidden, context):
+        return self.scaled(hidden)
+
+
+class Penalty(OneHook):
+    def penalty(self, context):
+        return tf.constant(1.0)
+
+
+class Prepare(OneHook):
+    def prepare(self, context):
+        return {"contract": tf.constant(1.0)}
+
+
+class Observe(OneHook):
+    def observe(self, context):
+        return {"contract": tf.cast(context.input_mask, tf.float32)}
+
+
+class HandsOn(OneHook):
+    """Two hooks of which one reads what the other one has made."""
+
+    def embeddings(self, hidden, context):
+        context.handed_on["contract"] = self.scaled(hidden)
+        return hidden
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        return context.handed_on["contract"]
+
+
+class HandsOnRows(HandsOn):
+    takes_rows = True
+
+
+class AdapterAndMore(AdapterHooks):
+    """What a fusion takes, but for another hook."""
+
+    def __init__(self, values):
+        super().__init__({(0, "ffn"): None})
+
+    def after_norm(self, layer, site, hidden, context):
+        return hidden
+
+
+HOOKS = {
+    "embeddings": Embeddings,
+    "parameter": Parameter,
+    "project": Project,
+    "key_value": KeyValue,
+    "before_norm": BeforeNorm,
+    "after_norm": AfterNorm,
+    "vocabulary": Vocabulary,
+    "penalty": Penalty,
+    "prepare": Prepare,
+    "observe": Observe,
+    "hands_on": HandsOn,
+    "hands_on_rows": HandsOnRows,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract(TuningMethod):
+    """One hook, with variables or without any."""
+
+    name: typing.ClassVar[str] = "contract"
+    learning_rate: typing.ClassVar[float] = 1e-3
+    hook: str = "embeddings"
+    constant: bool = False
+
+    def rules(self, config):
+        """What is added, if anything is."""
+        added = () if self.constant else ((r"bert/.*/contract", True),)
+        return (*added, FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """A value for each layer, and one for none."""
+        if self.constant:
+            return HOOKS[self.hook]({})
+        scopes = {None: "bert/embeddings"}
+        for layer in range(config.num_hidden_layers):
+            scopes[layer] = f"bert/encoder/layer_{layer}"
+        return HOOKS[self.hook](
+            {
+                layer: create(f"{scope}/contract", (3,), lambda rng, shape: 0)
+                for layer, scope in scopes.items()
+            }
+        )
+
+
+OWN_TEXTS = [
+    f"contract(hook='{hook}', constant={constant})"
+    for hook in HOOKS
+    for constant in (False, True)
+]
+# Compositions hand hooks on, some of them several times.
+OWN_TEXTS += [
+    "stack({'a': contract('before_norm', true)}, pfeiffer(size=2))",
+    "stack({'a': contract('parameter')}, pfeiffer(size=2))",
+    "average({'a': stack({'b': contract('project', true)})})",
+    "average({'a': stack({'b': contract('parameter', true)})})",
+]
+# What is kept of other ones' trainings is one of these.
+PASSING = ("per_task",)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def contract():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "contract", Contract)
+        yield
+
+
+def test_there_is_a_method_for_each_hook():
+    assert set(PLACES) < set(HOOKS)
+    public = {name for name in vars(Hooks) if not name.startswith("_")}
+    others = {"takes_rows", "by_token", "by_values", "layer_kind", "acts_at"}
+    assert public - others <= set(HOOKS)
+
+
+def scores(answers):
+    return np.array([list(answer["scores"].values()) for answer in answers])
+
+
+def check_alike(tiny_bert, texts, folder):
+    """Compares what each gives alone, in mixed batches and exported."""
+    bert = FrozenBert.open(str(tiny_bert))
+    mixed, alone = Predictor(bert), {}
+    for number, text in enumerate(texts):
+        place = folder / str(number)
+        make_artifact(place, tiny_bert, text, TASK, seed=number)
+        one = Predictor(bert)
+        one.add(str(place), text)
+        alone[text] = scores(one(text, TEXTS))
+        mixed.add(str(place), text)
+    answers = mixed(texts, TEXTS)
+    for text in texts:
+        found = scores([answer[text] for answer in answers])
+        np.testing.assert_allclose(
+            found, alone[text], atol=1e-5, err_msg=f"{text} mixed"
+        )
+    tasks = {text: mixed.task(text) for text in texts}
+    able = {text: task for text, task in tasks.items() if task.can_mix}
+    for text in set(tasks) - set(able):
+        with pytest.raises(UserError, match="cannot be in a batch with others"):
+            TextModel(bert, {text: tasks[text]}, 8)
+    asked = [(text, row) for text in able for row in TEXTS]
+    model = TextModel(bert, able, batch_size=8)
+    found = model.serve(
+        tf.constant([row for _, row in asked]),
+        tf.constant([""] * len(asked)),
+        tf.constant([text for text, _ in asked]),
+    )
+    expected = np.concatenate([alone[text] for text in able])
+    np.testing.assert_allclose(found["scores"], expected, atol=1e-5)
+    return set(tasks) - set(able), alone
+
+
+def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
+    refused, alone = check_alike(tiny_bert, OWN_TEXTS, tmp_path)
+    assert refused == {text for text in OWN_TEXTS if "parameter" in text}
+    make_artifact(tmp_path / "head", tiny_bert, "head", TASK)
+    # Of equal heads: so each of the hooks does something.
+    seed = dict(zip(OWN_TEXTS, range(len(OWN_TEXTS))))
+    for text in OWN_TEXTS:
+        if "constant=True" in text and parse(text).hook in PLACES[:-1]:
+            make_artifact(
+                tmp_path / text, tiny_bert, "head", TASK, seed=seed[text]
+            )
+            plain = Predictor.load(str(tiny_bert), {"a": str(tmp_path / text)})
+            assert abs(scores(plain("a", TEXTS)) - alone[text]).max() > 1e-4
+
+
+@pytest.mark.gate
+def test_every_registered_method_too(tiny_bert, tmp_path):
+    texts = [*METHOD_TEXTS, *MIXED_TEXTS]
+    texts = [text for text in texts if not text.startswith(PASSING)]
+    names = {text.split("(")[0] for text in texts}
+    assert names == set(METHODS) - {"contract", *PASSING}
+    check_alike(tiny_bert, list(dict.fromkeys(texts)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fusion({'a': contract('adapter'), 'b': contract('adapter')})",
+        "average({'a': contract('vocabulary')})",
+        "average({'a': contract('key_value')})",
+        "per_task(contract('parameter'), tasks='a')",
+        "per_task(contract('penalty'), tasks='a')",
+        "per_task(contract('prepare'), tasks='a')",
+    ],
+)
+def test_a_composition_that_hands_no_such_hook_on_refuses_it(
+    text, tiny_config, monkeypatch
+):
+    monkeypatch.setitem(HOOKS, "adapter", AdapterAndMore)
+    with pytest.raises(UserError, match=f"^{text.split('(')[0]}: "):
+        task_model.list_parameters(tiny_config, parse(text), TASK.build_head)
+
+
+@pytest.mark.parametrize("hook, lowest", [("project", 0), ("penalty", 0)])
+def test_frozen_layers_are_plain_berts(tiny_config, hook, lowest):
+    """What hooks without variables do in a layer is not known."""
+    layers = tiny_config.num_hidden_layers
+    for text, expected in (
+        (f"contract('{hook}', true)", lowest),
+        ("head", layers),
+        ("stack({'a': pfeiffer(size=4, layers='1')}, head)", 1),
+    ):
+        table = task_model.list_parameters(
+            tiny_config, parse(text), TASK.build_head
+        )
+        assert lowest_layer(table, layers) == expected
