@@ -195,6 +195,10 @@ def _check_files(place: str, hashes: Mapping[str, str]) -> None:
     Raises:
         UserError: one is missing, or is another one.
     """
+    # The seal knows all of its content but for the line break at its end.
+    path = os.path.join(place, EXTRA, TASKS)
+    if hashes and not files.read_text(path, WHAT).endswith("\n"):
+        raise _damaged(path, "it is cut off")
     for name, expected in hashes.items():
         path = os.path.join(place, name)
         if digest(path) != expected:

@@ -172,7 +172,9 @@ def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
 
 
 @pytest.mark.gate
-def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
+def test_a_run_finds_what_its_adapter_does_not_carry(
+    classify, flags, answer, tmp_path
+):
     classify(
         **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False
     )
@@ -182,6 +184,7 @@ def test_a_run_finds_what_its_adapter_does_not_carry(classify, flags, tmp_path):
         classify, flags, tmp_path / "again", adapter=folder / "adapter"
     )
     np.testing.assert_array_equal(found, predicted(folder))
+    assert answer(adapter=folder / "adapter")
     moved = tmp_path / "moved"
     shutil.copytree(folder / "adapter", moved)
     words = f"needs the adapter a .*found none such in {tmp_path}; .* --lib"

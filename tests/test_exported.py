@@ -93,8 +93,7 @@ def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
 def every_damage(content):
     """Cut at lengths of every class, and with a bit flipped in some places."""
     size = len(content)
-    # Without its last byte, a line break, a text is as it was.
-    for length in {0, 1, size // 4, size // 2, size - 2}:
+    for length in {0, 1, size // 4, size // 2, size - 2, size - 1}:
         yield content[:length]
     for place in (0, size // 3, size // 2, size - 2):
         yield (
