@@ -34,7 +34,12 @@ CUSTOM = "custom"
 # Those that say of which kind labels are.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
 # Those that say what labels are.
-LABEL_FLAGS = (*KIND_FLAGS, "label_separator", "label_threshold")
+LABEL_FLAGS = (
+    *KIND_FLAGS,
+    "label_separator",
+    "label_threshold",
+    "label_columns",
+)
 # Arguments of `custom_task`.
 CUSTOM_FLAGS = (
     "text_a_column",
@@ -139,6 +144,12 @@ def define_task_flags() -> None:
         f"is given; default: {THRESHOLD}.",
     )
     flags.DEFINE_list(
+        "label_columns",
+        [],
+        "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
+        "--label_column; rows have any number of labels.",
+    )
+    flags.DEFINE_list(
         "choice_columns",
         [],
         "custom: columns of the choices, as a,b,c. The label is the right "
@@ -203,6 +214,8 @@ def _is_custom(name: str) -> bool:
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     """Arguments of `custom_task`: those of flags, of an adapter, defaults."""
+    if FLAGS["label_column"].present and FLAGS.label_columns:
+        raise UserError("--label_column and --label_columns exclude each other")
     arguments = {name: FLAGS[name].value for name in CUSTOM_FLAGS}
     if trained and trained["task"]["name"] == CUSTOM:
         known = custom_arguments(
@@ -215,7 +228,9 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
         is_other_kind = any(
             FLAGS[name].present and bool(FLAGS[name].value) != bool(known[name])
             for name in KIND_FLAGS
-        )
+        ) or (FLAGS.label_columns and not known["multi_label"])
+        if FLAGS["label_column"].present:
+            del known["label_columns"]
         for name, value in known.items():
             if FLAGS[name].present or is_other_kind and name in LABEL_FLAGS:
                 continue

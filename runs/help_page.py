@@ -54,6 +54,7 @@ TOPICS: Dict[str, Tuple[str, ...]] = {
         "multi_label",
         "label_separator",
         "label_threshold",
+        "label_columns",
         "choice_columns",
     ),
     "Pretrained model": (

@@ -41,7 +41,6 @@ UNCHECKED = (".deflate", ".zst", ".zstd")
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # Tables, whose first line says what the others hold.
 TABLES = (".tsv", ".csv")
-BYTE_ORDER_MARK = "\ufeff"
 
 
 class Source(NamedTuple):
@@ -116,7 +115,7 @@ def questions(
     shown = line.decode("utf-8", "backslashreplace")
     as_text = Source(file, _json(shown))
     try:
-        text = line.decode().lstrip(BYTE_ORDER_MARK)
+        text = line.decode().lstrip(json_lines.BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 text (byte 0x{line[error.start]:02x})"
         yield refusal(as_text, "", reason)
@@ -200,7 +199,7 @@ def _choose_texts(
     else:
         firsts = " or ".join(dict.fromkeys(repr(x[0]) for x in alternatives))
         raise ValueError(
-            f"no key {firsts}, found {', '.join(values)[:200] or 'none'}"
+            f"no key {firsts}, found {json_lines.list_keys(values)}"
         )
     first, second = names
     if values.get(second) is not None:

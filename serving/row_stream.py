@@ -15,7 +15,7 @@ from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
 
 from errors import UserError
 from serving.loaded_task import Row
-from storage import files
+from storage import files, json_lines
 from tasks.split_files import ending_of
 from tasks.table_files import READERS, Layout
 
@@ -79,7 +79,7 @@ def pipe_rows(
 
 def _decoded(lines: Iterator[str]) -> Iterator[str]:
     try:
-        yield from lines
+        yield from json_lines.plain_lines(lines, "stdin")
     except UnicodeDecodeError as error:
         raise UserError(
             f"stdin: not UTF-8 text (byte 0x{error.object[error.start]:02x}); "
@@ -112,8 +112,9 @@ def _rows(
         if not names and len(cells) != count:
             raise UserError(
                 f"{name}:1: found {len(cells)} columns "
-                f"({', '.join(cells)[:80]}), expected "
-                f"{', '.join(columns[0])} among their names, or only {count} "
+                f"({json_lines.list_keys(cells)}), expected "
+                f"{json_lines.list_keys(columns[0])} among their names, or "
+                f"only {count} "
                 "without names; pass --columns"
             )
     if not names:

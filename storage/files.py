@@ -24,7 +24,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping
 import tensorflow as tf
 
 from errors import UserError, first_line
-from storage import folder_lock, json_values, on_disk
+from storage import folder_lock, json_lines, json_values, on_disk
 
 # Bytes that are read at once.
 BLOCK = 2**20
@@ -230,8 +230,8 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
         newline: what ends a line, as for `open`: "" for any line break.
 
     Raises:
-        UserError: as `read_text`, or the file is another one by now; earlier
-            lines may have been yielded.
+        UserError: as `read_text` or `json_lines.plain_lines`, or the file is
+            another one by now; earlier lines may have been yielded.
     """
     with _opened(path, what) as file:
         text = io.TextIOWrapper(
@@ -240,7 +240,7 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
             newline=newline,
         )
         try:
-            yield from text
+            yield from json_lines.plain_lines(text, path)
         except UnicodeDecodeError as error:
             # It knows the line.
             read_text(path, what)

@@ -1,11 +1,38 @@
-"""What a line of JSON Lines holds: an object, and texts under its keys."""
+"""Lines of files; of JSON Lines an object each, and texts under its keys."""
 
+import itertools
 import json
 import math
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 
+from errors import UserError
+
+BYTE_ORDER_MARK = "\ufeff"
 # What Python makes of a number as 1e400.
 INFINITE = (math.inf, -math.inf)
+
+
+def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
+    """Lines without byte-order marks, which files have that were joined.
+
+    Args:
+        lines: with their line breaks.
+        name: where they are from, for messages.
+
+    Raises:
+        UserError: they are one line, with carriage returns in it.
+    """
+    first = list(itertools.islice(lines, 1))
+    if first and "\r" in first[0].rstrip("\r\n"):
+        # Nothing is waited for unless it is needed.
+        first += itertools.islice(lines, 1)
+        if len(first) == 1:
+            raise UserError(
+                f"{name}: its lines end with a carriage return (CR) alone; "
+                "end lines with a line feed, or with both"
+            )
+    for line in itertools.chain(first, lines):
+        yield line.lstrip(BYTE_ORDER_MARK)
 
 
 def parse_object(line: str) -> Dict[str, Any]:
@@ -36,8 +63,13 @@ def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     """An object, of whose keys none is given twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError(f"a key is given twice among {', '.join(values)[:80]}")
+        raise ValueError(f"a key is given twice among {list_keys(values)}")
     return values
+
+
+def list_keys(keys: Iterable[str]) -> str:
+    """Names of keys or columns for messages: quoted, so that blanks show."""
+    return ", ".join(map(repr, keys))[:200] or "none"
 
 
 def text_at(values: Mapping[str, Any], name: str) -> str:
@@ -83,7 +115,7 @@ def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
 
 def _value_at(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
-        raise ValueError(f"no key {name!r}, found {', '.join(values)[:200]}")
+        raise ValueError(f"no key {name!r}, found {list_keys(values)}")
     return values[name]
 
 

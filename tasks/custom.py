@@ -4,14 +4,19 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 import metrics
 from errors import UserError
-from tasks.label_sets import SEPARATOR, check_separator, check_threshold
+from tasks.label_sets import (
+    SEPARATOR,
+    check_separator,
+    check_threshold,
+    join_labels,
+)
 from tasks.multi_label import MultiLabel
 from tasks.multiple_choice import MultipleChoice
-from tasks.split_files import NONE_NAMED, SplitFiles
+from tasks.split_files import NONE_NAMED, HeldOut, SplitFiles
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
-from tasks.text_task import TEXT_COLUMNS, HeldOut, TextTask
+from tasks.text_task import TEXT_COLUMNS, TextTask
 
 MOST_CHOICES = 1000
 
@@ -28,6 +33,7 @@ def custom_task(
     multi_label: bool = False,
     label_separator: Optional[str] = None,
     label_threshold: Optional[float] = None,
+    label_columns: Sequence[str] = (),
     choice_columns: Sequence[str] = (),
     split_files: SplitFiles = NONE_NAMED,
 ) -> TextTask:
@@ -50,19 +56,24 @@ def custom_task(
             default: `SEPARATOR`.
         label_threshold: the probability from which on a row is given one, in
             between 0 and 1; default: `THRESHOLD`.
+        label_columns: columns of 0 and 1, one for each label, whose name it
+            is; in place of `label_column`, of rows that have any number of
+            labels; () where there are none.
         choice_columns: columns of the choices, of which labels name the right
             one; () where there are none.
         split_files: files of splits that were named one by one.
 
     Returns:
-        A task whose labels are those found in the training file.
+        A task whose labels are those found in the training file, or those of
+        `label_columns`.
 
     Raises:
         UserError: a column of files without a header is no number, the share,
             the separator or the threshold is none, the seed is negative, or
             arguments contradict each other.
     """
-    _check_kind(regression, multi_label, choice_columns)
+    _check_kind(regression, multi_label, label_columns, choice_columns)
+    multi_label = multi_label or bool(label_columns)
     about_sets = _about_sets(multi_label, label_separator, label_threshold)
     if not 0 <= dev_share < 1:
         raise UserError(
@@ -72,9 +83,11 @@ def custom_task(
         raise UserError(f"--split_seed is {split_seed}, expected >= 0")
     if choice_columns:
         _check_choices(choice_columns, header)
-    named = (text_a_column, text_b_column, label_column, id_column)
+    own_label = None if label_columns else label_column
+    named = (text_a_column, text_b_column, own_label, id_column)
     text_a, text_b, label, row_id = (_column(name, header) for name in named)
     choices = tuple(_column(name, header) for name in choice_columns)
+    marks = tuple(_column(name, header) for name in label_columns)
     _check_own_columns(
         {
             "--text_a_column": text_a,
@@ -82,7 +95,10 @@ def custom_task(
             "--label_column": label,
         },
         row_id,
-        list(zip(choice_columns, choices)),
+        {
+            "--label_columns": list(zip(label_columns, marks)),
+            "--choice_columns": list(zip(choice_columns, choices)),
+        },
     )
     columns = tuple(
         str(name) if header else usual
@@ -103,7 +119,7 @@ def custom_task(
             else tuple(f"choice{number}" for number in range(len(choices)))
         )
     separator = about_sets.get("separator", SEPARATOR) if multi_label else None
-    return make(
+    task = make(
         "custom",
         labelled=Layout(
             text_a,
@@ -112,6 +128,7 @@ def custom_task(
             header,
             choices=choices,
             label_separator=separator,
+            label_columns=marks,
         ),
         unlabelled=Layout(
             text_a, text_b, None, header, row_id, choices=choices
@@ -123,10 +140,18 @@ def custom_task(
         split_files=split_files,
         **about_sets,
     )
+    if not marks:
+        return task
+    # Checked to be labels that a cell can hold.
+    join_labels(list(map(str, marks)), separator, "--label_columns")
+    return task.with_labels(list(map(str, marks)), "--label_columns")
 
 
 def _check_kind(
-    regression: bool, multi_label: bool, choice_columns: Sequence[str]
+    regression: bool,
+    multi_label: bool,
+    label_columns: Sequence[str],
+    choice_columns: Sequence[str],
 ) -> None:
     """Checks that labels are of one kind.
 
@@ -135,7 +160,9 @@ def _check_kind(
     """
     kinds = {
         "--regression": regression,
-        "--multi_label": multi_label,
+        "--label_columns" if label_columns else "--multi_label": (
+            multi_label or label_columns
+        ),
         "--choice_columns": choice_columns,
     }
     named = [flag for flag, is_named in kinds.items() if is_named]
@@ -184,14 +211,14 @@ def _column(name: Optional[str], header: bool) -> Optional[Column]:
 def _check_own_columns(
     flags: Mapping[str, Optional[Column]],
     row_id: Optional[Column],
-    choices: Sequence[Tuple[str, Optional[Column]]],
+    lists: Mapping[str, Sequence[Tuple[str, Optional[Column]]]],
 ) -> None:
     """Checks that texts, labels and choices each have a column of their own.
 
     Args:
         flags: what they name.
         row_id: the column of what names a row, which may be a text's.
-        choices: as the flag names them, and their columns.
+        lists: of flags that name several, each as it is named, and its column.
 
     Raises:
         UserError: two have the same.
@@ -205,13 +232,14 @@ def _check_own_columns(
                 "'label' unless it is named)"
             )
     others = [*used, row_id]
-    for named, name in choices:
-        if name in others:
-            raise UserError(
-                f"--choice_columns names {named!r}, a column that it or "
-                "another flag names too"
-            )
-        others.append(name)
+    for flag, columns in lists.items():
+        for named, name in columns:
+            if name in others:
+                raise UserError(
+                    f"{flag} names {named!r}, a column that it or another flag "
+                    "names too"
+                )
+            others.append(name)
 
 
 def _check_choices(names: Sequence[str], header: bool) -> None:

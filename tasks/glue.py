@@ -1,7 +1,8 @@
 """The tasks of GLUE (Wang et al. 2019), with their published files.
 
-Columns are named where the published headers are the same in all files, else
-numbered from 0. Metrics are GLUE's.
+Columns have the names of the published headers, so that a file without its
+header is refused. CoLA's training and dev files are published without one.
+Metrics are GLUE's.
 """
 
 from tasks.table_files import Layout
@@ -16,29 +17,29 @@ COLA = TextClassification(
     columns=("sentence",),
     labels=("0", "1"),
     labelled=Layout(text_a=3, label=1, header=False),
-    unlabelled=Layout(text_a=1),
+    unlabelled=Layout("sentence"),
     metrics=("matthews_correlation", "accuracy"),
 )
 SST_2 = TextClassification(
     "sst-2",
     columns=("sentence",),
     labels=("0", "1"),
-    labelled=Layout(text_a=0, label=1),
-    unlabelled=Layout(text_a=1),
+    labelled=Layout("sentence", label="label"),
+    unlabelled=Layout("sentence"),
 )
 MRPC = TextClassification(
     "mrpc",
     columns=("#1 String", "#2 String"),
     labels=("0", "1"),
-    labelled=Layout(text_a=3, text_b=4, label=0),
-    unlabelled=Layout(text_a=3, text_b=4),
+    labelled=Layout("#1 String", "#2 String", "Quality"),
+    unlabelled=Layout("#1 String", "#2 String"),
     metrics=("accuracy", "f1"),
 )
 STS_B = TextRegression(
     "sts-b",
     columns=("sentence1", "sentence2"),
-    labelled=Layout(text_a=7, text_b=8, label=9),
-    unlabelled=Layout(text_a=7, text_b=8),
+    labelled=Layout("sentence1", "sentence2", "score"),
+    unlabelled=Layout("sentence1", "sentence2"),
     scale=(0.0, 5.0),
 )
 QQP = TextClassification(
@@ -46,8 +47,10 @@ QQP = TextClassification(
     columns=("question1", "question2"),
     labels=("0", "1"),
     # Three rows of the published training file are broken.
-    labelled=Layout(text_a=3, text_b=4, label=5, skips_short_rows=True),
-    unlabelled=Layout(text_a=1, text_b=2),
+    labelled=Layout(
+        "question1", "question2", "is_duplicate", skips_broken_rows=True
+    ),
+    unlabelled=Layout("question1", "question2"),
     metrics=("accuracy", "f1"),
 )
 MNLI = TextClassification(
@@ -64,22 +67,22 @@ QNLI = TextClassification(
     "qnli",
     columns=("question", "sentence"),
     labels=ENTAILMENT,
-    labelled=Layout(text_a=1, text_b=2, label=3),
-    unlabelled=Layout(text_a=1, text_b=2),
+    labelled=Layout("question", "sentence", "label"),
+    unlabelled=Layout("question", "sentence"),
 )
 RTE = TextClassification(
     "rte",
     columns=("sentence1", "sentence2"),
     labels=ENTAILMENT,
-    labelled=Layout(text_a=1, text_b=2, label=3),
-    unlabelled=Layout(text_a=1, text_b=2),
+    labelled=Layout("sentence1", "sentence2", "label"),
+    unlabelled=Layout("sentence1", "sentence2"),
 )
 WNLI = TextClassification(
     "wnli",
     columns=("sentence1", "sentence2"),
     labels=("0", "1"),
-    labelled=Layout(text_a=1, text_b=2, label=3),
-    unlabelled=Layout(text_a=1, text_b=2),
+    labelled=Layout("sentence1", "sentence2", "label"),
+    unlabelled=Layout("sentence1", "sentence2"),
 )
 # The diagnostic set: a trained MNLI model answers it.
 AX = TextClassification(
@@ -87,7 +90,7 @@ AX = TextClassification(
     columns=("sentence1", "sentence2"),
     labels=NLI_LABELS,
     labelled=Layout("Premise", "Hypothesis", "Label"),
-    unlabelled=Layout(text_a=1, text_b=2),
+    unlabelled=Layout("sentence1", "sentence2"),
     metrics=("matthews_correlation",),
     dev_splits=(("", "diagnostic-full"),),
     test_splits=(("", "diagnostic"),),

@@ -1,9 +1,14 @@
-"""Cells that hold any number of labels.
+"""Labels as they are printed, and cells that hold any number of them.
 
 Within a run a set of labels is such a cell, whatever file it comes from.
 """
 
-from typing import Any, Sequence, Tuple
+import decimal
+import re
+import unicodedata
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+from absl import logging
 
 from errors import UserError
 
@@ -11,6 +16,101 @@ from errors import UserError
 SEPARATOR = "|"
 # A cell that holds no label; an empty one holds none either.
 NO_LABELS = "[]"
+
+
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+# A label that may be a whole list, or a row of 0 and 1 for each label.
+LIST = re.compile(
+    r"""\(.*\)|\{.*\}|'.*'|".*"|[01](\.0)?([ ;][01](\.0)?)*""", re.DOTALL
+)
+HINT = " (--label_columns names a column of 0 and 1 for each label)"
+# By them an emoji is drawn in colours, or not.
+VARIATIONS = range(0xFE00, 0xFE10)
+
+
+def appearance(label: str) -> Any:
+    """What labels have in common that look the same, or mean one number.
+
+    Blanks, letter case, characters that cannot be seen, and the ways to write
+    a character make no difference.
+    """
+    text = "".join(
+        " " if character.isspace() else character
+        for character in _composed(label).casefold()
+        if character.isspace()
+        or unicodedata.category(character) not in ("Cc", "Cf")
+    )
+    text = " ".join(text.split())
+    return decimal.Decimal(text) if NUMBER.fullmatch(text) else text
+
+
+def _composed(text: str) -> str:
+    """A text with one way to write each character."""
+    return "".join(
+        character
+        for character in unicodedata.normalize("NFKC", text)
+        if ord(character) not in VARIATIONS
+    )
+
+
+def shown(labels: Iterable[str]) -> Dict[str, str]:
+    """How labels are printed: as they are, or quoted where that misleads.
+
+    They are quoted, with escapes, if two look the same, or if one has blanks or
+    something that cannot be seen at an end.
+
+    Returns:
+        What is printed of each label, in their order.
+    """
+    labels = list(dict.fromkeys(labels))
+    quote: Any = str
+    if len(set(map(appearance, labels))) < len(labels) or not all(
+        label == label.strip() and (label[:1] + label[-1:]).isprintable()
+        for label in labels
+    ):
+        is_told_apart = len({_composed(repr(x)) for x in labels}) == len(labels)
+        quote = repr if is_told_apart else ascii
+    return {label: quote(label) for label in labels}
+
+
+def list_labels(labels: Iterable[str]) -> str:
+    """Labels with commas between them, at most 200 characters of all."""
+    return ", ".join(shown(labels).values())[:200]
+
+
+def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
+    """Warns of labels that look the same but are classes of their own."""
+    groups: Dict[Any, List[str]] = {}
+    # The plain one first, to which others are compared.
+    for label in sorted(labels, key=lambda x: (len(x), x.swapcase())):
+        groups.setdefault(appearance(label), []).append(label)
+    pairs = [
+        " and ".join(shown((first, other)).values())
+        for first, *others in groups.values()
+        for other in others
+    ]
+    if pairs:
+        logging.warning(
+            "%s: these labels look the same but are two each, which are told "
+            "apart by blanks, letter case, characters that cannot be seen, or "
+            "as numbers: %s; write them alike if they mean the same",
+            path,
+            "; ".join(pairs)[:1000],
+        )
+
+
+def warn_of_lists(labels: Iterable[str], separator: str, path: str) -> None:
+    """Warns of labels that may be several, as the file does not mean them."""
+    found = [x for x in sorted(labels) if "," in x or LIST.fullmatch(x)]
+    if found:
+        logging.warning(
+            "%s: labels hold a comma or look like lists: %s; if these are "
+            "several labels, put %r between them (--label_separator), or name "
+            "a column of 0 and 1 for each (--label_columns)",
+            path,
+            ", ".join(map(repr, found))[:200],
+            separator,
+        )
 
 
 def is_one_cell(label: str) -> bool:
@@ -88,7 +188,7 @@ def _checked(
     """The labels without white space around them, if a cell can hold them."""
     found = tuple(label.strip() for label in labels)
     for label in found:
-        shown = repr(label[:80])
+        this = repr(label[:80])
         if not label:
             raise UserError(
                 f"{where}: a label is empty; expected {separator!r} between "
@@ -96,15 +196,18 @@ def _checked(
             )
         if label[0] == "[" or label[-1] == "]":
             raise UserError(
-                f"{where}: the label {shown} begins or ends with a bracket, as "
+                f"{where}: the label {this} begins or ends with a bracket, as "
                 f"lists do; expected {separator!r} between labels, which have "
-                "no such bracket"
+                f"no such bracket{HINT}"
             )
         if separator in label:
             raise UserError(
-                f"{where}: the label {shown} holds {separator!r}, which stands "
+                f"{where}: the label {this} holds {separator!r}, which stands "
                 "between labels; pass another --label_separator"
             )
         if found.count(label) > 1:
-            raise UserError(f"{where}: the label {shown} is given twice")
+            raise UserError(
+                f"{where}: the label {this} is given twice"
+                + HINT * (LIST.fullmatch(label) is not None)
+            )
     return found

@@ -14,7 +14,9 @@ from tasks.label_sets import (
     SEPARATOR,
     check_threshold,
     join_labels,
+    shown,
     split_labels,
+    warn_of_lists,
 )
 from tasks.text_classification import ClassificationHead, TextClassification
 from tasks.text_task import write_table
@@ -105,7 +107,14 @@ class MultiLabel(TextClassification):
                 f"{train.path}: no row of the column {self.labelled.label!r} "
                 "holds a label"
             )
+        warn_of_lists(found, self.separator, train.path)
         return self.with_labels(found, train.path)
+
+    def spelling(self, label, where):
+        """That of each label in a cell."""
+        spell = super().spelling
+        own = [spell(one, where) for one in self._split(label, where)]
+        return join_labels(own, self.separator, where)
 
     def check_label(self, label, where):
         """All labels of a cell must be known."""
@@ -137,6 +146,10 @@ class MultiLabel(TextClassification):
             min(of, key=lambda x: (counts[x], x), default="") for of in sets
         ]
 
+    def held_out_sets(self, labels):
+        """All labels of each row."""
+        return [self._split(cell) for cell in labels]
+
     def summarize(self, rows):
         """How many rows each label has, the commonest first, and none."""
         counts = collections.Counter(
@@ -144,8 +157,9 @@ class MultiLabel(TextClassification):
             for cell in rows.label or ()
             for label in self._split(cell) or ("(no label)",)
         )
+        names = shown(counts)
         return ", ".join(
-            f"{label} {count:,} ({count / len(rows):.1%})"
+            f"{names[label]} {count:,} ({count / len(rows):.1%})"
             for label, count in counts.most_common()
         )[:500]
 

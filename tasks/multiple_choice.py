@@ -106,7 +106,7 @@ class MultipleChoice(TextTask):
         given = [column for column in columns if column is not None]
         for row, texts in enumerate(zip(*given)):
             self.check_texts(texts, rows.where(row))
-        super().check_rows(rows)
+        return super().check_rows(rows)
 
     def check_label(self, label, where):
         """It must be a choice's number from 0, or its column's name."""

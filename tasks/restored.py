@@ -163,16 +163,22 @@ def custom_arguments(
     if numbers is not None:
         _check_numbers(numbers, len(usual), source)
         columns = list(map(str, numbers))
-    label = settings.get("label_column", "label")
-    if type(label) is not (str if numbers is None else int):
-        raise UserError(
-            f"{source}: task_settings.label_column is {label!r}, expected the "
-            "column's name, or its number where files have no header"
-        )
+    marks = settings.get("label_columns", [])
+    label = [] if marks else [settings.get("label_column", "label")]
+    for name, found in (("label_column", label), ("label_columns", marks)):
+        if not isinstance(found, list) or any(
+            type(x) is not (str if numbers is None else int) for x in found
+        ):
+            raise UserError(
+                f"{source}: task_settings.{name} is {settings.get(name)!r}, "
+                "expected the column's name, or its number where files have no "
+                "header"
+            )
     return {
         **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
         "choice_columns": columns[texts:],
-        "label_column": str(label),
+        **dict(zip(("label_column",), map(str, label))),
+        "label_columns": list(map(str, marks)),
         "header": numbers is None,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,

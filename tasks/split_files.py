@@ -1,8 +1,13 @@
-"""Which file holds a split: one that was named, or one of a folder."""
+"""Which file holds a split: one that was named, or one of a folder.
+
+In here too: `HeldOut`, a part of the training file in place of a dev file.
+"""
 
 import dataclasses
 import os
-from typing import Collection, Dict, List
+from typing import Any, Collection, Dict, List, Sequence
+
+import numpy as np
 
 from errors import UserError
 from storage import files
@@ -18,6 +23,80 @@ FLAGS_OF_SPLITS = {
 def ending_of(path: str) -> str:
     """The ending of a file's name, in lower case, as `.csv`."""
     return os.path.splitext(path)[1].lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A part of the training file that serves as the dev set.
+
+    Attributes:
+        share: of the rows, between 0 and 1.
+        seed: of their choice.
+    """
+
+    share: float
+    seed: int
+
+    def choose(
+        self, groups: Sequence[Any], sets: Sequence[Sequence[Any]]
+    ) -> np.ndarray:
+        """Which rows are held out, bool [N]: the share of each group's rows.
+
+        A group with a single row stays in the training set. A row changes
+        sides for each label that either side lacks, if the label has several
+        rows and no other label is lost by that. Where the share takes no row
+        at all, none is held out.
+
+        Args:
+            groups: N, what rows are taken of equally.
+            sets: N, the labels of each row.
+        """
+        chosen = np.zeros(len(groups), bool)
+        rng = np.random.default_rng(self.seed)
+        places: Dict[Any, List[int]] = {}
+        for place, group in enumerate(groups):
+            places.setdefault(group, []).append(place)
+        for group in sorted(places):
+            own = rng.permutation(places[group])
+            count = round(self.share * len(own))
+            chosen[own[: min(count, len(own) - 1)]] = True
+        if chosen.any():
+            self._give_each_side(chosen, sets, rng)
+        return chosen
+
+    def _give_each_side(
+        self,
+        chosen: np.ndarray,
+        sets: Sequence[Sequence[Any]],
+        rng: np.random.Generator,
+    ) -> None:
+        """Changes the choice so that both sides have each label, if possible.
+
+        Args:
+            chosen: as `choose` returns it; is changed.
+            sets: of `choose`.
+            rng: chooses among the rows of a label.
+        """
+        places: Dict[Any, List[int]] = {}
+        for place, labels in enumerate(sets):
+            for label in labels:
+                places.setdefault(label, []).append(place)
+        # How many of a label's rows are in training, and held out.
+        counts = {
+            x: np.bincount(chosen[own].astype(int), minlength=2)
+            for x, own in places.items()
+        }
+        for label in sorted(places, key=lambda x: (len(places[x]), x)):
+            if counts[label].all() or len(places[label]) < 2:
+                continue
+            source = int(counts[label].argmax())
+            for place in rng.permutation(places[label]):
+                if all(counts[x][source] > 1 for x in sets[place]):
+                    chosen[place] = not source
+                    for moved in sets[place]:
+                        counts[moved][source] -= 1
+                        counts[moved][1 - source] += 1
+                    break
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from absl import logging
 
 from errors import UserError
 from storage import files, json_lines
-from tasks.label_sets import join_labels
+from tasks.label_sets import appearance, join_labels
 from tasks.split_files import ending_of
 
 # Else Python takes no cell of more than 128 kB, in all of a process.
@@ -32,6 +32,11 @@ csv.field_size_limit(sys.maxsize)
 
 Column = Union[int, str]
 Found = TypeVar("Found")
+# What a cell of `Layout.label_columns` may hold, in any case of letters.
+MARKS = {
+    **dict.fromkeys(("0", "0.0", "false"), False),
+    **dict.fromkeys(("1", "1.0", "true"), True),
+}
 # (line number from 0, its cells), without the header's line.
 Lines = Iterator[Tuple[int, List[str]]]
 
@@ -46,13 +51,15 @@ class Layout:
         label: column of the label, or None for a file without labels.
         header: whether the first line holds the columns' names.
         row_id: column of what names a row, or None.
-        skips_short_rows: whether rows with too few columns are passed over,
-            as QQP's published files need it.
+        skips_broken_rows: whether rows with fewer or more columns than the
+            header are passed over, as QQP's published files need it.
         takes_tokens: whether a JSON object may hold a list of words for a
             text, which becomes a tuple.
         choices: columns of further texts, as the choices of a question.
         label_separator: what stands between the labels of a cell, for which a
             JSON object must hold a list; None where a row has one label.
+        label_columns: in place of `label`, a column of 0 and 1 for each label;
+            rows are read as if a cell held the labels that have a 1.
     """
 
     text_a: Optional[Column]
@@ -60,16 +67,18 @@ class Layout:
     label: Optional[Column] = None
     header: bool = True
     row_id: Optional[Column] = None
-    skips_short_rows: bool = False
+    skips_broken_rows: bool = False
     takes_tokens: bool = False
     choices: Tuple[Column, ...] = ()
     label_separator: Optional[str] = None
+    label_columns: Tuple[Column, ...] = ()
 
     @property
     def columns(self) -> Dict[str, Column]:
         """The columns that it has, by the name of their field in `Rows`.
 
-        Those of `choices` by their numbers, as `choice_0`.
+        Those of `choices` by their numbers, as `choice_0`, and at the end those
+        of `label_columns`, as `label_0`.
         """
         columns = {
             "text_a": self.text_a,
@@ -77,6 +86,7 @@ class Layout:
             **dict(zip(self.choice_names, self.choices)),
             "label": self.label,
             "row_id": self.row_id,
+            **{f"label_{n}": c for n, c in enumerate(self.label_columns)},
         }
         return {
             n: column for n, column in columns.items() if column is not None
@@ -166,15 +176,35 @@ def read_rows(path: str, layout: Layout) -> Rows:
         path, files.read_lines(path, "the data file", newline)
     )
     lines = array.array("q")
-    columns: Dict[str, List[str]] = {name: [] for name in layout.columns}
+    names, marks = list(layout.columns), len(layout.label_columns)
+    if marks:
+        names[-marks:] = ["label"]
+    columns: Dict[str, List[str]] = {name: [] for name in names}
     for number, cells in read(path, text, layout):
         lines.append(number)
+        if marks:
+            where = f"{path}:{number + 1}"
+            cells[-marks:] = [_marked(cells[-marks:], layout, where)]
         for column, cell in zip(columns.values(), cells):
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
     choices = tuple(columns.pop(name) for name in layout.choice_names)
     return Rows(path, np.array(lines, np.int64), **columns, choices=choices)
+
+
+def _marked(cells: List[str], layout: Layout, where: str) -> str:
+    """The cell of those labels whose columns have a 1."""
+    found = []
+    for cell, label in zip(cells, layout.label_columns):
+        if cell.strip().lower() not in MARKS:
+            raise UserError(
+                f"{where}: the label column {label!r} holds {cell[:80]!r}, "
+                "expected 0 or 1 (--label_columns)"
+            )
+        if MARKS[cell.strip().lower()]:
+            found.append(str(label))
+    return join_labels(found, layout.label_separator, where)
 
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
@@ -243,28 +273,37 @@ def _choose_columns(
     ]
     if not layout.header:
         lines = itertools.chain([first], lines)
-    needed, short = max(columns) + 1, 0
-    # Where columns have names, a cell more shifts those behind it.
-    named = any(isinstance(c, str) for c in layout.columns.values())
+    needed, width, broken = max(columns) + 1, len(first[1]), 0
     for number, cells in lines:
-        if named and any(cells[len(first[1]) :]):
+        where = f"{path}:{number + 1}"
+        # One too many shifts those behind it, or cuts a text.
+        is_long = len(cells) > width and any(cells[width:])
+        if layout.skips_broken_rows and (is_long or len(cells) < width):
+            broken += 1
+        elif is_long:
             raise UserError(
-                f"{path}:{number + 1}: found {len(cells)} {kind} "
-                f"columns, but the header names {len(first[1])}; does a text "
-                "hold the separator?"
+                f"{where}: found {len(cells)} {kind} columns, but the "
+                f"{'header names' if layout.header else 'first line has'} "
+                f"{width}; does a text hold the separator?"
             )
-        if len(cells) >= needed:
-            yield number, [cells[column] for column in columns]
-        elif layout.skips_short_rows:
-            short += 1
+        elif len(cells) < needed:
+            raise UserError(
+                f"{where}: found {len(cells)} {kind} columns, expected at "
+                f"least {needed}"
+            )
+        elif layout.header and layout.label is not None and cells == first[1]:
+            raise UserError(
+                f"{where}: the header stands here again; delete the line, "
+                "which joined files have"
+            )
         else:
-            raise UserError(
-                f"{path}:{number + 1}: found {len(cells)} {kind} "
-                f"columns, expected at least {needed}"
-            )
-    if short:
+            yield number, [cells[column] for column in columns]
+    if broken:
         logging.warning(
-            "%s: %d rows with too few columns are left out", path, short
+            "%s: %d rows with fewer or more columns than the header are left "
+            "out",
+            path,
+            broken,
         )
 
 
@@ -275,7 +314,7 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
     if column not in names:
         raise UserError(
             f"{path}:1: no column is named {column!r}; the header names "
-            f"{', '.join(names)[:200]}"
+            f"{json_lines.list_keys(names)}{_near(names, column)}"
         )
     if names.count(column) > 1:
         raise UserError(
@@ -283,6 +322,19 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
             "rename all but one"
         )
     return names.index(column)
+
+
+def _near(names: List[str], column: str) -> str:
+    """How a column that a header lacks may be meant."""
+    for name in names:
+        if name.strip() == column:
+            return f"; blanks surround {name!r}, name it without them"
+        if appearance(name) == appearance(column):
+            return (
+                f"; {name!r} differs in blanks, letter case or characters that "
+                "cannot be seen"
+            )
+    return "; is its first line a row, not a header?"
 
 
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:

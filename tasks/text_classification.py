@@ -16,7 +16,12 @@ from bert.hooks import dropout
 from errors import UserError
 from tasks.base import Head, Task, results_path
 from tasks.head_shape import POOLED, HiddenLayers
-from tasks.label_sets import is_one_cell
+from tasks.label_sets import (
+    is_one_cell,
+    list_labels,
+    shown,
+    warn_of_lookalikes,
+)
 from tasks.table_files import Rows
 from tasks.text_task import TEXT_COLUMNS, TextTask, write_table
 
@@ -142,6 +147,7 @@ class TextClassification(TextTask):
                     f"{path}: the label {label[:80]!r} holds a tab or a line "
                     "break; is it the right column?"
                 )
+        warn_of_lookalikes(found, path)
         return dataclasses.replace(self, labels=tuple(sorted(found)))
 
     def restore(self, description, source):
@@ -160,8 +166,8 @@ class TextClassification(TextTask):
         labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
-                f"{trained} for the labels {', '.join(labels)[:200]}, but the "
-                f"task {self.name} has {', '.join(self.labels)[:200]}"
+                f"{trained} for the labels {list_labels(labels)}, but the "
+                f"task {self.name} has {list_labels(self.labels)}"
             )
         return dataclasses.replace(
             super().restore(description, source), labels=labels
@@ -172,8 +178,15 @@ class TextClassification(TextTask):
         if label not in self.labels:
             raise UserError(
                 f"{where}: unknown label {label!r}, expected one of "
-                f"{', '.join(self.labels)[:200]}"
+                f"{list_labels(self.labels)}"
             )
+
+    def spelling(self, label, where):
+        """Of JSON's `true` and a table's `True` the one that is a label."""
+        if label in self.labels or label.lower() not in ("true", "false"):
+            return label
+        own = [x for x in self.labels if x.lower() == label.lower()]
+        return own[0] if len(own) == 1 else label
 
     def label_features(self, labels):
         """`label_ids`, int32 [rows]: places in the task's labels."""
@@ -185,8 +198,9 @@ class TextClassification(TextTask):
     def summarize(self, rows):
         """How many rows each label has, the commonest first."""
         counts = collections.Counter(rows.label or ())
+        names = shown(counts)
         return ", ".join(
-            f"{label} {count:,} ({count / len(rows):.1%})"
+            f"{names[label]} {count:,} ({count / len(rows):.1%})"
             for label, count in counts.most_common()
         )[:500]
 
@@ -216,12 +230,15 @@ class TextClassification(TextTask):
                 if label not in self.labels:
                     raise UserError(
                         f"--class_weights names the label {label!r}, expected "
-                        f"one of {', '.join(self.labels)[:200]}"
+                        f"one of {list_labels(self.labels)}"
                     )
             weights = [self.weighting.get(label, 1.0) for label in self.labels]
         logging.info(
             "weights of the classes: %s",
-            ", ".join(f"{n} {w:.4g}" for n, w in zip(self.labels, weights)),
+            ", ".join(
+                f"{label} {weight:.4g}"
+                for label, weight in zip(shown(self.labels).values(), weights)
+            ),
         )
         return dataclasses.replace(self, class_weights=tuple(weights))
 

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from typing import (
     Any,
     Dict,
@@ -22,7 +23,8 @@ from input_pipeline import Features
 from storage import files
 from tasks.base import SplitNames, Task, results_path
 from tasks.head_shape import POOLED, HeadShape
-from tasks.split_files import NONE_NAMED, SplitFiles
+from tasks.label_sets import list_labels
+from tasks.split_files import NONE_NAMED, HeldOut, SplitFiles
 from tasks.table_files import READERS, Layout, Rows, read_rows
 from tokenization import TextTokenizer
 
@@ -30,38 +32,6 @@ from tokenization import TextTokenizer
 TEXT_COLUMNS = ("text", "text_b")
 # Texts that are tokenized at once: enough for all cores, bounded in memory.
 CHUNK = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOut:
-    """A part of the training file that serves as the dev set.
-
-    Attributes:
-        share: of the rows, between 0 and 1.
-        seed: of their choice.
-    """
-
-    share: float
-    seed: int
-
-    def choose(self, labels: Sequence[Any]) -> np.ndarray:
-        """Which rows are held out, bool [N]: the share of each label's rows.
-
-        A label with a single row stays in the training set.
-
-        Args:
-            labels: N, of the rows.
-        """
-        chosen = np.zeros(len(labels), bool)
-        rng = np.random.default_rng(self.seed)
-        places: Dict[Any, List[int]] = {}
-        for place, label in enumerate(labels):
-            places.setdefault(label, []).append(place)
-        for label in sorted(places):
-            own = rng.permutation(places[label])
-            count = round(self.share * len(own))
-            chosen[own[: min(count, len(own) - 1)]] = True
-        return chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +83,10 @@ class TextTask(Task[Rows]):
         """By what the held-out share is taken equally: the labels."""
         return labels
 
+    def held_out_sets(self, labels: Sequence[str]) -> Sequence[Sequence[Any]]:
+        """Of each row what both the dev and the training rows should have."""
+        return [(group,) for group in self.held_out_groups(labels)]
+
     def describe(self):
         """Whether texts are pairs, which rows were held out, the head."""
         description: Dict[str, Any] = {
@@ -163,7 +137,10 @@ class TextTask(Task[Rows]):
         settings: Dict[str, Any] = {"columns": list(self.columns)}
         if self.names_rows:
             layout = self.labelled
-            settings["label_column"] = layout.label
+            if layout.label_columns:
+                settings["label_columns"] = list(layout.label_columns)
+            else:
+                settings["label_column"] = layout.label
             if not layout.header:
                 texts = (layout.text_a, layout.text_b, *layout.choices)
                 settings["column_numbers"] = [x for x in texts if x is not None]
@@ -245,9 +222,7 @@ class TextTask(Task[Rows]):
             # All rows that have a label of several may have been held out.
             train = whole or rows.get("train") or self._labels(data_dir)
             task = self.complete(train)
-        for split in splits:
-            task.check_rows(rows[split])
-        return task, {split: rows[split] for split in splits}
+        return task, {split: task.check_rows(rows[split]) for split in splits}
 
     def _labels(self, data_dir: str) -> Rows:
         """The labels of the training file, without its texts."""
@@ -259,17 +234,29 @@ class TextTask(Task[Rows]):
         path = self._find(data_dir, "train")
         return read_rows(path, self.labelled.labels_only())
 
-    def check_rows(self, rows: Rows) -> None:
-        """Checks rows: their labels, if they have any.
+    def spelling(self, label: str, where: str) -> str:
+        """The task's own spelling of a label that a file has.
+
+        Raises:
+            UserError: it cannot be one; the message opens with `where`.
+        """
+        del where
+        return label
+
+    def check_rows(self, rows: Rows) -> Rows:
+        """Rows with the task's own spelling of labels, all of them checked.
 
         Raises:
             UserError: as `check_label`.
         """
-        checked = set()
-        for row, label in enumerate(rows.label or ()):
-            if label not in checked:
-                self.check_label(label, rows.where(row))
-                checked.add(label)
+        if rows.label is None:
+            return rows
+        own: Dict[str, str] = {}
+        for row, label in enumerate(rows.label):
+            if label not in own:
+                own[label] = self.spelling(label, rows.where(row))
+                self.check_label(own[label], rows.where(row))
+        return dataclasses.replace(rows, label=[own[x] for x in rows.label])
 
     def _check_held_out(self, data_dir: str) -> None:
         """Refuses a dev file where a part of the training file is one."""
@@ -286,13 +273,25 @@ class TextTask(Task[Rows]):
         Raises:
             UserError: nothing would be held out.
         """
-        held_out = self.held_out.choose(self.held_out_groups(rows.label))
+        sets = self.held_out_sets(rows.label)
+        held_out = self.held_out.choose(self.held_out_groups(rows.label), sets)
         if not held_out.any():
             raise UserError(
                 f"{rows.path}: of {len(rows)} rows --dev_share="
                 f"{self.held_out.share} takes none; pass a larger share, or "
                 "more rows of a label"
             )
+        labels = {label for of in sets for label in of}
+        for name, side in (("training", ~held_out), ("dev", held_out)):
+            has = {x for of in itertools.compress(sets, side) for x in of}
+            if labels - has:
+                logging.warning(
+                    "%s: of --dev_share's two parts, no %s row has the labels "
+                    "%s, which have too few rows",
+                    rows.path,
+                    name,
+                    list_labels(sorted(labels - has)),
+                )
         return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
     def _find(self, data_dir: str, split: str) -> str:

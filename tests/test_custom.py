@@ -19,7 +19,7 @@ from task_files import (
 
 from storage import files
 from tasks.custom import custom_task
-from tasks.text_task import HeldOut
+from tasks.split_files import HeldOut
 
 pytestmark = pytest.mark.older_stack
 
@@ -188,13 +188,15 @@ def test_the_choice_depends_on_its_seed_alone(tmp_path):
 
 
 def test_a_labels_only_row_is_trained_on():
-    held_out = HeldOut(0.9, 1).choose(["a"] * 10 + ["b"])
+    groups = ["a"] * 10 + ["b"]
+    held_out = HeldOut(0.9, 1).choose(groups, [(x,) for x in groups])
     assert held_out.tolist().count(True) == 9 and not held_out[-1]
 
 
 def test_held_out_scores_are_any_rows():
-    held_out = HeldOut(0.25, 1)
-    assert held_out.choose(CUSTOM_SCORES.held_out_groups(range(8))).sum() == 2
+    groups = CUSTOM_SCORES.held_out_groups(range(8))
+    sets = CUSTOM_SCORES.held_out_sets(range(8))
+    assert HeldOut(0.25, 1).choose(groups, sets).sum() == 2
 
 
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])

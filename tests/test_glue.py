@@ -243,7 +243,7 @@ def test_scores_outside_the_scale_are_refused(published, score):
     folder, task = published("sts-b"), get_task("sts-b")
     line = f"0\tmain\tf\t2012\t1\tnone\tnone\ta b\tc d\t{score}"
     with open(f"{folder}/dev.tsv", "w") as file:
-        file.write(f"header\n{line}\n")
+        file.write(f"{PUBLISHED['sts-b']['dev'][0]}\n{line}\n")
     message = refusal(read, task, folder, "dev")
     assert "dev.tsv:2: the score is" in message and "from 0 to 5" in message
 
