@@ -27,7 +27,7 @@ from serving.frozen_bert import FrozenBert
 from serving.loaded_task import LoadedTask, check_row
 from serving.named import exchanged_in, named_folders
 from serving.predictor import Predictor
-from storage import files
+from storage import files, json_lines
 from tasks.text_task import TEXT_COLUMNS
 
 FLAGS = flags.FLAGS
@@ -68,11 +68,13 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
                 f"{' or '.join(map(str, loaded.numbers_of_texts))}"
             )
         if not named and loaded.task.columns != first[1].task.columns:
+            these, others = (
+                json_lines.list_keys(x.task.columns) for x in (first[1], loaded)
+            )
             raise UserError(
-                f"{first[0]} reads the columns "
-                f"{', '.join(first[1].task.columns)}, but {name} "
-                f"{', '.join(loaded.task.columns)}; pass --columns if one row "
-                "serves both, or ask them one after the other"
+                f"{first[0]} reads the columns {these}, but {name} {others}; "
+                "pass --columns if one row serves both, or ask them one after "
+                "the other"
             )
     own = first[1].task.columns
     usual = [TEXT_COLUMNS[: len(own)]] if len(own) <= len(TEXT_COLUMNS) else []

@@ -82,7 +82,7 @@ def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
     """Warns of labels that look the same but are classes of their own."""
     groups: Dict[Any, List[str]] = {}
     # The plain one first, to which others are compared.
-    for label in sorted(labels, key=lambda x: (len(x), x.swapcase())):
+    for label in sorted(labels, key=lambda x: (len(repr(x)), x.swapcase())):
         groups.setdefault(appearance(label), []).append(label)
     pairs = [
         " and ".join(shown((first, other)).values())

@@ -16,6 +16,7 @@ from errors import UserError
 from input_pipeline import NO_LABEL
 from storage import files
 from tasks.base import Head, SplitNames, Task, results_path
+from tasks.label_sets import warn_of_lookalikes
 from tasks.split_files import NONE_NAMED, SplitFiles, ending_of
 from tasks.tag_schemes import (
     BIO,
@@ -261,6 +262,7 @@ class Tagging(Task[Sentences]):
                 f"{train.path} has no entity: every tag is {OUTSIDE}; is it "
                 "the right --tag_column?"
             )
+        warn_of_lookalikes(types, train.path)
         tags = [Tag(prefix, name) for name in types for prefix in "BI"]
         return dataclasses.replace(self, tags=(Tag(OUTSIDE, ""), *tags))
 

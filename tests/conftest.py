@@ -293,6 +293,10 @@ def tiny_data(tmp_path_factory):
 
 
 NLI = {"good": "entailment", "bad": "contradiction"}
+STS_B_HEADER = (
+    *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
+    *("sentence1", "sentence2", "score"),
+)
 
 
 def write_mnli(folder):
@@ -305,7 +309,9 @@ def write_mnli(folder):
     for name, count in (("matched", 3), ("mismatched", 4)):
         write_table(folder / f"test_{name}.tsv", rows[:count], header)
     pairs = [(str(i), text, "a dog") for i, (text, _) in enumerate(SENTENCES)]
-    write_table(folder / "diagnostic.tsv", pairs, ("index", "s1", "s2"))
+    write_table(
+        folder / "diagnostic.tsv", pairs, ("index", "sentence1", "sentence2")
+    )
     write_table(
         folder / "diagnostic-full.tsv",
         [(text, "a dog", NLI[label]) for text, label in SENTENCES],
@@ -322,11 +328,10 @@ def tiny_glue(tmp_path_factory):
     write_mnli(folder / "MNLI")
     scores = {"good": "2", "bad": "0.5"}
     rows = [("x",) * 7 + ("a", text, scores[y]) for text, y in SENTENCES]
-    write_table(folder / "STS-B" / "train.tsv", rows * 3, ("h",) * 10)
-    write_table(folder / "STS-B" / "dev.tsv", rows, ("h",) * 10)
-    write_table(
-        folder / "STS-B" / "test.tsv", [r[:9] for r in rows[:5]], ("h",) * 9
-    )
+    write_table(folder / "STS-B" / "train.tsv", rows * 3, STS_B_HEADER)
+    write_table(folder / "STS-B" / "dev.tsv", rows, STS_B_HEADER)
+    unscored = [row[:9] for row in rows[:5]]
+    write_table(folder / "STS-B" / "test.tsv", unscored, STS_B_HEADER[:9])
     own = folder / "Reviews"
     write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
     write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))

@@ -149,8 +149,13 @@ def make_real(sweep, tiny_bert):
         for i, (text, label) in enumerate(SENTENCES * 5)
     ]
     singles = [(text, str(int(x == "good"))) for text, x in SENTENCES * 5]
+    names = ("index", "sentence1", "sentence2", "label")
     for split in ("train", "dev"):
-        write_table(sweep.folder / "glue/RTE" / f"{split}.tsv", pairs, "abcd")
-        write_table(sweep.folder / "glue/SST-2" / f"{split}.tsv", singles)
+        write_table(sweep.folder / f"glue/RTE/{split}.tsv", pairs, names)
+        write_table(
+            sweep.folder / f"glue/SST-2/{split}.tsv",
+            singles,
+            ("sentence", "label"),
+        )
     sweep.environment.update(PYTHON=sys.executable, BERT=str(tiny_bert))
     return sweep

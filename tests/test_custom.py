@@ -112,6 +112,47 @@ def test_labels_that_are_no_words_are_refused(tmp_path, label):
     assert "a tab or a line break" in refusal(complete, CUSTOM, tmp_path)
 
 
+def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
+    tmp_path, caplog
+):
+    labels = ["good", "good ", " good", "Good", "good\xa0", "ba\u200bd", "bad"]
+    rows = [{"text": "x", "label": label} for label in labels]
+    write_json_lines(tmp_path / "train.jsonl", rows)
+    task, rows = CUSTOM.read(str(tmp_path), ["train"])
+    assert len(task.labels) == 7
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: these")
+    for other in labels[1:5]:
+        assert f"'good' and {ascii(other)}" in record.getMessage()
+    assert r"'bad' and 'ba\u200bd'" in record.getMessage()
+    for label in labels:
+        assert f"{ascii(label)} 1 (" in task.summarize(rows["train"])
+    message = refusal(task.check_label, "GOOD", "x:1")
+    assert r"'good', 'good ', 'good\xa0'" in message
+
+
+@pytest.mark.parametrize("own", ["True", "true"])
+def test_true_is_one_label_in_all_kinds_of_files(tmp_path, own):
+    other = own.swapcase()
+    (tmp_path / "train.csv").write_text(f"text,label\na,{own}\nb,no\n")
+    rows = [{"text": "a", "label": x} for x in (True, "TRUE", other, "no")]
+    write_json_lines(tmp_path / "dev.jsonl", rows)
+    task, rows = CUSTOM.read(str(tmp_path), ["train", "dev"])
+    assert task.labels == tuple(sorted((own, "no")))
+    assert rows["dev"].label == [own, own, own, "no"]
+    # Another letter case of other words is another label.
+    write_json_lines(tmp_path / "dev.jsonl", [{"text": "a", "label": "No"}])
+    assert "unknown label 'No'" in refusal(read, CUSTOM, tmp_path, "dev")
+
+
+def test_true_in_two_spellings_stays_two_labels(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,True\nb,true\n")
+    task = complete(CUSTOM, tmp_path)
+    assert [task.spelling(x, "") for x in ("True", "true", "TRUE")] == (
+        ["True", "true", "TRUE"]
+    )
+
+
 @pytest.mark.parametrize("label", ["", " "])
 def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
@@ -185,6 +226,27 @@ def test_the_choice_depends_on_its_seed_alone(tmp_path):
     dev = listed(read(task, tmp_path, "dev"))
     assert listed(read(again, tmp_path, "dev")) == dev
     assert listed(read(other, tmp_path, "dev")) != dev
+
+
+def test_a_label_keeps_a_row_in_each_part(tmp_path, caplog):
+    task = many(tmp_path, {"a": 40, "b": 4, "c": 2, "d": 1}, dev_share=0.1)
+    _, rows = task.read(str(tmp_path), ["train", "dev"])
+    counts = [[rows[x].label.count(y) for y in "abcd"] for x in rows]
+    assert counts == [[36, 3, 1, 1], [4, 1, 1, 0]]
+    (record,) = caplog.records
+    assert "no dev row has the labels d, which have too" in record.getMessage()
+
+
+def test_rows_of_a_choice_that_lost_no_label_are_those_of_before():
+    groups = ["a"] * 12 + ["b"] * 8
+    held_out = HeldOut(0.25, 1).choose(groups, [(x,) for x in groups])
+    assert np.flatnonzero(held_out).tolist() == [4, 8, 11, 12, 13]
+    # Nor does a label that is given a row change the others' rows.
+    more = [*groups, "c", "c"]
+    held_out = HeldOut(0.2, 1).choose(more, [(x,) for x in more])
+    before = HeldOut(0.2, 1).choose(groups, [(x,) for x in groups])
+    assert held_out[:20].tolist() == before.tolist()
+    assert held_out[20:].sum() == 1
 
 
 def test_a_labels_only_row_is_trained_on():

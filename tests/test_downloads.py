@@ -11,6 +11,8 @@ import zipfile
 import pytest
 from conftest import ROOT
 
+from tasks import get_task
+
 pytestmark = pytest.mark.newer_stack
 
 SCRIPTS = ROOT / "scripts"
@@ -145,6 +147,10 @@ def test_each_task_of_glue_gets_its_folder(glue, tmp_path):
     )
     assert (mrpc / "test.tsv").read_text() == (
         f"index\t{header}0\t1\t2\ta\tb\n1\t3\t4\tc\td\n"
+    )
+    _, rows = get_task("MRPC").read(str(mrpc), ["train", "dev", "test"])
+    assert {split: rows[split].text_a for split in rows} == (
+        {"train": ["c"], "dev": ["a"], "test": ["a", "c"]}
     )
     again = glue()
     assert again.returncode == 0

@@ -185,6 +185,73 @@ def test_published_files_are_read(name, published):
     assert labels[: len(LABELS[name])] == LABELS[name]
 
 
+# Of each file that has a header, and of those of CoLA that have none.
+SPLITS = [(name, split) for name in NAMES for split in PUBLISHED[name]]
+
+
+def is_headless(name, split):
+    return name == "cola" and split != "test"
+
+
+@pytest.mark.parametrize("name, split", SPLITS)
+@pytest.mark.parametrize(
+    "first", ["", "Sentence1\tSentence2\tLabel\n", "sentence1,label\n"]
+)
+def test_a_file_without_its_header_is_refused(
+    published, tmp_path, name, split, first
+):
+    folder, path = published(name), tmp_path / f"{split}.tsv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(first + "".join(lines[not is_headless(name, split) :]))
+    if is_headless(name, split) and not first:
+        assert read(get_task(name), folder, split)
+        return
+    message = refusal(read, get_task(name), folder, split)
+    found = "found" if is_headless(name, split) else "no column is named"
+    assert message.startswith(f"{path}:1: {found}")
+
+
+@pytest.mark.parametrize("name, split", SPLITS)
+def test_a_row_with_a_cell_too_many_is_refused(
+    published, tmp_path, name, split, caplog
+):
+    folder, path = published(name), tmp_path / f"{split}.tsv"
+    lines = path.read_text().splitlines()
+    cells = lines[1].split("\t") if len(lines) > 1 else ["gj04", "1", "", "a"]
+    lines.insert(1, "\t".join([*cells[:-1], "a tab within", cells[-1]]))
+    path.write_text("\n".join(lines) + "\n")
+    if name == "qqp" and split != "test":
+        assert len(read(get_task(name), folder, split)) == len(
+            PUBLISHED[name][split][1:]
+        ) - (split == "train")
+        assert f"{1 + (split == 'train')} rows with fewer or" in caplog.text
+        return
+    assert (
+        f"{path}:2: found {len(cells) + 1} tab-separated columns, but the"
+        in (refusal(read, get_task(name), folder, split))
+    )
+
+
+def test_the_broken_rows_of_qqp_are_left_out_and_counted(published, caplog):
+    """One question of the published file has a line break in it."""
+    folder = published("qqp")
+    with open(f"{folder}/train.tsv", "a") as file:
+        file.write('5\t6\t7\ti j?\n"\tk l?\t0\n8\t9\t10\tm?\tn?\t1\n')
+    rows = read(get_task("qqp"), folder, "train")
+    assert rows.text_a == ["a b?", "e f?", "m?"]
+    assert "3 rows with fewer or more columns" in caplog.text
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_files_of_the_corpus_itself_are_read_as_mrpc(published, split):
+    """With its byte-order mark and line ends; its test file has labels."""
+    folder, lines = published("mrpc"), PUBLISHED["mrpc"]["train"]
+    with open(f"{folder}/{split}.tsv", "wb") as file:
+        file.write(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
+    rows = read(get_task("mrpc"), folder, split)
+    assert rows.text_a == ['a "b', "e f"] and rows.text_b == ["c d", "g h"]
+
+
 @pytest.mark.parametrize(
     "name, expected",
     [

@@ -6,7 +6,14 @@ import pytest
 from task_files import PROPERTY, refusal
 
 from errors import UserError
-from tasks.label_sets import check_separator, join_labels, split_labels
+from tasks.label_sets import (
+    check_separator,
+    join_labels,
+    list_labels,
+    split_labels,
+    warn_of_lists,
+    warn_of_lookalikes,
+)
 
 pytestmark = pytest.mark.older_stack
 
@@ -80,6 +87,98 @@ def test_split_labels_are_joined_again_or_refused(cell, separator):
     assert len(set(labels)) == len(labels)
     again = join_labels(labels, separator, "x")
     assert split_labels(again, separator, "x") == labels
+
+
+ALIKE = [
+    "good",
+    "Good",
+    " good",
+    "good ",
+    "good\xa0",
+    "\ufeffgood",
+    "g\u200bood",
+]
+
+
+@pytest.mark.parametrize(
+    "labels, pairs",
+    [
+        *((["good", x], f"'good' and {ascii(x)}") for x in ALIKE[1:]),
+        (["1", "1.0"], "'1' and '1.0'"),
+        (["1", "+1", "01"], "'1' and '+1'; '1' and '01'"),
+        (["True", "true"], "'true' and 'True'"),
+        (["New York", "new\u2003york"], r"'New York' and 'new\u2003york'"),
+        (["é", "e\u0301"], r"'\xe9' and 'e\u0301'"),
+        (["Straße", "strasse"], "'Straße' and 'strasse'"),
+        (["❤", "❤\ufe0f"], r"'\u2764' and '\u2764\ufe0f'"),
+        (["A", "\uff21"], r"'A' and '\uff21'"),
+    ],
+)
+def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
+    warn_of_lookalikes([*labels, "other"], "train.tsv")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("train.tsv: these labels look the")
+    assert f": {pairs}; write them alike" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["good", "bad", "goo", "good day", "goodday"],
+        ["1", "10", "0.1", "1.1", "1e1", "-1"],
+        ["12345678901234567890", "12345678901234567891"],
+        ["a", "á", "à", "b"],
+        ["की", "का"],
+        ["nan", "inf", "infinity"],
+    ],
+)
+def test_labels_that_look_different_are_no_pairs(labels, caplog):
+    warn_of_lookalikes(labels, "train.tsv")
+    assert not caplog.records
+    assert list_labels(labels) == ", ".join(labels)
+
+
+@pytest.mark.parametrize(
+    "labels, text",
+    [
+        (["a", "b "], "'a', 'b '"),
+        (["a", "b\u200b"], r"'a', 'b\u200b'"),
+        (["é", "É"], "'é', 'É'"),
+        (["a", "می\u200cخواهم"], "a, می\u200cخواهم"),
+        (["é", "e\u0301", "b"], r"'\xe9', 'e\u0301', 'b'"),
+    ],
+)
+def test_labels_are_quoted_where_they_could_be_mistaken(labels, text):
+    assert list_labels(labels) == text
+
+
+@pytest.mark.parametrize(
+    "label, is_told",
+    [
+        ("a, b", True),
+        ("1,0,1", True),
+        ("1 0 1", True),
+        ("1", True),
+        ("(1, 0)", True),
+        ("{'a' 'b'}", True),
+        ("'a'", True),
+        ("sport (men)", False),
+        ("10", False),
+        ("a b", False),
+    ],
+)
+def test_labels_that_may_be_lists_are_told(label, is_told, caplog):
+    warn_of_lists(["x", label], "|", "train.tsv")
+    assert ("--label_columns" in caplog.text) == is_told
+    assert (repr(label) in caplog.text) == is_told
+
+
+def test_a_row_of_0_and_1_in_a_cell_is_refused_with_what_reads_it():
+    for cell in ("1|0|1", "[1, 0, 1]"):
+        message = refusal(split_labels, cell, "|", "x:1")
+        assert message.endswith(
+            "(--label_columns names a column of 0 and 1 for each label)"
+        ), cell
 
 
 @pytest.mark.parametrize("separator", ["", "\t", "\n", "\u2028", "||"])

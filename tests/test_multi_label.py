@@ -1,5 +1,7 @@
 """Rows that have any number of labels."""
 
+import csv
+import dataclasses
 import json
 import re
 
@@ -14,6 +16,7 @@ from errors import UserError
 from tasks.custom import custom_task
 from tasks.multi_label import MultiLabelHead
 from tasks.restored import kind_of, restore_task
+from tasks.split_files import HeldOut
 
 SETS = custom_task(multi_label=True)
 # The cat is told of, and is it good?
@@ -121,15 +124,39 @@ def test_rare_labels_are_held_out_alike():
 
 
 def test_a_label_all_of_whose_rows_are_held_out_is_known(tmp_path):
-    """It is the rarest label of neither."""
-    write_sets(tmp_path, ["a|z", "a|c", "b|z", "b|c", "c", "c"])
-    lost = 0
-    for seed in range(10):
-        task = custom_task(multi_label=True, dev_share=0.5, split_seed=seed)
-        task, rows = task.read(str(tmp_path), ["train", "dev"])
-        assert task.labels == ("a", "b", "c", "z")
-        lost += "z" not in "".join(rows["train"].label)
-    assert 0 < lost < 10
+    write_sets(tmp_path, ["a|b", "a|b", "a", "b"])
+    held_out = type(
+        "All", (), {"share": 1, "choose": lambda *_: np.arange(4) < 2}
+    )
+    task = dataclasses.replace(SETS, held_out=held_out())
+    task, rows = task.read(str(tmp_path), ["train", "dev"])
+    assert task.labels == ("a", "b")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_part_has_every_label_or_the_log_says_so(tmp_path, seed, caplog):
+    """z is the rarest label of neither of its rows, and y has but one."""
+    cells = ["a|z", "a|c", "b|z", "b|c", "a", "b", "c|y", "c", "c", ""]
+    write_sets(tmp_path, cells)
+    task = custom_task(multi_label=True, dev_share=0.5, split_seed=seed)
+    task, rows = task.read(str(tmp_path), ["train", "dev"])
+    assert task.labels == ("a", "b", "c", "y", "z")
+    found = ["".join(rows[split].label) for split in ("train", "dev")]
+    assert set("abcz") <= set(found[0]) & set(found[1])
+    assert sorted(rows["train"].label + rows["dev"].label) == sorted(cells)
+    assert "no dev row has the labels y, which" in caplog.text
+
+
+def test_a_row_changes_sides_unless_another_label_is_lost_by_that():
+    sets = [("a", "b"), ("a", "b"), ("c",), ("c",)]
+    chosen = np.array([True, True, True, False])
+    HeldOut(0.5, 1)._give_each_side(chosen, sets, np.random.default_rng(1))
+    assert sorted(chosen[:2]) == [False, True]
+    # Each row of x is the last one of another label in training.
+    sets = [("x", "p"), ("x", "q"), ("p",), ("q",)]
+    chosen = np.array([False, False, True, True])
+    HeldOut(0.5, 1)._give_each_side(chosen, sets, np.random.default_rng(1))
+    assert chosen.tolist() == [False, False, True, True]
 
 
 def test_the_log_says_how_common_labels_are():
@@ -286,6 +313,72 @@ def write_tiny_sets(folder):
     texts = [row[:1] for row in rows]
     write_table(folder / "test.tsv", texts, ("text",))
     return rows
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_column_for_each_label(tmp_path, ending):
+    names, rows = (
+        ("text", "dog", "cat"),
+        [("x", 1, 0), ("y", 0, 0), ("z", 1, 1)],
+    )
+    with open(tmp_path / f"train{ending}", "w") as file:
+        if ending == ".csv":
+            csv.writer(file).writerows([names, *rows])
+        else:
+            for row in rows:
+                file.write(json.dumps(dict(zip(names, row))) + "\n")
+    task = custom_task(label_columns=("dog", "cat", "rare"))
+    assert "'rare'" in refusal(read, task, tmp_path, "train")
+    task = custom_task(label_columns=("dog", "cat"), dev_share=0.0)
+    assert task.is_complete and task.labels == ("cat", "dog")
+    train = read(task, tmp_path, "train")
+    assert task.label_features(train.label)["label_sets"].tolist() == (
+        [[0, 1], [0, 0], [1, 1]]
+    )
+    description, settings = json.loads(
+        json.dumps([{"name": "custom", **task.describe()}, task.settings])
+    )
+    assert settings["label_columns"] == ["dog", "cat"]
+    assert restore_task(description, settings, "head").labels == task.labels
+
+
+def test_columns_of_labels_may_be_numbers(tmp_path):
+    (tmp_path / "train.csv").write_text("x,1,0\ny,0,1\n")
+    task = custom_task("0", label_columns=("1", "02"), header=False)
+    assert task.labels == ("1", "2")
+    assert read(task, tmp_path, "train").label == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        ({"label_columns": ("a", "text")}, "--label_columns names 'text', a c"),
+        ({"label_columns": ("a", "a")}, "--label_columns names 'a', a column"),
+        ({"label_columns": ("a|b",)}, "--label_columns: the label 'a|b' holds"),
+        ({"label_columns": ("[a]",)}, "--label_columns: the label '[a]' begin"),
+        (
+            {"label_columns": ("a",), "regression": True},
+            "--regression and --label_columns exclude each other",
+        ),
+        (
+            {"label_columns": ("a",), "choice_columns": ("b", "c")},
+            "--label_columns and --choice_columns exclude each other",
+        ),
+    ],
+)
+def test_columns_of_labels_that_make_no_sense_are_refused(arguments, part):
+    assert part in refusal(lambda: custom_task(**arguments))
+
+
+def test_cells_with_commas_are_warned_of(tmp_path, caplog):
+    write_sets(tmp_path, ["a, b", "a"])
+    assert complete(SETS, tmp_path).labels == ("a", "a, b")
+    assert "hold a comma or look like lists: 'a, b'; if" in caplog.text
+    caplog.clear()
+    (tmp_path / "train.tsv").unlink()
+    write_lists(tmp_path, [[1, 0], [0, 1]])
+    assert complete(SETS, tmp_path).labels == ("0", "1")
+    assert "look like lists: '0', '1'; if" in caplog.text
 
 
 @pytest.mark.gate

@@ -15,7 +15,7 @@ from tasks.restored import custom_arguments, kind_of
 @hypothesis.given(
     header=st.booleans(),
     pairs=st.booleans(),
-    kind=st.sampled_from(["labels", "numbers", "sets", "choices"]),
+    kind=st.sampled_from(["labels", "numbers", "sets", "columns", "choices"]),
     names=st.lists(
         st.text(st.characters(categories=["L"]), min_size=1),
         min_size=5,
@@ -36,7 +36,8 @@ def test_tables_are_read_as_the_trained_ones_were(
         regression=kind == "numbers",
         multi_label=kind == "sets",
         label_separator=";" if kind == "sets" else None,
-        label_threshold=0.25 if kind == "sets" else None,
+        label_threshold=0.25 if kind in ("sets", "columns") else None,
+        label_columns=columns[3:] if kind == "columns" else (),
         choice_columns=columns[3:] if kind == "choices" else (),
     )
     description, settings = json.loads(
@@ -78,6 +79,9 @@ def test_descriptions_without_settings_mean_the_defaults():
         {"label_column": 1},
         {"label_column": "label", "column_numbers": [0]},
         {"columns": ["a", "b"]},
+        {"label_columns": "a"},
+        {"label_columns": ["a", 1]},
+        {"label_columns": ["1"], "column_numbers": [0]},
     ],
 )
 def test_malformed_settings_are_refused(settings):

@@ -132,12 +132,30 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
     (folder / "a.jsonl").write_text(
         "".join(json.dumps(dict(zip(PAIR[0], row))) + "\n" for row in rows)
     )
+    # Marks at the beginning of lines are no part of a text.
+    hypothesis.assume(not any("\ufeff" in a for a, _ in rows))
     for name in ("a.tsv", "a.csv", "a.jsonl"):
         assert texts(read(folder / name, PAIR)) == rows, name
     plain = "".join("\t".join(row) + "\n" for row in rows).encode()
-    # A mark at the very beginning of a file is no part of its first text.
-    hypothesis.assume(not rows[0][0].startswith("\ufeff"))
     assert texts(pipe(plain, PAIR)) == rows
+
+
+def test_byte_order_marks_of_joined_files_are_no_part_of_texts(tmp_path):
+    content = "\ufeffgood\n\ufeff\ufeffbad\n"
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    expected = [("good",), ("bad",)]
+    assert texts(read(tmp_path / "a.txt", ONE)) == expected
+    assert texts(pipe(content.encode(), ONE)) == expected
+
+
+def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
+    for name in ("a.txt", "a.tsv", "a.jsonl"):
+        (tmp_path / name).write_bytes(b"good\rbad\r")
+        with pytest.raises(UserError, match=f"{name}: its lines end with a ca"):
+            read(tmp_path / name, ONE)
+    with pytest.raises(UserError, match="stdin: its lines end with a carriage"):
+        pipe(b"good\rbad", ONE)
+    assert texts(pipe(b"go\rod\nbad\n", ONE)) == [("go\rod",), ("bad",)]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +171,7 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
         ),
         ("a.tsv", "sentence1\tsentence2\nc\n", "a.tsv:2: found 1 tab-sep"),
         ("a.csv", '"a,b\n', "a.csv:1: "),
+        ("a.csv", "a,b\nc,d,e\n", "a.csv:2: found 3 comma-separated"),
         ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: no key 'sentence1'"),
         ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),
         (

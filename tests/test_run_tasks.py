@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import SENTENCES, write_mnli, write_table
+from conftest import SENTENCES, STS_B_HEADER, write_mnli, write_table
 
 from errors import UserError
 
@@ -57,8 +57,8 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
 ):
     score = {"good": "2", "bad": "0.5"}
     rows = [("x",) * 7 + ("a", text, score[x]) for text, x in SENTENCES]
-    write_table(tmp_path / "train.tsv", rows * 5, ("h",) * 10)
-    write_table(tmp_path / "dev.tsv", rows, ("h",) * 10)
+    write_table(tmp_path / "train.tsv", rows * 5, STS_B_HEADER)
+    write_table(tmp_path / "dev.tsv", rows, STS_B_HEADER)
     small.update(
         task_name="STS-B",
         do_eval=True,

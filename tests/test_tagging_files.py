@@ -183,6 +183,11 @@ def test_what_is_written_is_read_and_written_again(
     assert list(map(str, found.tags)) == other and list(found.words) == words
 
 
+def test_byte_order_marks_of_joined_files_are_no_part_of_words(tmp_path):
+    path = put(tmp_path, "\ufeffEU B-X\n\n\ufeffPeter B-X\n")
+    assert listed(read(path)) == [[("EU", "B-X")], [("Peter", "B-X")]]
+
+
 def test_a_test_file_may_lack_tags(tmp_path):
     text = "-DOCSTART-\n\nEU\nrejects \r\n\nPeter"
     path = put(tmp_path, text, "test.conll")
@@ -237,8 +242,8 @@ def test_a_bad_line_of_a_conll_file_is_named(tmp_path, text, line, message):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ('{"tokens": ["a"]}', "no key 'tags', found tokens"),
-        ('{"tags": []}', "no key 'tokens', found tags"),
+        ('{"tokens": ["a"]}', "no key 'tags', found 'tokens'"),
+        ('{"tags": []}', "no key 'tokens', found 'tags'"),
         ('{"tokens": "a", "tags": []}', "'tokens' is \"a\", expected a list"),
         ('{"tokens": ["a"], "tags": [0]}', "'tags' is [0], expected a list"),
         ('{"tokens": ["a"], "tags": []}', "found 0 tags ('tags') of 1 words"),
