@@ -441,6 +441,41 @@ def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
     assert found[0] == expected["eval_micro_f1"] > found[1]
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
+def test_an_adapter_knows_the_columns_of_its_labels(
+    classify, tiny_flags, tmp_path
+):
+    rows = write_tiny_sets(tmp_path)
+    names = ("cat", "dog", "film")
+    marked = [
+        (text, *(str(int(name in cell.split("|"))) for name in names))
+        for text, cell in rows
+    ]
+    for split in ("train", "dev"):
+        write_table(tmp_path / f"{split}.tsv", marked, ("text", *names))
+    flags = {**tiny_flags, "data_dir": tmp_path, "num_train_epochs": 1}
+    classify(**flags, label_columns="cat,dog,film", do_eval=True)
+    out = tmp_path / "out"
+    scores = json.loads((out / "eval_results.json").read_text())
+    flags = {**flags, "do_train": False, "adapter": out / "adapter"}
+    flags.update(do_eval=True, do_predict=True)
+    classify(**{**flags, "output_dir": tmp_path / "again"})
+    again = json.loads((tmp_path / "again/eval_results.json").read_text())
+    assert again["eval_micro_f1"] == scores["eval_micro_f1"]
+    # The same rows with a cell of labels.
+    write_table(tmp_path / "dev.tsv", rows, ("text", "all"))
+    flags.update(label_column="all", output_dir=tmp_path / "cells")
+    classify(**flags)
+    again = json.loads((tmp_path / "cells/eval_results.json").read_text())
+    assert again["eval_micro_f1"] == scores["eval_micro_f1"]
+    with pytest.raises(UserError, match="--label_column and --label_columns"):
+        classify(**flags, label_columns="cat,dog,film")
+    flags.pop("label_column")
+    with pytest.raises(UserError, match="for the labels cat, dog, film, but"):
+        classify(**flags, label_columns="cat,dog")
+
+
 def test_a_bad_cell_ends_a_run_in_one_line(tiny_flags, tmp_path):
     write_tiny_sets(tmp_path)
     with open(tmp_path / "dev.tsv", "a") as dev:
