@@ -91,9 +91,9 @@ def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
     ]
     if pairs:
         logging.warning(
-            "%s: these labels look the same but are two each, which are told "
-            "apart by blanks, letter case, characters that cannot be seen, or "
-            "as numbers: %s; write them alike if they mean the same",
+            "%s: labels look the same, but each spelling is a label of its "
+            "own: %s; write them alike if they mean the same (blanks, letter "
+            "case and characters that cannot be seen count)",
             path,
             "; ".join(pairs)[:1000],
         )

@@ -114,7 +114,7 @@ class MultipleChoice(TextTask):
             raise UserError(
                 f"{where}: the label is {label[:80]!r}, expected the right "
                 f"choice's number from 0 to {len(self._choices) - 1}, or its "
-                f"column, {' or '.join(self._choices)[:200]}"
+                f"column, {' or '.join(map(repr, self._choices))[:200]}"
             )
 
     def _numbers(self):

@@ -275,29 +275,30 @@ def _choose_columns(
         lines = itertools.chain([first], lines)
     needed, width, broken = max(columns) + 1, len(first[1]), 0
     for number, cells in lines:
-        where = f"{path}:{number + 1}"
         # One too many shifts those behind it, or cuts a text.
         is_long = len(cells) > width and any(cells[width:])
         if layout.skips_broken_rows and (is_long or len(cells) < width):
             broken += 1
-        elif is_long:
-            raise UserError(
-                f"{where}: found {len(cells)} {kind} columns, but the "
-                f"{'header names' if layout.header else 'first line has'} "
-                f"{width}; does a text hold the separator?"
+            continue
+        problem = None
+        if is_long:
+            place = "header names" if layout.header else "first line has"
+            problem = (
+                f"found {len(cells)} {kind} columns, but the {place} {width}; "
+                "does a text hold the separator?"
             )
         elif len(cells) < needed:
-            raise UserError(
-                f"{where}: found {len(cells)} {kind} columns, expected at "
-                f"least {needed}"
+            problem = (
+                f"found {len(cells)} {kind} columns, expected at least {needed}"
             )
         elif layout.header and layout.label is not None and cells == first[1]:
-            raise UserError(
-                f"{where}: the header stands here again; delete the line, "
-                "which joined files have"
+            problem = (
+                "the header stands here again; delete the line, which joined "
+                "files have"
             )
-        else:
-            yield number, [cells[column] for column in columns]
+        if problem:
+            raise UserError(f"{path}:{number + 1}: {problem}")
+        yield number, [cells[column] for column in columns]
     if broken:
         logging.warning(
             "%s: %d rows with fewer or more columns than the header are left "

@@ -121,7 +121,7 @@ def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
     task, rows = CUSTOM.read(str(tmp_path), ["train"])
     assert len(task.labels) == 7
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: these")
+    assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: labels")
     for other in labels[1:5]:
         assert f"'good' and {ascii(other)}" in record.getMessage()
     assert r"'bad' and 'ba\u200bd'" in record.getMessage()

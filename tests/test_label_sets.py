@@ -117,7 +117,7 @@ ALIKE = [
 def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
     warn_of_lookalikes([*labels, "other"], "train.tsv")
     (record,) = caplog.records
-    assert record.getMessage().startswith("train.tsv: these labels look the")
+    assert record.getMessage().startswith("train.tsv: labels look the same")
     assert f": {pairs}; write them alike" in record.getMessage()
 
 

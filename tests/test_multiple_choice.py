@@ -134,7 +134,7 @@ def test_columns_by_number(tmp_path):
         (("q", "x", "y"), "found 3 tab-separated columns"),
         (("q", "x", "y", "z", "3"), "the label is '3', expected the right"),
         (("q", "x", "y", "z", ""), "the label is ''"),
-        (("q", "x", "y", "z", "A"), "its column, a or b or c"),
+        (("q", "x", "y", "z", "A"), "its column, 'a' or 'b' or 'c'"),
     ],
 )
 def test_a_malformed_row_is_refused_with_its_place(tmp_path, row, part):
