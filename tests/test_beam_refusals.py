@@ -202,7 +202,7 @@ def test_one_row_ends_no_job_and_one_job_no_other(tiny_exported, tmp_path):
         assert reasons == sorted(
             [
                 "'text' holds half a character (surrogates not allowed)",
-                "no key 'task', found \\ud800",
+                "no key 'task', found '\\ud800'",
             ]
             * count
         )
