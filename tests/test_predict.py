@@ -256,7 +256,9 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
     expected = flags["output"].read_bytes()
     write_table(tmp_path / "rows.tsv", [("x", r) for r in ROWS], ("id", "said"))
     flags["input"] = tmp_path / "rows.tsv"
-    with pytest.raises(UserError, match="found 2 columns .'id', 'said'., expec"):
+    with pytest.raises(
+        UserError, match="found 2 columns .'id', 'said'., expec"
+    ):
         ask(**flags)
     ask(**flags, columns="said")
     assert flags["output"].read_bytes() == expected

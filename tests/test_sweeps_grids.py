@@ -237,8 +237,9 @@ def test_the_reproduction_has_all_its_sweeps_and_checks_them_first(sweep):
 def test_the_comparison_has_every_method_on_every_task(sweep):
     for task in ("MRPC", "CoLA"):
         (sweep.folder / "glue" / task).mkdir()
-    write_table(sweep.folder / "glue/SST-2/train.tsv", [("a", "1")] * 5000)
-    write_table(sweep.folder / "glue/SST-2/dev.tsv", [("a", "1")])
+    for split, count in (("train", 5000), ("dev", 1)):
+        path = sweep.folder / f"glue/SST-2/{split}.tsv"
+        write_table(path, [("a", "1")] * count, ("sentence", "label"))
     done = subprocess.run(
         [SCRIPTS / "compare_methods.sh", sweep.out, "--grid"],
         env=sweep.environment,
