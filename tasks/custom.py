@@ -56,9 +56,9 @@ def custom_task(
             default: `SEPARATOR`.
         label_threshold: the probability from which on a row is given one, in
             between 0 and 1; default: `THRESHOLD`.
-        label_columns: columns of 0 and 1, one for each label, whose name it
-            is; in place of `label_column`, of rows that have any number of
-            labels; () where there are none.
+        label_columns: a column of 0 and 1 for each label, with the label's
+            name, in place of `label_column`; rows have any number of labels.
+            () where there are none.
         choice_columns: columns of the choices, of which labels name the right
             one; () where there are none.
         split_files: files of splits that were named one by one.
