@@ -19,6 +19,7 @@ from tasks.restored import (
     REGRESSION,
     kind_of,
 )
+from tasks.text_regression import LabelUnit
 from weights import run_record
 from weights.adapter_artifact import Artifact
 from weights.base import UNREADABLE_TENSORS, as_floats
@@ -344,7 +345,12 @@ def head_of(artifact: Artifact) -> Head:
         for number in range(shape.layers - 1)
     ]
     bias = read(f"{scope}output_bias") if shape.bias else None
-    layers.append((read(f"{scope}output_weights"), bias))
+    last = read(f"{scope}output_weights"), bias
+    if kind == REGRESSION:
+        # Other programs have no place for a unit.
+        last = LabelUnit.restore(task, source).join(*last)
+        shape = dataclasses.replace(shape, bias=last[1] is not None)
+    layers.append(last)
     labels = task["labels"] if kind == CLASSIFICATION else ()
     return Head(kind, shape, tuple(layers), tuple(labels))
 

@@ -193,10 +193,9 @@ def _choose_dtype(experiment: Experiment) -> str:
             "--compute_dtype=auto needs one process, but TF_CONFIG names "
             "several; pass float32 or bfloat16"
         )
-    path = os.path.join(experiment.output_dir, run_record.RUN_FILE)
     known = None
-    if experiment.compute_dtype == AUTO and files.exists(path):
-        run = run_record.read_description(path, "the run's description")
+    if experiment.compute_dtype == AUTO:
+        run = run_record.read_run(experiment.output_dir) or {"training": {}}
         known = run["training"].get("compute_dtype")
     return choose_dtype(
         experiment.compute_dtype, experiment.hardware.use_tpu, known

@@ -202,8 +202,7 @@ class Setup(Model):
 def _open_sources(experiment: Experiment) -> Sources:
     """Opens `--init_checkpoint` (default: a used folder's) and `--adapter`."""
     path = experiment.init_checkpoint
-    run_file = os.path.join(experiment.output_dir, run_record.RUN_FILE)
-    if not path and experiment.output_dir and files.exists(run_file):
+    if not path and run_record.read_run(experiment.output_dir):
         path = run_record.place_of_base(experiment.output_dir)
     opened = open_init_checkpoint(path) if path else None
     if experiment.adapter:
@@ -223,7 +222,10 @@ def _task_and_method(
 ) -> Tuple[Task, Found]:
     """What the flags say, or what was trained, if that does not contradict."""
     task, method = experiment.task, experiment.method
-    if sources.description is not None:
+    begun = run_record.read_run(experiment.output_dir)
+    if sources.description is None and begun:
+        task = task.go_on(begun["task"], experiment.output_dir)
+    elif sources.description is not None:
         source = sources.trained.source
         if "tasks" in sources.description["task"] and "" in task.members:
             raise UserError(
@@ -364,6 +366,7 @@ def complete(model: Model, task: Task) -> Setup:
     """
     experiment, opened = model.experiment, model.sources.opened
     base = own_head.fit(opened, task)
+    base = task.begin_head(base)
     trained = model.sources.trained
     table = task_model.list_parameters(
         model.config, model.method, task.build_head

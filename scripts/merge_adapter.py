@@ -42,6 +42,7 @@ from scripts.convert_checkpoint import (
 )
 from storage import files
 from tasks import restored
+from tasks.text_regression import LabelUnit
 from tokenization import vocabulary_bytes
 from weights import (
     adapter_artifact,
@@ -148,6 +149,11 @@ def _head(
         for name in weights.shapes
         if not name.startswith("bert/")
     }
+    if kind == restored.REGRESSION:
+        # A plain BERT cannot tell of a unit.
+        names = "output_weights", "output_bias"
+        unit = LabelUnit.restore(described, source)
+        values.update(zip(names, unit.join(*map(weights.read, names))))
     return values, describe_head(kind, labels)
 
 

@@ -23,7 +23,7 @@ from tasks.restored import (
 )
 from tasks.squad import Squad
 from tasks.text_classification import TextClassification
-from tasks.text_regression import TextRegression
+from tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
 
 # What `Task` class gives what; the first that a task is of counts.
 KINDS = {
@@ -93,7 +93,8 @@ class GraphAnswers(tf.Module):
         }
         labels: List[str] = []
         first = np.zeros(len(tasks), np.int32)
-        scale = np.tile(np.array([-np.inf, np.inf]), (len(tasks), 1))
+        scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
+        unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
         threshold = np.ones(len(tasks))
         separators = [SEPARATOR] * len(tasks)
         widest = 0
@@ -106,12 +107,14 @@ class GraphAnswers(tf.Module):
                 if isinstance(task, MultiLabel):
                     threshold[number] = task.least_probability
                     separators[number] = task.separator
-            elif isinstance(task, TextRegression) and task.scale:
-                scale[number] = task.scale
+            elif isinstance(task, TextRegression):
+                scale[number] = task.scale or scale[number]
+                unit[number] = (task.unit or AS_IS)[:2]
         self._widest = widest
         # Whatever is padding reads an empty one.
         self._labels = keep(np.array(labels + [""] * (widest + 1)))
-        self._first_label, self._scale = keep(first), keep(scale)
+        self._first_label = keep(first)
+        self._scale, self._unit = keep(scale), keep(unit)
         self._threshold = keep(threshold)
         self._separator = keep(np.array(separators))
         counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
@@ -238,9 +241,13 @@ class GraphAnswers(tf.Module):
     def _values(self, asked: Question, outputs: Outputs) -> Fields:
         value = tf.zeros([asked.rows.count], tf.float64)
         low, high = tf.unstack(tf.gather(self._scale, asked.rows.task), axis=1)
+        mean, deviation = tf.unstack(
+            tf.gather(self._unit, asked.rows.task), axis=1
+        )
         for head in self._heads[REGRESSION]:
             found, is_mine = self._of_head(asked, outputs, head, "scores")
-            found = tf.clip_by_value(tf.cast(found, tf.float64), low, high)
+            found = tf.cast(found, tf.float64) * deviation + mean
+            found = tf.clip_by_value(found, low, high)
             value = tf.where(is_mine, found, value)
         return {"value": tf.cast(value, tf.float32)}
 

@@ -179,6 +179,25 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return self
 
+    def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
+        """This task, as a run's folder has it, whose training it goes on with.
+
+        Args:
+            description: as of `restore`.
+            source: file of the run, for the error's text.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        return self
+
+    def begin_head(self, base: Any) -> Any:
+        """A pretrained model, `weights.base.Weights`, for this task's head.
+
+        Where it has a head, that is as this task's begins.
+        """
+        return base
+
     @property
     def training_settings(self) -> Dict[str, Any]:
         """What of its training the task itself decides, as JSON values."""

@@ -7,7 +7,7 @@ Metrics are GLUE's.
 
 from tasks.table_files import Layout
 from tasks.text_classification import TextClassification
-from tasks.text_regression import TextRegression
+from tasks.text_regression import AS_IS, TextRegression
 
 ENTAILMENT = ("entailment", "not_entailment")
 NLI_LABELS = ("contradiction", "entailment", "neutral")
@@ -41,6 +41,7 @@ STS_B = TextRegression(
     labelled=Layout("sentence1", "sentence2", "score"),
     unlabelled=Layout("sentence1", "sentence2"),
     scale=(0.0, 5.0),
+    unit=AS_IS,
 )
 QQP = TextClassification(
     "qqp",

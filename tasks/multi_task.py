@@ -224,6 +224,14 @@ class MultiTask(Task[RowsByTask]):
         """These tasks, with what each takes from its own rows."""
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
+    def go_on(self, description, source):
+        """These tasks, as the run has each of them."""
+        found = description.get("tasks")
+        found = found if isinstance(found, dict) else {}
+        return self._with(
+            lambda name, task: task.go_on(found.get(name) or {}, source)
+        )
+
     @property
     def training_settings(self):
         """The tasks that are trained together, and how they are sampled."""

@@ -140,6 +140,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
 def test_a_trained_tasks_description_restores_it(tmp_path, task):
     known, _ = write_task(tmp_path, task)
     assert known.is_complete
+    known = known.learn(read(task, tmp_path, "train"))
     description = json.loads(json.dumps(known.describe()))
     description["name"] = task.name
     assert task.restore(description, "head") == known

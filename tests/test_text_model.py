@@ -26,11 +26,18 @@ NEGATIVE = {
 WINDOWS = {"doc_stride": 2, "max_query_length": 5, "n_best_size": 4}
 MRPC = {"name": "mrpc", "labels": ["0", "1"], "pairs": True}
 STSB = {"name": "sts-b", "regression": True, "pairs": True}
+PERCENT = {
+    "name": "custom",
+    "regression": True,
+    "pairs": True,
+    "label_unit": {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0},
+}
 # Beside those of the mixed batches: other windows, "no answer".
 TASKS = {
     **{name: LIBRARY[name][:2] for name in LIBRARY if name != "whole"},
     "prefix": ("prefix(length=3)", MRPC),
     "stsb": ("bitfit", STSB),
+    "percent": ("bitfit", PERCENT),
     "either": ("ia3", {**LIBRARY["pair"][1], "pairs": None}),
     "negative": ("lora(rank=3)", {"name": "squad"}, NEGATIVE),
     "windows": ("houlsby(size=3)", {"name": "squad"}, WINDOWS),

@@ -92,6 +92,18 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
+    """`run.json` of the run that a folder holds, or None.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = os.path.join(output_dir, RUN_FILE)
+    if not output_dir or not files.exists(path):
+        return None
+    return read_description(path, "the run's description")
+
+
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
@@ -232,15 +244,14 @@ def check(
     Raises:
         UserError: the folder holds another run; the message says what differs.
     """
-    path = os.path.join(output_dir, RUN_FILE)
-    if not files.exists(path):
+    old = read_run(output_dir)
+    if old is None:
         if training_state.holds_checkpoints(output_dir):
             raise UserError(
                 f"{output_dir} holds checkpoints of another program (no "
                 f"{RUN_FILE}); choose another --output_dir"
             )
         return
-    old = read_description(path, "the run's description")
     keys = IDENTITY + (("training",) if do_train else ())
     differences = [
         f"{name} was {before!r}, now {now!r}"

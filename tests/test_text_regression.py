@@ -1,0 +1,226 @@
+"""Numbers as labels, in whatever unit."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES, write_table
+from task_files import make_rows, refusal
+from tiny_artifacts import make_artifact, read_base
+
+from exchange.base import head_of
+from scripts import merge_adapter
+from serving.predictor import Predictor
+from storage import files
+from tasks.custom import custom_task
+from tasks.glue import STS_B
+from tasks.restored import restore_task
+from tasks.text_regression import AS_IS, LabelUnit
+from weights import adapter_artifact
+from weights.base import Weights
+
+TASK = custom_task(regression=True)
+PERCENT = ("5", "25", "50", "75", "95")
+UNIT = LabelUnit(mean=50.0, deviation=32.0, low=5.0, high=95.0)
+DESCRIPTION = {"name": "custom", "regression": True, "pairs": False}
+
+
+def rows_of(labels):
+    return make_rows(*map(str, range(len(labels))), label=list(labels))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        PERCENT,
+        ("1987", "1999.5", "2024"),
+        ("1e6", "2e6", "-5e5"),
+        ("0.001", "0.002"),
+        ("3.4e38", "-3.4e38"),
+        ("1000000.0", "1000010.0"),
+    ],
+)
+def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
+    labels, tiny_config
+):
+    task = TASK.learn(rows_of(labels))
+    numbers = np.array(labels, float)
+    description = json.loads(json.dumps(task.describe()))
+    unit = description["label_unit"]
+    assert unit["mean"] == numbers.mean()
+    assert unit["deviation"] == numbers.std()
+    assert (unit["low"], unit["high"]) == (numbers.min(), numbers.max())
+    known = restore_task({"name": "custom", **description}, {}, "head")
+    assert known == TASK.restore({"name": "custom", **description}, "") == task
+    # What the head learns, and what becomes of an output that is right.
+    wanted = (numbers - numbers.mean()) / numbers.std()
+    head = known.build_head(tiny_config, lambda name, shape, _: tf.zeros(shape))
+    features = known.label_features(list(labels))
+    losses = head.loss({"scores": tf.constant(wanted, tf.float32)}, features)
+    np.testing.assert_allclose(losses, 0, atol=1e-2)
+    outputs = {"scores": wanted.astype(np.float32)}
+    answers = known.answer(None, known.decode(None, None, outputs))
+    np.testing.assert_allclose(
+        [answer["value"] for answer in answers], numbers, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("task", [TASK, STS_B], ids=str)
+def test_heads_without_a_unit_stay_as_they_are(task):
+    """Older ones, other programs' and GLUE's."""
+    description = {**DESCRIPTION, "name": task.name, "pairs": task is STS_B}
+    known = task.restore(description, "head").learn(rows_of(("1", "5")))
+    assert known.unit == AS_IS
+    assert "label_unit" not in known.describe()
+    outputs = {"scores": np.float32([-0.0, 2.5])}
+    assert known.decode(None, None, outputs) is outputs
+    base = Weights("base", {}, None)
+    assert known.begin_head(base) is base
+
+
+def test_another_training_keeps_the_unit_of_the_head():
+    known = TASK.restore({**DESCRIPTION, "label_unit": UNIT._asdict()}, "head")
+    assert known.learn(rows_of(("0.1", "0.2"))) is known
+    assert STS_B.learn(rows_of(("3", "3"))) is STS_B
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (("7",), "a.tsv: every label of 1 rows is 7, expected numbers that"),
+        (("50", "50.0", "5e1"), "every label of 3 rows is 50"),
+        (("0", "-0"), "every label of 2 rows is 0"),
+        (("1700000001", "1700000002"), "hardly differ in float32; subtract"),
+        (("1e-44", "2e-44"), "labels from 1e-44 to 2e-44 hardly differ"),
+    ],
+)
+@pytest.mark.parametrize("task", [TASK, dataclasses.replace(TASK, unit=AS_IS)])
+def test_labels_that_are_alike_are_refused(task, labels, message):
+    assert message in refusal(task.learn, rows_of(labels))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        5,
+        {"mean": 1.0},
+        {**UNIT._asdict(), "more": 1.0},
+        {**UNIT._asdict(), "mean": "1"},
+        {**UNIT._asdict(), "low": True},
+        {**UNIT._asdict(), "mean": 1e39},
+        {**UNIT._asdict(), "mean": float("nan")},
+        {**UNIT._asdict(), "deviation": 0.0},
+        {**UNIT._asdict(), "deviation": -1.0},
+    ],
+)
+def test_a_unit_that_is_none_is_refused(unit):
+    described = {**DESCRIPTION, "label_unit": unit}
+    message = refusal(TASK.restore, described, "head.json")
+    assert message.startswith("head.json: task.label_unit is ")
+    assert message.endswith("mean, deviation, low, high, the deviation above 0")
+
+
+def test_labels_far_from_the_trainings_are_counted():
+    known = dataclasses.replace(TASK, unit=UNIT)
+    assert known.summarize(rows_of(("-27", "127"))).endswith("mean 50")
+    about = known.summarize(rows_of(("5", "128", "1900", "-28")))
+    assert about.endswith(
+        "; 3 far from the training's, 5 to 95 (the first: a.tsv:2)"
+    )
+    assert "far" not in TASK.summarize(rows_of(("1900",)))
+
+
+@pytest.fixture(scope="module")
+def adapters(tiny_bert, tmp_path_factory):
+    """Folders of one adapter, in deviations and as in older ones."""
+    place = tmp_path_factory.mktemp("regressions")
+    for name, more in (("unit", {"label_unit": UNIT._asdict()}), ("as_is", {})):
+        described = {**DESCRIPTION, **more}
+        task = restore_task(described, {}, "")
+        make_artifact(
+            place / name, tiny_bert, "lora(rank=2)", task, described, seed=4
+        )
+    return place
+
+
+def test_trained_heads_answer_in_the_unit(adapters, tiny_bert):
+    """Alone and in mixed batches; an export's are in `test_text_model.py`."""
+    names = {"unit": str(adapters / "unit"), "as_is": str(adapters / "as_is")}
+    predictor = Predictor.load(str(tiny_bert), names)
+    texts = ["the cat sat", "a slow dog ran out"]
+    for mixed in (
+        [predictor(name, texts) for name in names],
+        zip(*(one.values() for one in predictor(list(names), texts))),
+    ):
+        in_unit, plain = (np.array([a["value"] for a in of]) for of in mixed)
+        np.testing.assert_allclose(in_unit, plain * 32 + 50, atol=1e-4)
+        assert abs(in_unit - plain).min() > 10
+
+
+def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
+    adapters, tiny_bert
+):
+    base, *_ = read_base(tiny_bert)
+    plain = adapter_artifact.read(str(adapters / "as_is"))
+    read = plain.weights.read
+    merged = merge_adapter.merge(base, [str(adapters / "unit")], [1.0])
+    values = merged["values"]
+    weights, bias = values["output_weights"], values["output_bias"]
+    np.testing.assert_allclose(weights, read("output_weights") * 32)
+    np.testing.assert_allclose(bias, read("output_bias") * 32 + 50)
+    found = head_of(adapter_artifact.read(str(adapters / "unit"), base))
+    np.testing.assert_array_equal(found.layers[-1][0], weights)
+    np.testing.assert_array_equal(found.layers[-1][1], bias)
+    [[same, _]] = head_of(plain).layers
+    np.testing.assert_array_equal(same, read("output_weights"))
+    # A training that begins with such a head begins with its answers.
+    shapes = {name: value.shape for name, value in values.items()}
+    known = dataclasses.replace(TASK, unit=UNIT)
+    begun = known.begin_head(Weights("merged", shapes, values.__getitem__))
+    for name in ("output_weights", "output_bias"):
+        np.testing.assert_allclose(begun.read(name), read(name), atol=1e-5)
+    kernel = "bert/pooler/dense/kernel"
+    assert begun.read(kernel) is values[kernel]
+
+
+@pytest.mark.older_stack
+def test_a_run_answers_in_the_unit_and_older_runs_go_on(
+    classify, tiny_flags, tmp_path, caplog
+):
+    data = tmp_path / "data"
+    data.mkdir()
+    numbers = {"good": "2020", "bad": "1980"}
+    rows = [(text, numbers[label]) for text, label in SENTENCES]
+    write_table(data / "train.tsv", rows * 5)
+    write_table(data / "dev.tsv", [*rows, ("a cat", "5")])
+    flags = {**tiny_flags, "data_dir": data, "regression": True}
+    classify(**flags, do_eval=True)
+    out = flags["output_dir"]
+    first = json.loads((out / "eval_results.json").read_text())
+    # Of answers near 0 or near the mean of another unit it would be greater.
+    assert first["eval_loss"] < 1.2 * (20**2 * 8 + 1995**2) / 9
+    run = json.loads((out / "run.json").read_text())
+    unit = {"mean": 2000.0, "deviation": 20.0, "low": 1980.0, "high": 2020.0}
+    assert run["task"]["label_unit"] == unit
+    adapter = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert adapter["task"]["label_unit"] == unit
+    # The folder knows the unit; the training file is not read.
+    (data / "train.tsv").rename(data / "train")
+    with caplog.at_level("INFO"):
+        classify(**{**flags, "do_train": False}, do_eval=True)
+    assert "1 far from the training's, 1980 to 2020" in caplog.text
+    again = json.loads((out / "eval_results.json").read_text())
+    assert again["eval_loss"] == first["eval_loss"]
+    # A run of before goes on as it was.
+    (data / "train").rename(data / "train.tsv")
+    del run["task"]["label_unit"]
+    files.write_json(str(out / "run.json"), run)
+    classify(**flags, do_eval=True)
+    again = json.loads((out / "run.json").read_text())
+    assert "label_unit" not in again["task"]
+    assert (
+        json.loads((out / "eval_results.json").read_text())["eval_loss"]
+        > 5 * first["eval_loss"]
+    )
