@@ -7,6 +7,7 @@ batches that an uninterrupted one would have read.
 
 import array
 import dataclasses
+import fractions
 import functools
 import hashlib
 from typing import (
@@ -179,6 +180,11 @@ class Choices(Features):
         return rows[:, np.newaxis] * self.choices + np.arange(self.choices)
 
 
+def exact(number: float) -> fractions.Fraction:
+    """The number that a float's shortest decimals say: 0.1 is a tenth."""
+    return fractions.Fraction(repr(float(number)))
+
+
 def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     """Whole batches in `epochs` passes over the rows, at least one.
 
@@ -190,7 +196,7 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     """
     if rows * epochs / batch_size >= 2**31:
         raise UserError(f"{epochs} epochs of {rows} rows are too many steps")
-    return max(1, int(rows / batch_size * epochs))
+    return max(1, int(exact(epochs) * rows / batch_size))
 
 
 class Plan(Protocol):

@@ -27,17 +27,14 @@ def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean of each class's F1, 0 to 1, over the classes that `labels` has."""
+    """Mean of each class's F1, 0 to 1, as scikit-learn has it.
+
+    Over the classes that occur in the labels or in the predictions.
+    """
     from sklearn.metrics import f1_score
 
     return float(
-        f1_score(
-            labels,
-            predictions,
-            labels=np.unique(labels),
-            average="macro",
-            zero_division=0,
-        )
+        f1_score(labels, predictions, average="macro", zero_division=0)
     )
 
 
@@ -109,13 +106,11 @@ def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def label_macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean of each label's F1, 0 to 1, over the labels that rows have.
+    """Mean of each label's F1, 0 to 1, as scikit-learn has it.
 
-    0 where no row has any.
+    Over all labels; a label without rows that nothing was given counts as 0.
     """
-    is_there = labels.any(axis=0)
-    scores = label_scores(labels, predictions)[2][is_there]
-    return float(scores.mean()) if len(scores) else 0.0
+    return float(label_scores(labels, predictions)[2].mean())
 
 
 def subset_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:

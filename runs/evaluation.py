@@ -9,7 +9,7 @@ from absl import logging
 from engines import Job, Pause
 from engines.prediction import Predictor, check_finite
 from errors import UserError
-from input_pipeline import Features
+from input_pipeline import Features, exact
 from optimization import Schedule
 from runs import results
 from runs.setup import Setup
@@ -143,7 +143,8 @@ def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
         return frozenset()
     if training.eval_steps == EPOCH:
         count = int(training.epochs)
-        found = {int(last * n / training.epochs) for n in range(1, count + 1)}
+        epochs = exact(training.epochs)
+        found = {int(last * n / epochs) for n in range(1, count + 1)}
     else:
         every = int(training.eval_steps)
         found = set(range(every, last, every))

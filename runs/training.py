@@ -11,7 +11,7 @@ from engines import NO_PAUSE, Job, Pause
 from monitoring.progress import TrainingProgress
 from optimization import Schedule
 from runs.setup import Setup
-from weights import training_state
+from weights import run_record, training_state
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
@@ -20,9 +20,12 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
     steps = setup.task.count_train_steps(
         features, training.batch_size, training.epochs
     )
-    return Schedule(
-        setup.learning_rate, steps, int(steps * training.warmup_proportion)
-    )
+    begun = run_record.read_run(setup.experiment.output_dir) or {}
+    # Runs once counted in floats, which may lose a step.
+    if (begun.get("training") or {}).get("steps") == steps - 1:
+        steps -= 1
+    warmup = input_pipeline.exact(training.warmup_proportion)
+    return Schedule(setup.learning_rate, steps, int(steps * warmup))
 
 
 def run_steps(

@@ -378,6 +378,7 @@ def test_when_steps_are_scored():
     assert steps("epoch", 25, 2.5) == [10, 20, 25]
     assert steps("epoch", 61, 7.0) == [8, 17, 26, 34, 43, 52, 61]
     assert steps("epoch", 4, 0.5) == [4]
+    assert steps("epoch", 33, 1.1) == [30, 33]
     assert steps("epoch", 1, 3.0) == [1]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import safetensors.numpy
 from conftest import SENTENCES, TINY_WORDS, write_table
 
 from errors import UserError
+from input_pipeline import Features
 from methods.parsing import parse
-from runs import experiment
+from runs import experiment, training
+from runs.setup import Training
+from tasks.custom import custom_task
 from tasks.squad import Squad
 from tasks.text_task import TextTask
 from weights.base import Base
@@ -239,6 +243,27 @@ def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
     # Two of five steps.
     assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
     assert schedule.learning_rate == short["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    "begun, steps, warmup", [(None, 115, 69), (114, 114, 68), (113, 115, 69)]
+)
+def test_no_step_is_lost_and_older_runs_keep_their_count(
+    tmp_path, begun, steps, warmup
+):
+    how = Training(10, None, False, 25.0, 0.6, 1000, 8, 1, 1)
+    named = types.SimpleNamespace(training=how, output_dir=str(tmp_path))
+    setup = types.SimpleNamespace(
+        experiment=named, task=custom_task(), learning_rate=1.0
+    )
+    if begun:
+        run = {"method": "head", "base": {"fingerprint": ""}, "tokenizer": {}}
+        run.update(task={"name": "custom"}, bert_config={})
+        run["training"] = {"steps": begun}
+        (tmp_path / "run.json").write_text(json.dumps(run))
+    features = Features.from_rows([([1], [0])] * 46, {})
+    found = training.make_schedule(setup, features)
+    assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
 
 
 @pytest.mark.older_stack

@@ -146,6 +146,13 @@ def test_empty_features_have_a_fingerprint():
         (5, 32, 0.01, 1),
         # 100 * 1.1 is 110.00000000000001 in binary.
         (100, 10, 1.1, 11),
+        # In floats these lose a step: 4.6 * 25 is 114.99999999999999.
+        (46, 10, 25, 115),
+        (100, 10, 0.3, 3),
+        (7, 10, 10, 7),
+        (29, 100, 100, 29),
+        (41, 20, 20, 41),
+        (2**31 - 1, 10, 10, 2**31 - 1),
     ],
 )
 def test_train_steps_are_rounded_down(rows, batch_size, epochs, steps):

@@ -41,11 +41,25 @@ def test_scores_of_three_classes_are_those_counted_by_hand():
     assert metrics.accuracy(labels, predictions) == pytest.approx(4 / 6)
 
 
-def test_a_class_without_examples_is_no_part_of_the_mean():
-    labels = np.array([0, 0, 1, 1])
-    predictions = np.array([0, 2, 1, 1])
-    # F1 by class: 2 / 3, 1.
-    assert metrics.macro_f1(labels, predictions) == pytest.approx(5 / 6)
+@pytest.mark.parametrize(
+    "labels, predictions, value",
+    [
+        # A class that was predicted alone counts: F1 by class 6 / 11, 0.
+        ([1] * 8, [1, 1, 1, 0, 0, 0, 0, 0], 3 / 11),
+        ([0, 0, 1, 1], [0, 2, 1, 1], (2 / 3 + 1 + 0) / 3),
+        # One that neither has does not.
+        ([0, 0, 3, 3], [0, 0, 3, 3], 1),
+        ([2, 2], [2, 2], 1),
+        ([0, 0], [1, 1], 0),
+    ],
+)
+def test_macro_f1_is_that_of_scikit_learn(labels, predictions, value):
+    from sklearn.metrics import f1_score
+
+    found = metrics.macro_f1(np.array(labels), np.array(predictions))
+    assert found == pytest.approx(value)
+    expected = f1_score(labels, predictions, average="macro", zero_division=0)
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", sorted(metrics.METRICS))
@@ -171,7 +185,7 @@ GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
         # Two found, two wrongly found, two missed.
         ("micro_f1", 4 / 8),
         # 2 of 2 + 2; 2 of 2 + 1; the third label is nowhere right or wanted.
-        ("macro_f1", (2 / 4 + 2 / 3) / 2),
+        ("macro_f1", (2 / 4 + 2 / 3 + 0) / 3),
         ("subset_accuracy", 2 / 4),
     ],
 )
@@ -193,10 +207,12 @@ def test_scores_of_sets_are_scikit_learns(labels, given):
         labels, given, zero_division=0
     )
     np.testing.assert_allclose(metrics.label_scores(labels, given), expected)
-    micro = precision_recall_fscore_support(
-        labels, given, average="micro", zero_division=0
-    )
-    assert metrics.micro_f1(labels, given) == pytest.approx(micro[2])
+    for average in ("micro", "macro"):
+        found = metrics.LABEL_SET_METRICS[f"{average}_f1"](labels, given)
+        mean = precision_recall_fscore_support(
+            labels, given, average=average, zero_division=0
+        )
+        assert found == pytest.approx(mean[2])
     assert metrics.subset_accuracy(labels, given) == (
         accuracy_score(labels, given)
     )
