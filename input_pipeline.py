@@ -48,6 +48,7 @@ class Features:
         labels: arrays [rows, ...] by feature name; empty for a test set.
         token_labels: int32 [sum of lengths], a label of each token, or
             `NO_LABEL`; None where tokens have no labels.
+        cut_rows: how many of the examples are not read whole.
     """
 
     tokens: np.ndarray
@@ -56,6 +57,8 @@ class Features:
     labels: Mapping[str, np.ndarray]
     # Optional[np.ndarray], a field of features that may have it.
     token_labels = None
+    # int, the same.
+    cut_rows = 0
 
     @classmethod
     def from_rows(
@@ -147,7 +150,32 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(Features):
+class Texts(Features):
+    """Rows of texts, of which long ones were cut: `cut_rows`."""
+
+    cut_rows: int = 0
+
+    @classmethod
+    def from_texts(
+        cls,
+        rows: Iterable[Tuple[Sequence[int], Sequence[int], bool]],
+        labels: Mapping[str, np.ndarray],
+        **more: int,
+    ) -> "Texts":
+        """Packs (tokens, segments, whether a row was cut)."""
+        cut = array.array("B")
+
+        def pack() -> Iterator[Tuple[Sequence[int], Sequence[int]]]:
+            for tokens, segments, is_cut in rows:
+                cut.append(is_cut)
+                yield tokens, segments
+
+        packed = Features.from_rows(pack(), labels)
+        return cls(**vars(packed), cut_rows=sum(cut), **more)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(Texts):
     """Rows each of which is several sequences, of which one is to be chosen.
 
     In batches of training they stay together. `unlabelled` gives the sequences

@@ -164,6 +164,7 @@ def main() -> None:
         )
         write(answer_lines(predictor, row_stream.chunks(rows)))
         progress.close()
+        tell_cut_rows(predictor)
         return
     # Not `sys.stdin` itself: Python closes that at its end, and would wait for
     # the thread that reads ahead.
@@ -173,6 +174,17 @@ def main() -> None:
     if row_stream.is_piped():
         grouped = row_stream.chunks_at_once
     write(answer_lines(predictor, grouped(rows)))
+    tell_cut_rows(predictor)
+
+
+def tell_cut_rows(predictor: Predictor) -> None:
+    """Warns of rows that were answered without having been read whole."""
+    if predictor.cut_rows:
+        logging.warning(
+            "%d rows are cut, longer than --max_seq_length (or a question than "
+            "its adapter's max_query_length)",
+            predictor.cut_rows,
+        )
 
 
 def write(texts: Iterator[str]) -> None:

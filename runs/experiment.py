@@ -94,6 +94,7 @@ def _run_in_folder(
     if experiment.do_train:
         schedule = training.make_schedule(setup, features["train"])
     record = describe_run(setup, engine, features.get("train"), schedule)
+    record["cut_rows"] = {name: f.cut_rows for name, f in features.items()}
     if experiment.do_train and experiment.training.keep_best:
         # They decide what the training comes to.
         record["training"]["dev_data"] = evaluation.fingerprints(
@@ -193,10 +194,8 @@ def _choose_dtype(experiment: Experiment) -> str:
             "--compute_dtype=auto needs one process, but TF_CONFIG names "
             "several; pass float32 or bfloat16"
         )
-    known = None
-    if experiment.compute_dtype == AUTO:
-        run = run_record.read_run(experiment.output_dir) or {"training": {}}
-        known = run["training"].get("compute_dtype")
+    run = run_record.read_run(experiment.output_dir) or {}
+    known = (run.get("training") or {}).get("compute_dtype")
     return choose_dtype(
         experiment.compute_dtype, experiment.hardware.use_tpu, known
     )
@@ -299,6 +298,9 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
         features[split] = setup.task.featurize(
             read, setup.tokenizer, setup.experiment.max_seq_length
         )
+        cut = features[split].cut_rows, len(read), setup.task.cut_at
+        if cut[0]:
+            logging.warning("%s: %d of %d examples are cut (--%s)", split, *cut)
         if len(features[split]) != len(read):
             logging.info(
                 "%s: %d examples make %d windows of at most %d tokens",

@@ -81,7 +81,7 @@ def write_artifact(
             )
         config = {
             "checkpoint": os.path.basename(checkpoint),
-            **records[member],
+            **_without_cut_rows(records[member]),
             "method": str(own_method),
             "trained_with": str(setup.method),
             "task_settings": task.settings,
@@ -98,6 +98,11 @@ def write_artifact(
             setup.base,
             setup.parts.folders,
         )
+
+
+def _without_cut_rows(record: Dict[str, Any]) -> Dict[str, Any]:
+    """A record but for what is of the run's splits as a whole."""
+    return {key: value for key, value in record.items() if key != "cut_rows"}
 
 
 def _describe_member(
@@ -119,7 +124,7 @@ def _describe_member(
     task = setup.task.members[member]
     table = task_model.list_parameters(setup.config, method, task.build_head)
     return {
-        **record,
+        **_without_cut_rows(record),
         "task": describe_task(task),
         "data_name": os.path.basename(member),
         "parameters": {

@@ -48,6 +48,9 @@ class Predictor:
     """Answers with any number of adapters upon one BERT.
 
     Several threads may call it, also while adapters are added and removed.
+
+    Attributes:
+        cut_rows: how many of the rows so far were not read whole.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Predictor:
         self._loaded: Dict[str, LoadedTask] = {}
         self._tables = MixedBert(bert, adapter_dtype)
         self._lock = threading.Lock()
+        self.cut_rows = 0
 
     @classmethod
     def load(
@@ -290,6 +294,8 @@ class Predictor:
 
     def _answer(self, groups: Sequence[Group]) -> List[List[List[Answer]]]:
         """Of each group and each of its tasks the answers to the rows."""
+        with self._lock:
+            self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
         return [
             [group.answers(loaded, next(outputs)) for loaded in group.tasks]

@@ -95,6 +95,7 @@ class Task(abc.ABC, Generic[RowsType]):
         takes_tokens: whether instead of a text it reads a list of words, too.
         answers_texts: whether a trained one answers texts.
         rows_are_fixed: whether a row's tokens are the same in every step.
+        cut_at: flag of the length at which a row is cut.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Task(abc.ABC, Generic[RowsType]):
     takes_tokens = False
     answers_texts = True
     rows_are_fixed = True
+    cut_at = "max_seq_length"
     # Tuple[str, ...]
     columns = ()
 

@@ -12,7 +12,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from input_pipeline import Batch, Features, TrainPlan
+from input_pipeline import Batch, Features, Texts, TrainPlan
 
 # Tasks are drawn in proportion to their rows to the power of this, which is
 # given the epoch, from 1, and the last one.
@@ -30,7 +30,7 @@ def scoped(task: str, name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class OneTaskFeatures(Features):
+class OneTaskFeatures(Texts):
     """Rows of one of several tasks, whose batches say which.
 
     Attributes:
@@ -72,6 +72,7 @@ class JoinedFeatures(Features):
 
     counts: Mapping[str, int]
     task_labels: Mapping[str, Mapping[str, np.ndarray]]
+    cut_rows: int = 0
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
@@ -86,6 +87,7 @@ class JoinedFeatures(Features):
             labels={},
             counts={name: len(part) for name, part in features.items()},
             task_labels={name: part.labels for name, part in features.items()},
+            cut_rows=sum(part.cut_rows for part in parts),
         )
 
     @property

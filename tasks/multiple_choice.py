@@ -8,10 +8,10 @@ import tensorflow as tf
 
 import metrics
 from errors import UserError
-from input_pipeline import Choices, Features
+from input_pipeline import Choices
 from tasks.table_files import Rows
 from tasks.text_classification import ClassificationHead
-from tasks.text_task import CHUNK, TextTask, make_row
+from tasks.text_task import CHUNK, TextTask, fit, make_row
 from tokenization import TextTokenizer
 
 
@@ -43,7 +43,9 @@ class MultipleChoice(TextTask):
 
     BERT reads each choice with the text: `[CLS] a [SEP] choice [SEP]`. Where
     there is a second text, as a question, each choice begins with it:
-    `[CLS] a [SEP] b choice [SEP]`.
+    `[CLS] a [SEP] b choice [SEP]`. Where there is no room for the longest
+    choice, a and b are cut, alike for all choices. A choice is cut only if it
+    has no room by itself.
 
     Attributes:
         questions: (what the second text's column may hold, what is read for
@@ -138,33 +140,43 @@ class MultipleChoice(TextTask):
 
     def featurize(self, rows, tokenizer, max_seq_length):
         """A sequence for each choice of each row, and the labels."""
-        pairs = Features.from_rows(
+        return Choices.from_texts(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
+            choices=len(self._choices),
         )
-        return Choices(**vars(pairs), choices=len(self._choices))
 
     def _sequences(
         self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
-    ) -> Iterator[Tuple[List[int], List[int]]]:
-        """Tokens and segments of each row's choices, row by row."""
+    ) -> Iterator[Tuple[List[int], List[int], bool]]:
+        """Tokens and segments of each row's choices, row by row.
+
+        With the first of a row's choices, whether the row was cut.
+        """
         known = dict(self.questions)
+        room = max_seq_length - 2 - len(tokenizer.between)
         for first in range(0, len(rows), CHUNK):
             chunk = slice(first, first + CHUNK)
             texts = tokenizer.encode_ids(rows.text_a[chunk])
             choices = [column[chunk] for column in rows.choices]
+            asked: Sequence[List[int]] = [[]] * len(texts)
             if rows.text_b is not None:
+                questions = [known.get(b, b) for b in rows.text_b[chunk]]
+                asked = tokenizer.encode_ids(questions)
                 choices = [
-                    [
-                        f"{known.get(text, text)} {choice}"
-                        for text, choice in zip(rows.text_b[chunk], column)
-                    ]
+                    [f"{b} {choice}" for b, choice in zip(questions, column)]
                     for column in choices
                 ]
             encoded = [tokenizer.encode_ids(column) for column in choices]
-            for text, *of_row in zip(texts, *encoded):
-                for choice in of_row:
-                    yield make_row(text, choice, tokenizer, max_seq_length)
+            for a, b, *of_row in zip(texts, map(len, asked), *encoded):
+                longest = max(map(len, of_row)) - b
+                len_a, len_b = fit(len(a), b, max(0, room - longest))
+                is_cut = len(a) + b + longest > room
+                for tokens in of_row:
+                    pair = a[:len_a], tokens[:len_b] + tokens[b:][:room]
+                    made = make_row(*pair, tokenizer, max_seq_length)
+                    yield *made, is_cut
+                    is_cut = False
 
     def build_head(self, config, create):
         """One logit, of whichever choice."""

@@ -138,6 +138,7 @@ class Squad(Task[Sequence[Question]]):
     verbose_logging: bool = False
 
     test_is_dev = True
+    cut_at = "max_query_length"
     columns = ("question", "context")
 
     def describe(self):

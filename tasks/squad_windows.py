@@ -34,6 +34,7 @@ class Windows(Features):
         context_starts: int64 [questions], where each one's context begins in
             the array of all context tokens:
         offsets: int32 [tokens, 2], first character and one past the last.
+        cut_rows: how many questions are longer than `max_query_length`.
     """
 
     question: np.ndarray
@@ -41,6 +42,7 @@ class Windows(Features):
     context_first: np.ndarray
     context_starts: np.ndarray
     offsets: np.ndarray
+    cut_rows: int = 0
 
 
 class _Context(NamedTuple):
@@ -84,7 +86,7 @@ def cut_windows(
     context_starts = np.zeros(len(questions), np.int64)
     start = np.array([tokenizer.classify_id], np.int32)
     end = np.array([tokenizer.separate_id], np.int32)
-    total = widened = lost = 0
+    total = widened = lost = cut = 0
     progress = Progress("tokenize", len(questions), "questions")
     between = np.array(tokenizer.between, np.int32)
     for number, (question, query, context) in enumerate(
@@ -95,6 +97,7 @@ def cut_windows(
             contexts.append(context)
         context_starts[number] = total
         query_ids = np.array(query.ids[:max_query_length], np.int32)
+        cut += len(query.ids) > max_query_length
         head = np.concatenate([start, query_ids, between])
         answer = None
         if labelled and question.answers:
@@ -151,6 +154,7 @@ def cut_windows(
         context_first=context_firsts,
         context_starts=context_starts,
         offsets=np.concatenate([c.offsets for c in contexts]),
+        cut_rows=cut,
     )
 
 

@@ -29,10 +29,12 @@ class SentenceWindows(Features):
             is, in the window that tags it; -1 of a word that is in no window.
         token_labels: int32 [sum of lengths], at these places the numbers of
             the words' tags, elsewhere `NO_LABEL`; None without tags.
+        cut_rows: how many sentences hold a word that no window holds.
     """
 
     places: np.ndarray
     token_labels: Optional[np.ndarray] = None
+    cut_rows: int = 0
 
     def at_words(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs of the words' tokens.
@@ -84,15 +86,17 @@ def cut_sentences(
     pieces = _tokenize(rows.words, tokenizer)
     tokens, starts = array.array("i"), array.array("q", [0])
     places = np.full(len(rows.words), -1, np.int64)
-    too_long = 0
+    too_long = cut_rows = 0
     for first, last in zip(rows.starts.tolist(), rows.starts[1:].tolist()):
-        words, of_words = [], []
+        words, of_words, longer = [], [], 0
         for word in range(first, last):
             found = pieces[rows.words[word]]
-            too_long += len(found) > room
+            longer += len(found) > room
             if 0 < len(found) <= room:
                 words.append(word)
                 of_words.append(found)
+        too_long += longer
+        cut_rows += longer > 0
         for window in cut(list(map(len, of_words)), room):
             tokens.append(tokenizer.classify_id)
             for number in range(window.first, window.last):
@@ -124,6 +128,7 @@ def cut_sentences(
         labels={},
         places=places,
         token_labels=token_labels,
+        cut_rows=cut_rows,
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from errors import UserError
-from input_pipeline import Features
+from input_pipeline import Texts
 from storage import files
 from tasks.base import SplitNames, Task, results_path
 from tasks.head_shape import POOLED, HeadShape
@@ -320,7 +320,7 @@ class TextTask(Task[Rows]):
         labels = {}
         if rows.label is not None:
             labels = self.label_features(rows.label)
-        return Features.from_rows(
+        return Texts.from_texts(
             _make_rows(rows, tokenizer, max_seq_length), labels
         )
 
@@ -416,8 +416,11 @@ def _check_ids(rows: Rows) -> None:
 
 def _make_rows(
     rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
-) -> Iterator[Tuple[List[int], List[int]]]:
-    """Tokens and segments of each row, tokenized chunk by chunk."""
+) -> Iterator[Tuple[List[int], List[int], bool]]:
+    """Tokens and segments of each row, and whether it was cut.
+
+    Tokenized chunk by chunk.
+    """
     for first in range(0, len(rows), CHUNK):
         chunk = slice(first, first + CHUNK)
         texts_a = tokenizer.encode_ids(rows.text_a[chunk])
@@ -425,7 +428,20 @@ def _make_rows(
         if rows.text_b is not None:
             texts_b = tokenizer.encode_ids(rows.text_b[chunk])
         for a, b in zip(texts_a, texts_b):
-            yield make_row(a, b, tokenizer, max_seq_length)
+            added = 2 if b is None else 2 + len(tokenizer.between)
+            is_cut = len(a) + len(b or ()) + added > max_seq_length
+            yield *make_row(a, b, tokenizer, max_seq_length), is_cut
+
+
+def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
+    """How many tokens of a pair's texts are read, the longer one cut first.
+
+    While both exceed half of the room they are cut in turn, b first.
+    """
+    if len_a + len_b > room:
+        len_a = min(len_a, max(room - len_b, room - room // 2))
+        len_b = room - len_a
+    return len_a, len_b
 
 
 def make_row(
@@ -447,12 +463,7 @@ def make_row(
         tokens = start + a[: max_seq_length - 2] + end
         return tokens, [0] * len(tokens)
     between = tokenizer.between
-    room = max_seq_length - 2 - len(between)
-    # While both exceed half of the room they are cut in turn, b first.
-    len_a, len_b = len(a), len(b)
-    if len_a + len_b > room:
-        len_a = min(len_a, max(room - len_b, room - room // 2))
-        len_b = room - len_a
+    len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
     tokens = start + a[:len_a] + between + b[:len_b] + end
     return tokens, [0] * (len_a + 1 + len(between)) + [
         tokenizer.second_segment

@@ -3,9 +3,13 @@
 import json
 import subprocess
 import sys
+import types
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+import roberta_folders
 from conftest import ROOT, SENTENCES, own_lines, run_process
 from task_files import read, refusal
 from tiny_artifacts import make_artifact, outputs_of
@@ -258,6 +262,98 @@ def test_other_heads_are_not_mistaken():
     assert "without labels" in (
         refusal(custom_task().restore, description, "head")
     )
+
+
+# Long texts
+
+NUMBERS = types.SimpleNamespace(
+    classify_id=-1,
+    separate_id=-2,
+    between=[-2],
+    second_segment=1,
+    encode_ids=lambda texts: [list(map(int, text.split())) for text in texts],
+)
+QUESTIONS = custom_task(
+    text_a_column="q", text_b_column="b", choice_columns=("c", "d", "e")
+)
+
+
+def sequences_of(task, row, length):
+    """Each choice's tokens between the special ones, and how many are cut."""
+    features = task.featurize(task.make_rows([row]), NUMBERS, length)
+    bounds = zip(features.starts, features.starts[1:])
+    found = [features.tokens[a:b].tolist() for a, b in bounds]
+    assert all(len(x) <= length and x[0] == -1 and x[-1] == -2 for x in found)
+    return [(x[1 : x.index(-2)], x[x.index(-2) + 1 : -1]) for x in found], (
+        features.cut_rows
+    )
+
+
+LENGTHS = st.integers(0, 12)
+
+
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.given(
+    LENGTHS,
+    st.none() | LENGTHS,
+    st.tuples(*[st.integers(1, 12)] * 3),
+    st.integers(5, 40),
+)
+@hypothesis.example(4, 21, (1, 2, 1), 16)
+@hypothesis.example(20, None, (3, 3, 9), 12)
+@hypothesis.example(12, 12, (12, 1, 1), 15)
+def test_texts_are_cut_alike_and_choices_last(len_a, len_b, lengths, limit):
+    task = QUESTIONS if len_b is not None else OWN
+    texts = [range(100, 100 + len_a)]
+    texts += [] if len_b is None else [range(200, 200 + len_b)]
+    choices = [
+        list(range(n * 100, n * 100 + x)) for n, x in enumerate(lengths, 3)
+    ]
+    row = tuple(" ".join(map(str, text)) for text in (*texts, *choices))
+    found, cut_rows = sequences_of(task, row, limit)
+    a, b = (list(text) for text in (*texts, [])[:2])
+    room, longest = limit - 3, max(lengths)
+    assert cut_rows == (len(a) + len(b) + longest > room)
+    [(first_a, first_b), *_] = found
+    kept_b = [x for x in first_b if x < 300]
+    for choice, (own_a, own_b) in zip(choices, found):
+        assert own_a == first_a == a[: len(first_a)]
+        assert own_b == kept_b + choice[:room] and kept_b == b[: len(kept_b)]
+    if not cut_rows:
+        assert (first_a, kept_b) == (a, b)
+    else:
+        # Nothing is cut for no reason; the longer text is cut first.
+        assert len(first_a) + len(kept_b) == max(0, room - longest)
+        if kept_b != b and first_a != a:
+            assert abs(len(first_a) - len(kept_b)) <= 1
+
+
+def test_a_long_question_leaves_the_choices(tokenizer):
+    question = "is the film good , not bad , not slow , not out ? " * 2
+    rows = [("a cat", question, "mat", "film", "dog", "good film")] * 2
+    task = custom_task(
+        text_a_column="q", text_b_column="b", choice_columns=tuple("cdef")
+    )
+    features = task.featurize(task.make_rows(rows), tokenizer, 16)
+    inputs = np.split(features.tokens, features.starts[1:-1])
+    assert len({tuple(tokens) for tokens in inputs[:4]}) == 4
+    assert [len(tokens) for tokens in inputs[:4]] == [15, 15, 15, 16]
+    assert features.cut_rows == 2
+
+
+@roberta_folders.BOTH
+def test_a_byte_level_question_is_told_from_its_choices(golden_dir, name):
+    """Choices follow after a space, with which their tokens begin."""
+    read = roberta_folders.read_recorded(golden_dir, name).tokenizer
+    for question in ("Who sat down?", "", "it's ", "\u00e9a\u4e00"):
+        row = "some text", question * 9, "a word", "Others!", "the third"
+        features = QUESTIONS.featurize(QUESTIONS.make_rows([row]), read, 40)
+        for number, tokens in enumerate(read.encode_words(row[2:])):
+            end = features.starts[number + 1]
+            assert features.tokens[end - 1 - len(tokens) : end].tolist() == [
+                *tokens,
+                read.separate_id,
+            ]
 
 
 # Serving

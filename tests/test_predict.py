@@ -146,6 +146,15 @@ def test_adapters_in_half_of_the_memory(ask, adapters, flags, tmp_path):
         assert exact["scores"] == pytest.approx(rounded["scores"], abs=1e-2)
 
 
+def test_rows_that_are_cut_are_counted(ask, flags, caplog):
+    ask(**flags, max_seq_length=24)
+    assert "rows are cut" not in caplog.text
+    ask(**flags, max_seq_length=6)
+    lengths = [len(text.split()) for text in ROWS]
+    count = sum(length > 4 for length in lengths)
+    assert f"{count} rows are cut, longer than --max_seq_length" in caplog.text
+
+
 def test_equal_files_get_equal_bytes(ask, flags):
     ask(**flags)
     first = flags["output"].read_bytes()

@@ -133,6 +133,9 @@ def test_a_short_sentence_is_one_window(tokenizer):
 
 def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     words = ["the", "\x01", "cat" + "s" * 4, "sat"]
+    sentences = Sentences.of_words([words, words[2:3] * 2, words[::3]])
+    assert cut_sentences(sentences, None, tokenizer, 6).cut_rows == 2
+    caplog.clear()
     cut_sentences(Sentences.of_words([words]), None, tokenizer, 6)
     assert (
         "2 of 4 words are tagged O unseen: 1 have no token, 1 have more than "

@@ -223,6 +223,20 @@ def test_the_shortest_rows_hold_a_token_of_each_text(names, pair):
     assert tokens == ([-1, 100, -2, 200, -2] if pair else [-1, 100, -2])
 
 
+@pytest.mark.parametrize(
+    "length, single, pair",
+    [(3, 2, 3), (4, 1, 3), (5, 0, 3), (7, 0, 1), (8, 0, 0)],
+)
+def test_rows_that_are_cut_are_counted(tokenizer, length, single, pair):
+    texts = make_rows("the cat", "a dog ran", "the")
+    task = get_task("sst-2")
+    assert task.featurize(texts, tokenizer, length).cut_rows == single
+    task = get_task("mrpc")
+    texts = make_rows("the cat", "a dog ran", "the", text_b=["a dog"] * 3)
+    if length >= task.least_length:
+        assert task.featurize(texts, tokenizer, length).cut_rows == pair
+
+
 def test_an_empty_second_text_is_a_pair_and_no_second_text_is_none(tokenizer):
     task = get_task("mrpc")
     pair = make_rows("the cat", text_b=[""], label=["1"])
