@@ -151,17 +151,10 @@ class MultiLabel(TextClassification):
         return [self._split(cell) for cell in labels]
 
     def summarize(self, rows):
-        """How many rows each label has, the commonest first, and none."""
-        counts = collections.Counter(
-            label
-            for cell in rows.label or ()
-            for label in self._split(cell) or ("(no label)",)
-        )
-        names = shown(counts)
-        return ", ".join(
-            f"{names[label]} {count:,} ({count / len(rows):.1%})"
-            for label, count in counts.most_common()
-        )[:500]
+        """How many rows each label has, by columns, and how many none."""
+        cells = map(self._split, rows.label or ())
+        found = (label for of in cells for label in of or ("(no label)",))
+        return self._shares(found, len(rows))
 
     def build_head(self, config, create):
         """One logit for each label."""

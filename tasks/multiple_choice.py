@@ -59,6 +59,11 @@ class MultipleChoice(TextTask):
         """The names of the choices' columns."""
         return self.columns[-len(self.labelled.choices) :]
 
+    @property
+    def result_columns(self):
+        """The choices' columns."""
+        return self._choices
+
     def describe(self):
         """How many choices there are, and what all such tasks tell."""
         return {"choices": len(self._choices), **super().describe()}

@@ -4,7 +4,16 @@ import collections
 import contextlib
 import dataclasses
 import json
-from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
+from typing import (
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -196,13 +205,23 @@ class TextClassification(TextTask):
         }
 
     def summarize(self, rows):
-        """How many rows each label has, the commonest first."""
-        counts = collections.Counter(rows.label or ())
+        """How many rows each label has, in the order of the columns."""
+        return self._shares(rows.label or (), len(rows))
+
+    def _shares(self, labels: Iterable[str], count: int) -> str:
+        """How many of some rows have each of their labels."""
+        counts = collections.Counter(labels)
         names = shown(counts)
         return ", ".join(
-            f"{names[label]} {count:,} ({count / len(rows):.1%})"
-            for label, count in counts.most_common()
+            f"{names[label]} {counts[label]:,} ({counts[label] / count:.1%})"
+            for label in (*self.labels, *sorted(set(counts) - {*self.labels}))
+            if counts[label]
         )[:500]
+
+    @property
+    def result_columns(self):
+        """The labels."""
+        return self.labels
 
     def build_head(self, config, create):
         """One logit for each label."""

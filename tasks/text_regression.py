@@ -238,6 +238,11 @@ class TextRegression(TextTask):
                 )
         return about
 
+    @property
+    def result_columns(self):
+        """The number."""
+        return ("value",)
+
     def build_head(self, config, create):
         """One number."""
         return RegressionHead(config, create, self.head, self.unit or AS_IS)

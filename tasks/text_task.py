@@ -3,6 +3,8 @@
 import abc
 import dataclasses
 import itertools
+import json
+import os
 from typing import (
     Any,
     Dict,
@@ -344,13 +346,18 @@ class TextTask(Task[Rows]):
     ):
         """Writes numbers as BERT does, and answers as GLUE takes them.
 
-        `test_results.tsv`: the head's numbers for each row, no header.
+        `test_results.tsv`: the head's numbers for each row, no header;
+        `test_results.json` names the columns.
         `test_predictions.tsv`: `index`, `prediction` with a header; for the
         user's own files `id` and `named_columns`.
         """
         numbers, answers = self.answers(predictions)
         results = results_path(output_dir, "test_results", suffix)
         write_table(results, (list(map(str, row)) for row in numbers.tolist()))
+        shown = json.dumps(self.result_columns, ensure_ascii=False)
+        logging.info("columns of %s, in order: %s", results, shown[:500])
+        described = f"{os.path.splitext(results)[0]}.json"
+        files.write_json(described, {"columns": list(self.result_columns)})
         table = results_path(output_dir, "test_predictions", suffix)
         names = rows.row_id or list(map(str, range(len(rows))))
         columns = {"index": names, "prediction": answers}
@@ -358,6 +365,11 @@ class TextTask(Task[Rows]):
             columns = {"id": names, **self.named_columns(numbers, answers)}
         write_table(table, [tuple(columns), *zip(*columns.values())])
         return results, table
+
+    @property
+    @abc.abstractmethod
+    def result_columns(self) -> Sequence[str]:
+        """What the columns of `answers`' numbers are called, in order."""
 
     def named_columns(
         self, numbers: np.ndarray, answers: List[str]

@@ -360,7 +360,7 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
 def test_the_log_says_how_common_labels_are(tmp_path):
     task = many(tmp_path, {"a": 1, "b": 3})
     train = read(task, tmp_path, "train")
-    assert task.summarize(train) == "b 3 (75.0%), a 1 (25.0%)"
+    assert task.summarize(train) == "a 1 (25.0%), b 3 (75.0%)"
     assert task.summarize(make_rows("x")) == ""
 
 

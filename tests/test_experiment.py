@@ -273,6 +273,24 @@ def test_no_step_is_lost_and_older_runs_keep_their_count(
     assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
 
 
+def test_rows_that_are_cut_are_counted(classify, short, caplog):
+    classify(**{**short, "max_seq_length": 8}, do_eval=True, do_predict=True)
+    lengths = [len(text.split()) + 2 for text, _ in SENTENCES]
+    found = {"train": 5, "dev": 1, "test": 1}
+    sizes = {"train": lengths, "dev": lengths, "test": lengths[:7]}
+    for split, times in found.items():
+        found[split] *= sum(length > 8 for length in sizes[split])
+        count = times * len(sizes[split])
+        assert (
+            f"{split}: {found[split]} of {count} examples are cut "
+            "(--max_seq_length)"
+        ) in caplog.text
+    run = json.loads((short["output_dir"] / "run.json").read_text())
+    assert run["cut_rows"] == found
+    adapter = short["output_dir"] / "adapter" / "adapter_config.json"
+    assert "cut_rows" not in json.loads(adapter.read_text())
+
+
 @pytest.mark.older_stack
 def test_several_workers_do_not_stop_early(classify, short, monkeypatch):
     """The chief alone would know that the training is over."""

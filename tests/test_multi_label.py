@@ -161,8 +161,9 @@ def test_a_row_changes_sides_unless_another_label_is_lost_by_that():
 
 def test_the_log_says_how_common_labels_are():
     rows = make_rows(*"wxyz", label=["a|b", "a", "", "a"])
-    assert SETS.summarize(rows) == (
-        "a 3 (75.0%), b 1 (25.0%), (no label) 1 (25.0%)"
+    task = dataclasses.replace(SETS, labels=("b", "a"))
+    assert task.summarize(rows) == (
+        "b 1 (25.0%), a 3 (75.0%), (no label) 1 (25.0%)"
     )
 
 
@@ -217,6 +218,8 @@ def test_predictions_have_id_labels_and_a_probability_of_each(known, tmp_path):
     _, path = known.write_predictions(
         str(tmp_path), make_rows(*"xyz"), {"logits": LOGITS}
     )
+    described = json.loads((tmp_path / "test_results.json").read_text())
+    assert described == {"columns": ["cat", "good"]}
     assert open(path).read().splitlines() == [
         "id\tlabels\tprobability_cat\tprobability_good",
         "0\tcat\t0.9933\t0.0067",

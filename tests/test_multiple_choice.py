@@ -226,6 +226,8 @@ def test_scores_and_files_are_of_the_chosen(tmp_path):
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
     results, path = OWN.write_predictions(str(tmp_path), rows, found)
     assert np.loadtxt(results).shape == (2, 3)
+    described = json.loads((tmp_path / "test_results.json").read_text())
+    assert described == {"columns": ["a", "b", "c"]}
     lines = [line.split("\t") for line in open(path).read().splitlines()]
     assert lines[0] == ["id", "label", "probability"]
     assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "0"]]

@@ -322,6 +322,24 @@ def test_wrong_predictions_have_low_scores(tmp_path, tokenizer, task):
     assert max(scores.values()) <= 0.0
 
 
+@EVERY_TASK
+def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
+    task, _ = write_task(tmp_path, task, count=2)
+    labels = getattr(task, "labels", None)
+    outputs = {"scores": np.ones(2)}
+    if labels:
+        outputs = {"logits": np.zeros((2, len(labels)))}
+    rows = task.keep(read(task, tmp_path, split_of(task, "test")))
+    with caplog.at_level("INFO"):
+        path, _ = task.write_predictions(str(tmp_path), rows, outputs, "x")
+    described = json.loads((tmp_path / "test_results_x.json").read_text())
+    assert described == {"columns": list(labels or ["value"])}
+    [first, *_] = open(path).read().splitlines()
+    assert len(first.split("\t")) == len(described["columns"])
+    shown = json.dumps(described["columns"])
+    assert f"columns of {path}, in order: {shown}" in caplog.text
+
+
 EVERY_GLUE_CLASSIFICATION = pytest.mark.parametrize(
     "task",
     [task for name, task in TASKS.items() if name in CLASSIFICATIONS],
