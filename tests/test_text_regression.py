@@ -10,7 +10,8 @@ from conftest import SENTENCES, write_table
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
-from exchange.base import head_of
+import exchange
+from exchange.base import exported
 from scripts import merge_adapter
 from serving.predictor import Predictor
 from storage import files
@@ -160,9 +161,9 @@ def test_trained_heads_answer_in_the_unit(adapters, tiny_bert):
 
 
 def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
-    adapters, tiny_bert
+    adapters, tiny_bert, tmp_path
 ):
-    base, *_ = read_base(tiny_bert)
+    base, config, _ = read_base(tiny_bert)
     plain = adapter_artifact.read(str(adapters / "as_is"))
     read = plain.weights.read
     merged = merge_adapter.merge(base, [str(adapters / "unit")], [1.0])
@@ -170,11 +171,17 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     weights, bias = values["output_weights"], values["output_bias"]
     np.testing.assert_allclose(weights, read("output_weights") * 32)
     np.testing.assert_allclose(bias, read("output_bias") * 32 + 50)
-    found = head_of(adapter_artifact.read(str(adapters / "unit"), base))
-    np.testing.assert_array_equal(found.layers[-1][0], weights)
-    np.testing.assert_array_equal(found.layers[-1][1], bias)
-    [[same, _]] = head_of(plain).layers
-    np.testing.assert_array_equal(same, read("output_weights"))
+    for name, expected in (("unit", values.__getitem__), ("as_is", read)):
+        ours = exported(adapter_artifact.read(str(adapters / name)), name)
+        for program in exchange.WRITERS:
+            folder = str(tmp_path / f"{program}-{name}")
+            exchange.write(program, folder, ours, "card")
+            theirs = exchange.read(folder, config)
+            assert "label_unit" not in theirs.task
+            for part in ("output_weights", "output_bias"):
+                np.testing.assert_array_equal(
+                    theirs.values[part], expected(part)
+                )
     # A training that begins with such a head begins with its answers.
     shapes = {name: value.shape for name, value in values.items()}
     known = dataclasses.replace(TASK, unit=UNIT)
@@ -224,3 +231,39 @@ def test_a_run_answers_in_the_unit_and_older_runs_go_on(
         json.loads((out / "eval_results.json").read_text())["eval_loss"]
         > 5 * first["eval_loss"]
     )
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("shift, scale", [(0, 1), (1900, 1), (-2e5, 1e4)])
+def test_ordinary_numbers_are_learned_with_the_defaults(
+    classify, pretrained_dir, tmp_path, shift, scale
+):
+    sizes = dict(zip(("tiny", "small", "plain", "large", "giant"), PERCENT))
+    places = "rome", "quito", "lima", "cairo", "oslo", "delhi", "seoul", "perth"
+    rows = [
+        (f"a {size} {thing} in {place}", str(shift + scale * float(score)))
+        for size, score in sizes.items()
+        for thing in ("garden", "barn", "tower", "house", "boat")
+        for place in places
+    ]
+    order = np.random.default_rng(0).permutation(len(rows))
+    rows = [rows[number] for number in order]
+    for split in ("train", "dev", "test"):
+        write_table(tmp_path / f"{split}.tsv", rows)
+    classify(
+        task_name="custom",
+        regression=True,
+        data_dir=tmp_path,
+        init_checkpoint=pretrained_dir,
+        output_dir=tmp_path / "out",
+        num_train_epochs=5,
+        do_train=True,
+        do_eval=True,
+        do_predict=True,
+    )
+    found = json.loads((tmp_path / "out" / "eval_results.json").read_text())
+    assert found["eval_spearman"] > 0.9
+    labels = np.array([float(label) for _, label in rows])
+    answers = np.loadtxt(tmp_path / "out" / "test_results.tsv")
+    assert np.mean((answers - labels) ** 2) < labels.var() / 4
