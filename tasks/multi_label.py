@@ -14,7 +14,6 @@ from tasks.label_sets import (
     SEPARATOR,
     check_threshold,
     join_labels,
-    shown,
     split_labels,
     warn_of_lists,
 )
