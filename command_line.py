@@ -1,12 +1,79 @@
-"""How a program ends: what is seen of errors, a closed pipe and Ctrl-C."""
+"""How a program begins and ends: encoding, errors, a closed pipe, Ctrl-C."""
 
+import contextlib
 import gc
+import io
 import os
+import pathlib
+import select
 import signal
 import sys
-from typing import Callable
+from typing import Any, Callable
 
 from errors import UserError
+
+
+class _Stdout(io.FileIO):
+    """Standard output, whose errors end the program."""
+
+    def write(self, content: Any) -> int:
+        """Writes bytes, and tells how many.
+
+        Raises:
+            SystemExit: nobody reads them any more, or there is no room.
+        """
+        try:
+            while (written := super().write(content)) is None:
+                # Another program has set the pipe to refuse when it is full.
+                select.select([], [self], [])
+            return written
+        except OSError as error:
+            # What is left in the buffer would be written again at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise SystemExit(128 + signal.SIGPIPE) from error
+            raise SystemExit(
+                f"error: cannot write to stdout: {error.strerror}; redirect it "
+                "to where there is room"
+            ) from error
+
+
+def _as_utf8() -> contextlib.AbstractContextManager:
+    """Makes paths, arguments, stdout and stderr UTF-8, whatever the locale.
+
+    TensorFlow takes every path for UTF-8. Python takes the locale's word, once
+    at its start. So the program is started anew where the locale says
+    otherwise.
+
+    Returns:
+        A context within which `sys.stdout` is so. A closed one refuses all.
+    """
+    is_utf8 = sys.getfilesystemencoding() == "utf-8"
+    if not is_utf8 and os.environ.get("PYTHONUTF8") != "1":
+        given = pathlib.Path("/proc/self/cmdline").read_bytes().split(b"\0")
+        os.execve(
+            sys.executable,
+            [sys.executable, *given[1:-1]],
+            {**os.environ, "PYTHONUTF8": "1"},
+        )
+    if sys.stderr:
+        sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if sys.stdout is not sys.__stdout__:
+        # Somebody else's, as a test's.
+        return contextlib.nullcontext()
+    raw = _Stdout(
+        1 if sys.stdout else os.open(os.devnull, os.O_RDONLY),
+        "w",
+        closefd=False,
+    )
+    return contextlib.redirect_stdout(
+        io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            "utf-8",
+            "backslashreplace",
+            line_buffering=True,
+        )
+    )
 
 
 def run(main: Callable[[], None]) -> None:
@@ -20,20 +87,17 @@ def run(main: Callable[[], None]) -> None:
     Raises:
         SystemExit: the program ends otherwise than by its success.
     """
-    try:
+    with _as_utf8():
         try:
-            main()
-        finally:
-            # Here, since at its very end Python complains by itself.
-            if sys.stdout:
+            try:
+                main()
+            finally:
+                # Here, since at its very end Python complains by itself.
                 sys.stdout.flush()
-            # The process ends: what is left need not be searched for garbage.
-            gc.freeze()
-    except BrokenPipeError as error:
-        # What is left in the buffer would be written again at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from error
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from error
-    except KeyboardInterrupt as error:
-        raise SystemExit(128 + signal.SIGINT) from error
+                # The process ends: what is left need not be searched for
+                # garbage.
+                gc.freeze()
+        except UserError as error:
+            raise SystemExit(f"error: {error}") from error
+        except KeyboardInterrupt as error:
+            raise SystemExit(128 + signal.SIGINT) from error

@@ -143,6 +143,8 @@ def main() -> None:
     logging.set_verbosity(logging.INFO)
     if not FLAGS.input and sys.stdin is None:
         raise UserError("stdin is closed; pass --input")
+    if not FLAGS.output and sys.__stdout__ is None:
+        raise UserError("stdout is closed; pass --output")
     if FLAGS.input and not files.exists(FLAGS.input):
         raise UserError(f"--input {FLAGS.input} does not exist")
     for name in ("input", "output"):

@@ -49,8 +49,6 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
         return known(arguments)
-    except BrokenPipeError:  # Of --help's reader, not of the flags.
-        raise
     except (flags.Error, OSError) as error:
         raise UserError(str(error)) from error
     except UnicodeError as error:

@@ -102,11 +102,99 @@ def test_a_defect_keeps_its_traceback():
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_a_program_without_stdout_ends_as_others_do():
-    for body, code in (("pass", 0), ("raise errors.UserError('x')", 1)):
-        line = f'{sys.executable} -c "{program(body)}" >&-'
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=ROOT, capture_output=True, text=True
-        )
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
+CLOSED = "error: cannot write to stdout: Bad file descriptor; redirect it to "
+FULL = CLOSED.replace("Bad file descriptor", "No space left on device")
+LONG = "print('a' * 10**6)"
+
+
+@pytest.mark.parametrize(
+    "body, end, code, complained",
+    [
+        ("pass", ">&-", 0, ""),
+        ("pass", ">/dev/full", 0, ""),
+        ("raise errors.UserError('x')", ">&-", 1, "error: x"),
+        ("raise errors.UserError('x')", "<&- >&- 2>&-", 1, ""),
+        ("print('a')", ">&-", 1, CLOSED),
+        ("print('a')", "<&- >&-", 1, CLOSED),
+        ("print('a')", ">/dev/full", 1, FULL),
+        ("print('a', end='')", ">/dev/full", 1, FULL),
+        ("print('a')", ">/dev/full 2>&1", 1, ""),
+        (LONG, ">/dev/full", 1, FULL),
+        ("sys.stdout.write('a'); sys.exit(3)", ">/dev/full", 1, FULL),
+        # No other handler of errors takes it for an input's.
+        (f"try: {LONG}\n    except Exception: pass", ">/dev/full", 1, FULL),
+        (LONG, "| head -c 1", 141, ""),
+    ],
+)
+def test_stdout_that_cannot_be_written_is_one_line(
+    tmp_path, body, end, code, complained
+):
+    (tmp_path / "program.py").write_text(program(body))
+    line = f'set -o pipefail; "$0" {tmp_path}/program.py {end}'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(complained)
+    assert len(done.stderr.splitlines()) == bool(complained)
+
+
+def test_a_pipe_that_refuses_when_it_is_full_is_waited_for():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program(LONG)], cwd=ROOT, stdout=writing
+    )
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        assert file.read() == b"a" * 10**6 + b"\n"
+    assert process.wait() == 0
+
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+# Of a folder in which `localedef` has made it.
+LATIN = {"LC_ALL": "xx", "LOCPATH": "{}", "PYTHONUTF8": "0"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        ASCII,
+        {**ASCII, "LC_ALL": "POSIX"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
+        {**ASCII, "PYTHONIOENCODING": "utf-8:strict"},
+        LATIN,
+        # Python leaves its own flags no way out.
+        {**ASCII, "PYTHONUTF8": "1"},
+    ],
+)
+@pytest.mark.parametrize("name", ["caf\xe9", "\u732b \U0001f408"])
+def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment, name):
+    if environment is LATIN:
+        made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", tmp_path / "xx"]
+        if subprocess.run(made, capture_output=True).returncode:
+            pytest.skip("there are no sources of locales")
+        environment = {**LATIN, "LOCPATH": str(tmp_path)}
+    (tmp_path / name).write_text("caf\xe9 \u732b", "utf-8")
+    body = (
+        "path, *rest = sys.argv[1:]; assert rest == ['', '-x']; "
+        "assert sys.stdin.read() == 'in'; "
+        "print(path, open(path).read(), chr(0xd800)); "
+        "raise errors.UserError(path)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program(body), tmp_path / name, "", "-x"],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        input=b"in",
+    )
+    assert done.stderr.decode() == f"error: {tmp_path / name}\n"
+    printed = f"{tmp_path / name} caf\xe9 \u732b \\ud800\n"
+    assert (done.returncode, done.stdout.decode()) == (1, printed)

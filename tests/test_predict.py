@@ -254,6 +254,37 @@ def test_without_stdin_there_are_no_rows(ask, flags, monkeypatch):
         ask(**flags)
 
 
+def test_without_stdout_there_is_no_place_for_answers(ask, flags, monkeypatch):
+    del flags["output"]
+    monkeypatch.setattr(sys, "__stdout__", None)
+    with pytest.raises(UserError, match="stdout is closed; pass --output"):
+        ask(**flags)
+
+
+def test_answers_and_paths_are_utf8_in_any_locale(tiny_bert, tmp_path):
+    """In TensorFlow's calls, too."""
+    description = {**CLASSIFICATION, "labels": ["gr\xfcn", "\u732b"]}
+    folder = tmp_path / "caf\xe9 \u732b"
+    task = restore_task(description, {}, "test")
+    make_artifact(folder / "x", tiny_bert, "ia3", task, description)
+    (folder / "rows.txt").write_text("caf\xe9\n")
+    done = run_process(
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter={folder / 'x'}",
+        f"--input={folder / 'rows.txt'}",
+        program="predict.py",
+        env={
+            **os.environ,
+            "LC_ALL": "C",
+            "PYTHONCOERCECLOCALE": "0",
+            "PYTHONUTF8": "0",
+        },
+        encoding="utf-8",
+    )
+    assert list(json.loads(done.stdout)["scores"]) == description["labels"]
+    assert "\u732b" in done.stdout
+
+
 def test_no_adapter_is_refused(ask, flags):
     del flags["adapter"]
     with pytest.raises(UserError, match="no adapter is named; pass --adapter"):

@@ -12,7 +12,7 @@ import command_line
 
 def main():
     """Prints a line for each line of stdin, an answer of `predict.py`."""
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         answer = json.loads(line)
         print(f"  answered: {answer['label']} ({answer['probability']:.3f})")
 
