@@ -316,15 +316,15 @@ def write(exported: Exported) -> Dict[str, Any]:
         Contents by name: an object for JSON, or tensors by name.
 
     Raises:
-        UserError: peft has no such method, or transformers no such head.
+        UserError: such a method or such a head is not written.
     """
     config, tensors = _write(exported.method, exported)
     head = exported.head
     questions = head.kind == QUESTIONS
     if head.shape != (SPANS if questions else POOLED):
         raise UserError(
-            f"{exported.source}: transformers' BERT has no head of this form "
-            f"({head.shape}); write it for adapterhub"
+            f"{exported.source}: a head of this form ({head.shape}) is not "
+            "written for peft; write it for adapterhub"
         )
     kind = QUESTION_ANSWERS if questions else SEQUENCES
     weights, bias = head.layers[0]
@@ -350,11 +350,11 @@ def _write(method: TuningMethod, exported: Exported):
     """The config and the tensors of a method.
 
     Raises:
-        UserError: peft does not have it.
+        UserError: it is not written.
     """
     raise UserError(
-        f"{exported.source}: peft has nothing that computes {method.name}; "
-        "expected lora or ia3"
+        f"{exported.source}: {method.name} is not written for peft; expected "
+        "lora or ia3"
     )
 
 

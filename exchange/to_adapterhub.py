@@ -51,7 +51,7 @@ def write(exported: Exported) -> Dict[str, Any]:
         Contents by name: an object for JSON, or tensors by name.
 
     Raises:
-        UserError: the library has no such method, or cannot hold it.
+        UserError: such a method is not written, or the library cannot hold it.
     """
     config, tensors = _write(exported.method, exported)
     common = {
@@ -78,12 +78,12 @@ def _write(
     """The config and the tensors of a method.
 
     Raises:
-        UserError: the library does not have it.
+        UserError: it is not written.
     """
     raise UserError(
-        f"{exported.source}: AdapterHub's library has nothing that computes "
-        f"{method.name}; expected houlsby(layer_norms=false), pfeiffer, "
-        "parallel, mad_x, lora or prefix"
+        f"{exported.source}: {method.name} is not written for AdapterHub's "
+        "library; expected houlsby(layer_norms=false), pfeiffer, parallel, "
+        "mad_x, lora or prefix"
     )
 
 
@@ -97,8 +97,8 @@ def _(method: Houlsby, exported: Exported):
         )
     if method.depth > 1 or method.layer_norm:
         raise UserError(
-            f"{exported.source}: AdapterHub's adapters have one layer and no "
-            f"LayerNorm of this kind, but this one is {method}"
+            f"{exported.source}: {method} is not written for AdapterHub's "
+            "library; expected depth=1 and layer_norm=false"
         )
     return _bottleneck(
         method, SITES[method.sites], method.nonlinearity, {}, exported
@@ -207,8 +207,8 @@ def _(method: Lora, exported: Exported):
     for target in targets:
         if target not in places:
             raise UserError(
-                f"{exported.source}: AdapterHub's LoRA cannot be at {target}; "
-                "write it for peft"
+                f"{exported.source}: LoRA at {target} is not written for "
+                "AdapterHub's library; write it for peft"
             )
     tensors: Tensors = {}
     for layer in range(exported.config.num_hidden_layers):

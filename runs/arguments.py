@@ -1,5 +1,6 @@
 """From a command line to the values of flags."""
 
+import re
 import unicodedata
 from typing import List
 
@@ -8,6 +9,12 @@ from absl import flags
 from errors import UserError
 from runs.help_page import HelpFlag
 
+# By a flag's type, which values there are.
+EXPECTED = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+}
 # More than any flag's name has, in characters.
 LONGEST_NAME = 40
 # Categories of characters: bytes that are no text, and what would break a line
@@ -29,10 +36,11 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
         arguments: the program's name and what is said to it.
 
     Returns:
-        What is no flag.
+        The program's name.
 
     Raises:
-        UserError: there is no such flag, or no such value of it.
+        UserError: there is no such flag, or no such value of it, or a word is
+            no flag.
     """
     for argument in arguments:
         if BROKEN & set(map(unicodedata.category, argument)):
@@ -48,8 +56,29 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
                 raise UserError(
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
-        return known(arguments)
-    except (flags.Error, OSError) as error:
-        raise UserError(str(error)) from error
+        left = known(arguments)
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
+    except flags.IllegalFlagValueError as error:
+        named = re.match(r"flag --(\w+)=", str(error))
+        expected = EXPECTED.get(named and known[named[1]].flag_type())
+        if expected is None:
+            raise UserError(str(error)) from error
+        given = str(error).removesuffix(str(error.__context__))
+        raise UserError(f"{given}expected {expected}") from error
+    # A flag with "no" before its name that has a value, too.
+    except (flags.Error, ValueError, OSError) as error:
+        raise UserError(str(error)) from error
+    if left[1:]:
+        for flag, word in zip(arguments, arguments[1:]):
+            for name in (flag.lstrip("-"), flag.lstrip("-").removeprefix("no")):
+                if word == left[1] and name in known and known[name].boolean:
+                    raise UserError(
+                        f"unexpected: {word} after {flag}; write --{name}=true "
+                        f"or --{name}=false"
+                    )
+        raise UserError(
+            f"unexpected: {left[1]}; expected --name=value, with commas "
+            "between several values"
+        )
+    return left

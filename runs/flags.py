@@ -491,9 +491,4 @@ def run_app(main: Callable[[], None]) -> None:
     def parse(given: List[str]) -> List[str]:
         return arguments.parse(FLAGS, given)
 
-    def checked(left: List[str]) -> None:
-        if len(left) > 1:
-            raise UserError(f"unexpected: {left[1]}")
-        main()
-
-    command_line.run(lambda: app.run(checked, flags_parser=parse))
+    command_line.run(lambda: app.run(lambda _: main(), flags_parser=parse))

@@ -78,7 +78,7 @@ def run_steps(
     ) as progress:
         engine.train(
             job,
-            known or features,
+            features if known is None else known,
             plan,
             schedule,
             first_step,

@@ -249,7 +249,7 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     card = (out / "README.md").read_text()
     assert "from_pretrained('b/b')" in card and "load_adapter('out'" in card
     call("import", shelf, out, "--name=back", f"--init_checkpoint={bert}")
-    with pytest.raises(UserError, match="no head of this form"):
+    with pytest.raises(UserError, match="is not written for peft"):
         call("export", shelf, "hub", tmp_path / "x", "--to=peft")
 
 

@@ -15,15 +15,16 @@ def known():
     """A program's flags, of which one is of a number."""
     known = flags.FlagValues()
     flags.DEFINE_integer("size", 1, "A size.", flag_values=known)
+    flags.DEFINE_bool("train", False, "Train.", flag_values=known)
+    flags.DEFINE_float("rate", 1.0, "A rate.", flag_values=known)
+    flags.DEFINE_list("names", [], "Names.", flag_values=known)
+    flags.DEFINE_enum("type", "a", ["a", "b"], "A type.", flag_values=known)
     flags.DEFINE_string("flagfile", "", "A file.", flag_values=known)
     flags.DEFINE_string("undefok", "", "None.", flag_values=known)
     return known
 
 
-def test_what_is_no_flag_is_left(known):
-    given = ["program", "--size=3", "more"]
-    assert arguments.parse(known, given) == ["program", "more"]
-    assert known.size == 3
+TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,48 @@ def test_what_is_none_is_one_short_line(known, given, message):
     with limited(more=2**27), pytest.raises(UserError, match=message) as caught:
         arguments.parse(known, ["program", given])
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("--train False", TO_DO.format("False", "--train")),
+        ("-train false --size=3", TO_DO.format("false", "-train")),
+        ("--size 3 --train true --size=3", TO_DO.format("true", "--train")),
+        ("--notrain 1", TO_DO.format("1", "--notrain")),
+        ("--train=yes", "flag --train=yes: expected true or false$"),
+        ("--train=", "flag --train=: expected true or false$"),
+        ("--train=a: b", "flag --train=a: b: expected true or false$"),
+        ("--notrain=yes", "--notrain=yes does not take an argument$"),
+        ("--size=many", "flag --size=many: expected a whole number$"),
+        ("--size 1.5", "flag --size=1.5: expected a whole number$"),
+        ("--rate=1,5", "flag --rate=1,5: expected a number$"),
+        ("--type=c", "flag --type=c: value should be one of <a|b>$"),
+        ("more", "unexpected: more; expected --name=value"),
+        ("--names a b", "unexpected: b; expected .* commas between several"),
+        ("--train -- more", "unexpected: more; expected --name=value"),
+        ("--size", "Missing value for flag --size$"),
+    ],
+)
+def test_a_value_in_another_form_is_told_the_right_one(known, given, message):
+    # Of one word where it holds a blank after its sign.
+    words = [given] if ": " in given else given.split()
+    with pytest.raises(UserError, match=message):
+        arguments.parse(known, ["program", *words])
+
+
+def test_every_boolean_flag_has_the_form_that_is_told(known):
+    for word in ("true", "false", "True", "FALSE", "1", "0", "t", "f"):
+        given = ["program", f"--train={word}", "--size", "3"]
+        assert arguments.parse(known, given) == ["program"]
+        assert (known.train, known.size) == (
+            word.lower() in ("true", "t", "1"),
+            3,
+        )
+    arguments.parse(known, ["program", "--train"])
+    assert known.train
+    arguments.parse(known, ["program", "--notrain"])
+    assert not known.train
 
 
 def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):

@@ -7,6 +7,7 @@ project's adapters, was recorded by `benchmarks/exchange.py`.
 import json
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -181,14 +182,20 @@ def read(case, folder=GOLDEN):
             "houlsby(4)",
             r"LayerNorms, .*houlsby\(layer_norms=false\)",
         ),
-        ("adapterhub", "houlsby(4, depth=2, layer_norms=False)", "one layer"),
-        ("adapterhub", "bapna(4)", "nothing that computes bapna"),
-        ("adapterhub", "full", "nothing that computes full"),
+        (
+            "adapterhub",
+            "houlsby(4, depth=2, layer_norms=False)",
+            "expected depth=1",
+        ),
+        ("adapterhub", "bapna(4)", "bapna is not written for AdapterHub"),
+        ("adapterhub", "full", "full is not written for AdapterHub"),
         ("adapterhub", "ia3", "write it for peft"),
+        ("adapterhub", "compacter(4)", "compacter is not written for Adap"),
+        ("peft", "layernorm", "layernorm is not written for peft"),
         (
             "adapterhub",
             "lora(2, targets='attention_output')",
-            "cannot be at attention_output; write it for peft",
+            "LoRA at attention_output is not written .*; write it for peft",
         ),
         (
             "adapterhub",
@@ -209,10 +216,17 @@ def test_what_a_program_cannot_hold_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("program", exchange.WRITERS)
+def test_a_refusal_claims_nothing_of_the_program(program):
+    fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
+    with pytest.raises(UserError, match="^x: fusion is not written for "):
+        exchange.WRITERS[program](fusion)
+
+
 def test_peft_takes_bert_s_own_head_only(bert, tmp_path):
     task = {**both.THREE, "head": both.LAYERS}
     artifact = both.random_artifact(bert, parse("lora(2)"), task, 0)
-    with pytest.raises(UserError, match="no head of this form"):
+    with pytest.raises(UserError, match="is not written for peft"):
         exchange.write("peft", str(tmp_path / "x"), exported(artifact, "x"), "")
 
 
