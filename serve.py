@@ -79,7 +79,8 @@ def limits_from_flags() -> Limits:
     """What the flags allow; checks name and port too.
 
     Raises:
-        UserError: one is too small or too large.
+        UserError: one is too small or too large, or would always refuse a
+            request that another allows.
     """
     if not 0 <= FLAGS.port < 2**16:
         raise UserError(f"--port is {FLAGS.port}, expected 0 to 65535")
@@ -90,6 +91,16 @@ def limits_from_flags() -> Limits:
     for name in POSITIVE:
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} is {FLAGS[name].value}, expected more")
+    for name, of_all in (
+        ("max_rows", "max_waiting_rows"),
+        ("max_body_mb", "max_held_mb"),
+    ):
+        if FLAGS[of_all].value < FLAGS[name].value:
+            raise UserError(
+                f"--{of_all} is {FLAGS[of_all].value}, so that no request of "
+                f"--{name} ({FLAGS[name].value}) would ever be taken; raise "
+                f"--{of_all}, or lower --{name}"
+            )
     return Limits(
         max_body_bytes=FLAGS.max_body_mb * 10**6,
         max_held_bytes=FLAGS.max_held_mb * 10**6,
@@ -98,7 +109,7 @@ def limits_from_flags() -> Limits:
         batching=Bounds(
             batch_rows=FLAGS.max_batch_rows,
             batch_bytes=FLAGS.max_batch_kb * 1000,
-            waiting_rows=max(FLAGS.max_waiting_rows, FLAGS.max_rows),
+            waiting_rows=FLAGS.max_waiting_rows,
         ),
         timeout=FLAGS.timeout_s,
     )

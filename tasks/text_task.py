@@ -222,7 +222,9 @@ class TextTask(Task[Rows]):
         task = self
         if not self.is_complete:
             # All rows that have a label of several may have been held out.
-            train = whole or rows.get("train") or self._labels(data_dir)
+            train = rows.get("train") if whole is None else whole
+            if train is None:
+                train = self._labels(data_dir)
             task = self.complete(train)
         return task, {split: task.check_rows(rows[split]) for split in splits}
 

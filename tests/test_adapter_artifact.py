@@ -1,6 +1,7 @@
 """The adapter artifact: round trip, damage, descriptions that lack a part."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -52,6 +53,33 @@ def test_an_artifact_without_its_keys_is_refused(artifact):
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match="no base of type dict"):
         adapter_artifact.read(str(artifact))
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("", "pass {0}/adapter"),
+        ("adapter/adapter.safetensors", "pass {0}/adapter"),
+        ("adapter/adapter_config.json", "pass {0}/adapter"),
+        # Of a run of several tasks, and of a library.
+        ("several", "pass {0}/several/a/adapter or {0}/several/b/adapter"),
+        ("shelf", "pass {0}/shelf/c or {0}/shelf/d"),
+        ("none", "description {0}/none/adapter_config.json does not exist"),
+        ("empty", "description {0}/empty/adapter_config.json does not exist"),
+    ],
+)
+def test_an_adapter_beside_the_named_folder_is_told(artifact, given, expected):
+    run = artifact.parent
+    (run / "empty" / "adapter").mkdir(parents=True)
+    for place in (
+        "several/a/adapter",
+        "several/b/adapter",
+        "shelf/c",
+        "shelf/d",
+    ):
+        shutil.copytree(artifact, run / place)
+    with pytest.raises(UserError, match=f"{expected.format(run)}$"):
+        adapter_artifact.read(str(run / given))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

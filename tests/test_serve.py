@@ -182,9 +182,9 @@ def test_each_flag_is_the_limit_that_it_names():
             assert serve.limits_from_flags() == Limits(
                 2_000_000, 3_000_000, 4, 5000, bounds, 9
             )
-        # A request that is allowed has room.
-        with flagsaver.flagsaver(**{**given, "max_rows": 20}):
-            assert serve.limits_from_flags().batching.waiting_rows == 20
+        # What is equal has room.
+        with flagsaver.flagsaver(**{**given, "max_rows": 6, "max_body_mb": 3}):
+            assert serve.limits_from_flags().batching.waiting_rows == 6
 
 
 @pytest.fixture
@@ -199,6 +199,9 @@ def run():
         ({"model": ""}, "--model is missing"),
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
+        ({"max_waiting_rows": 6}, "of --max_rows .1024. would ever be taken"),
+        ({"max_rows": 9000}, "--max_waiting_rows is 8192, so .* or lower --ma"),
+        ({"max_held_mb": 1, "max_body_mb": 2}, "of --max_body_mb .2. would"),
         ({"host": "nowhere.invalid"}, "cannot listen at nowhere.invalid"),
         ({"host": "127.0.0..1"}, "cannot listen at 127.0.0..1"),
         ({"port": 70000}, "--port is 70000, expected 0 to 65535"),

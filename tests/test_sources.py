@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -342,6 +343,43 @@ def test_an_error_without_a_text_is_one_line_too(monkeypatch):
 def test_no_checkpoint_there_is_said(tmp_path, name):
     with pytest.raises(UserError, match="--init_checkpoint|missing"):
         sources.open_init_checkpoint(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "name, lost, message",
+    [
+        (".data-00000-of-00001", "", "--init_checkpoint={}$"),
+        (".index", "", "--init_checkpoint={}$"),
+        # As TensorFlow 1 writes it beside; it need not be there.
+        (".meta", "", "--init_checkpoint={}$"),
+        ("", ".index", "the checkpoint {0} lacks {0}.index; copy that file"),
+        (".data-00000-of-00001", ".index", "the checkpoint {0} lacks {0}.in"),
+        (".meta", ".index", "the checkpoint {0} lacks {0}.index; copy that"),
+        (
+            "",
+            ".data-00000-of-00001",
+            "{0} is damaged .*{0}.data-00000-of-00001",
+        ),
+        ("/../model.ckpt", "", "model.ckpt does not exist; expected a Tens"),
+        ("/../vocab.txt", "", "vocab.txt is no checkpoint; expected a Tens"),
+        ("/../bert_config.json", "", "config.json is no checkpoint; expected"),
+        ("/..", ".index", "the checkpoint {0} lacks {0}.index; copy"),
+        ("/../adapter", "", "and this adapter as --adapter$"),
+        ("/../several", "", "begin with, --init_checkpoint=.*/several/a.ckpt$"),
+    ],
+)
+def test_a_checkpoint_is_told_by_what_lies_there(
+    google_bert, name, lost, message
+):
+    prefix = google_bert / "bert_model.ckpt"
+    if lost:
+        (google_bert / f"bert_model.ckpt{lost}").unlink()
+    for other in ("adapter/adapter_config.json", "several/a.ckpt.index"):
+        (google_bert / other).parent.mkdir()
+        (google_bert / other).touch()
+    path = os.path.normpath(f"{prefix}{name}")
+    with pytest.raises(UserError, match=message.format(prefix)):
+        sources.open_init_checkpoint(path)
 
 
 @pytest.mark.parametrize("name", sources.FOREIGN)

@@ -12,7 +12,7 @@ that are parts of the method, if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, Optional, Tuple
+from typing import Any, Callable, Container, Dict, List, Optional, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -178,9 +178,28 @@ def read_config(folder: str) -> Dict[str, Any]:
     Raises:
         UserError: it is missing or damaged.
     """
-    return run_record.read_description(
-        os.path.join(folder, CONFIG_FILE), "the adapter's description"
-    )
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        near = list(filter(_is_adapter, _near(folder)))
+        if near:
+            raise UserError(
+                f"{folder} is no folder of an adapter, expected "
+                f"{CONFIG_FILE} in it; pass {' or '.join(near)[:500]}"
+            )
+    return run_record.read_description(path, "the adapter's description")
+
+
+def _is_adapter(folder: str) -> bool:
+    return files.exists(os.path.join(folder, CONFIG_FILE))
+
+
+def _near(folder: str) -> List[str]:
+    """Where an adapter may be meant: in a run, a shelf, or by its file."""
+    if files.is_folder(folder):
+        inner = [os.path.join(folder, name) for name in files.folders(folder)]
+        return inner + [os.path.join(place, "adapter") for place in inner]
+    is_file = files.exists(folder)
+    return [os.path.dirname(folder) or os.curdir] if is_file else []
 
 
 def read(folder: str, base: Optional[Weights] = None) -> Artifact:

@@ -1,6 +1,7 @@
 """TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own."""
 
 import contextlib
+import re
 from typing import Any, Dict, Iterator
 
 import numpy as np
@@ -9,9 +10,12 @@ from google.protobuf.message import DecodeError
 
 from errors import UserError, first_line
 from modeling import Shape
+from storage import files
 from weights.base import Weights, as_floats
 from weights.checkpoint_index import check_index
 
+# Ends of a checkpoint's files; all begin with its prefix.
+FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
 # What a training's checkpoints hold, beside what is trained.
 STEP = "global_step"
 
@@ -110,6 +114,27 @@ def read_whole(prefix: str) -> None:
     reader = Reader(prefix)
     for name in reader.shapes:
         reader.tensor(name)
+
+
+def refusal(path: str) -> str:
+    """Why no TensorFlow checkpoint can be opened by this path."""
+    prefix = FILE_ENDS.sub("", path)
+    if prefix != path and files.exists(f"{prefix}.index"):
+        return (
+            f"--init_checkpoint {path} is one file of a checkpoint; pass what "
+            f"all of them begin with, --init_checkpoint={prefix}"
+        )
+    if tf.io.gfile.glob(f"{prefix}.data-*") or files.exists(f"{prefix}.meta"):
+        return (
+            f"the checkpoint {prefix} lacks {prefix}.index; copy that file, "
+            "too, from where its others come from"
+        )
+    found = "is no checkpoint" if files.exists(path) else "does not exist"
+    return (
+        f"--init_checkpoint {path} {found}; expected a TensorFlow checkpoint's "
+        "prefix (as bert_model.ckpt), a .safetensors file, a module of TF-Hub "
+        "or a folder with one"
+    )
 
 
 def check_name(path: str, flag: str) -> None:

@@ -4,12 +4,16 @@ import dataclasses
 import os
 from typing import Any, Dict, Optional, Tuple
 
+import tensorflow as tf
+
 from errors import UserError
 from storage import files, newest
 from tokenization import check_rules
 from weights import (
+    adapter_artifact,
     archives,
     dev_scores,
+    google,
     handles,
     hub_module,
     object_graph,
@@ -130,10 +134,28 @@ def _find_model(folder: str) -> str:
         path = os.path.join(folder, name)
         if files.exists(path):
             return path
-    raise UserError(
+    lacks = (
         f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
         f"{GOOGLE_CHECKPOINT} and no {hub_module.MODEL_FILE}; pass "
-        "--init_checkpoint with one, or with a checkpoint's prefix"
+    )
+    if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
+        raise UserError(
+            f"{lacks}the BERT as --init_checkpoint, and this adapter as "
+            "--adapter"
+        )
+    names = tf.io.gfile.listdir(folder)
+    # Whole ones first.
+    for name in sorted(names, key=lambda n: (not n.endswith(".index"), n)):
+        prefix = os.path.join(folder, google.FILE_ENDS.sub("", name))
+        if prefix != os.path.join(folder, name):
+            if not files.exists(f"{prefix}.index"):
+                raise UserError(google.refusal(prefix))
+            raise UserError(
+                f"{lacks}a checkpoint by what its files begin with, "
+                f"--init_checkpoint={prefix}"
+            )
+    raise UserError(
+        f"{lacks}--init_checkpoint with one, or with a checkpoint's prefix"
     )
 
 
@@ -165,11 +187,7 @@ def _open_file(path: str) -> Pretrained:
         return _open_hugging_face(path, folder)
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
-        raise UserError(
-            f"--init_checkpoint {path} does not exist; expected a TensorFlow "
-            "checkpoint's prefix (as bert_model.ckpt), a .safetensors file, "
-            "a module of TF-Hub or a folder with one"
-        )
+        raise UserError(google.refusal(path))
     weights = open_tensorflow(path)
     if object_graph.GRAPH in weights.shapes:
         # As tensorflow/models publish theirs.
