@@ -12,14 +12,12 @@ ALTERNATIVES = ("choice1", "choice2")
 # The second sentence is a noun phrase that each ending goes on with.
 SWAG = MultipleChoice(
     "swag",
-    columns=("sent1", "sent2", *ENDINGS),
     labelled=Layout("sent1", "sent2", "label", choices=ENDINGS),
     unlabelled=Layout("sent1", "sent2", choices=ENDINGS),
     dev_splits=(("", "val"),),
 )
 COPA = MultipleChoice(
     "copa",
-    columns=("premise", "question", *ALTERNATIVES),
     labelled=Layout("premise", "question", "label", choices=ALTERNATIVES),
     unlabelled=Layout("premise", "question", choices=ALTERNATIVES),
     dev_splits=(("", "val"),),

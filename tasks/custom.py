@@ -16,7 +16,7 @@ from tasks.split_files import NONE_NAMED, HeldOut, SplitFiles
 from tasks.table_files import Column, Layout
 from tasks.text_classification import TextClassification
 from tasks.text_regression import TextRegression
-from tasks.text_task import TEXT_COLUMNS, TextTask
+from tasks.text_task import TextTask
 
 MOST_CHOICES = 1000
 
@@ -100,11 +100,6 @@ def custom_task(
             "--choice_columns": list(zip(choice_columns, choices)),
         },
     )
-    columns = tuple(
-        str(name) if header else usual
-        for name, usual in zip((text_a_column, text_b_column), TEXT_COLUMNS)
-        if name is not None
-    )
     make: Type[TextTask] = TextClassification
     scores = ("accuracy", "macro_f1")
     if regression:
@@ -113,11 +108,6 @@ def custom_task(
         make, scores = MultiLabel, tuple(metrics.LABEL_SET_METRICS)
     if choices:
         make, scores = MultipleChoice, ("accuracy",)
-        columns += (
-            tuple(choice_columns)
-            if header
-            else tuple(f"choice{number}" for number in range(len(choices)))
-        )
     separator = about_sets.get("separator", SEPARATOR) if multi_label else None
     task = make(
         "custom",
@@ -133,7 +123,6 @@ def custom_task(
         unlabelled=Layout(
             text_a, text_b, None, header, row_id, choices=choices
         ),
-        columns=columns,
         metrics=scores,
         held_out=HeldOut(dev_share, split_seed) if dev_share else None,
         names_rows=True,

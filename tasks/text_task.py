@@ -50,7 +50,8 @@ class TextTask(Task[Rows]):
             that is a file of its own.
         trained_as: the task whose heads serve this one too, itself without a
             training set; or None.
-        columns: names of a row's texts.
+        columns: names of a row's texts; default: those of `labelled`, or usual
+            ones where that has numbers.
         head: the layers of the head.
         names_rows: whether predictions are for the user's own eyes, with what
             names a row, instead of GLUE's.
@@ -59,7 +60,7 @@ class TextTask(Task[Rows]):
 
     labelled: Layout
     unlabelled: Layout
-    columns: Tuple[str, ...] = TEXT_COLUMNS[:1]
+    columns: Tuple[str, ...] = ()
     metrics: Tuple[str, ...] = ("accuracy",)
     dev_splits: SplitNames = (("", "dev"),)
     test_splits: SplitNames = (("", "test"),)
@@ -68,6 +69,30 @@ class TextTask(Task[Rows]):
     head: HeadShape = POOLED
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
+
+    def __post_init__(self):
+        """Names the texts.
+
+        Raises:
+            ValueError: `columns` has more or fewer than `labelled`.
+        """
+        texts = (self.labelled.text_a, self.labelled.text_b)
+        choices = enumerate(self.labelled.choices)
+        places = (
+            *zip(TEXT_COLUMNS, texts),
+            *((f"choice{number}", place) for number, place in choices),
+        )
+        derived = tuple(
+            place if isinstance(place, str) else usual
+            for usual, place in places
+            if place is not None
+        )
+        if len(self.columns or derived) != len(derived):
+            raise ValueError(
+                f"{self.name} has the columns {self.columns}, but its files "
+                f"have {len(derived)} texts"
+            )
+        object.__setattr__(self, "columns", self.columns or derived)
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> None:

@@ -2,20 +2,26 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import ROOT
 
 from errors import UserError
 from tasks.custom import custom_task
 from tasks.glue import STS_B
-from tasks.table_files import Rows
+from tasks.multi_label import MultiLabel
+from tasks.multiple_choice import MultipleChoice
+from tasks.table_files import Layout, Rows
 from tasks.text_classification import (
     HARDEST,
     ClassificationHead,
+    TextClassification,
     weigh_classes,
 )
+from tasks.text_regression import TextRegression
 
 TASK = dataclasses.replace(custom_task(), labels=("a", "b", "c"))
 
@@ -38,6 +44,46 @@ def report(tmp_path, rows, logits, task=TASK):
         lines = open(path).read().splitlines()
         tables[name[: -len("_x.tsv")]] = [line.split("\t") for line in lines]
     return tables
+
+
+@pytest.mark.parametrize(
+    "make, texts, choices, columns",
+    [
+        (TextClassification, (3,), (), ("text",)),
+        (TextClassification, (0, 1), (), ("text", "text_b")),
+        (TextClassification, ("said", "meant"), (), ("said", "meant")),
+        (TextRegression, (1, 2), (), ("text", "text_b")),
+        (MultiLabel, ("a", "b"), (), ("a", "b")),
+        (MultipleChoice, (0,), (1, 2), ("text", "choice0", "choice1")),
+        (MultipleChoice, ("q", "r"), ("x", "y"), ("q", "r", "x", "y")),
+    ],
+)
+def test_a_task_knows_of_as_many_texts_as_its_files_have(
+    make, texts, choices, columns
+):
+    found = Layout(*texts, choices=choices)
+    task = make("x", labelled=found, unlabelled=found)
+    assert task.columns == columns
+    assert len(columns) in task.numbers_of_texts
+    for wrong in (columns[1:] or ("a", "b"), (*columns, "more")):
+        with pytest.raises(
+            ValueError, match=f"files have {len(columns)} texts"
+        ):
+            dataclasses.replace(task, columns=wrong)
+
+
+def test_the_guide_s_task_reads_pairs():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    names = {}
+    exec(
+        code,
+        {"TextClassification": TextClassification, "Layout": Layout},
+        names,
+    )
+    (task,) = names.values()
+    assert task.columns == ("text", "text_b")
+    assert task.describe()["pairs"]
 
 
 def test_each_label_has_a_row_in_the_report(tmp_path):
