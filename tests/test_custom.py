@@ -20,6 +20,7 @@ from task_files import (
 from storage import files
 from tasks.custom import custom_task
 from tasks.split_files import HeldOut
+from tasks.table_files import Rows
 
 pytestmark = pytest.mark.older_stack
 
@@ -86,6 +87,14 @@ def test_tables_of_all_kinds_give_the_same_examples(tmp_path):
         train = read_rows["train"]
         found.append(list(zip(train.text_a, train.label)))
     assert found == [rows] * 3
+
+
+def test_nothing_is_read_again_where_few_rows_are_left(tmp_path, monkeypatch):
+    """The truth of rows is their number."""
+    monkeypatch.delattr(Rows, "__len__")
+    monkeypatch.setattr(Rows, "__bool__", lambda _: 1 / 0, raising=False)
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+    assert CUSTOM.read(str(tmp_path), ["train"])[0].labels == ("x", "y")
 
 
 def test_files_without_a_header_have_numbered_columns(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,12 +13,33 @@ from conftest import SENTENCES, TINY_WORDS, write_table
 from errors import UserError
 from input_pipeline import Features
 from methods.parsing import parse
+from optimization import Schedule
 from runs import experiment, training
 from runs.setup import Training
 from tasks.custom import custom_task
 from tasks.squad import Squad
 from tasks.text_task import TextTask
 from weights.base import Base
+
+
+def test_known_outputs_are_taken_however_few_there_are(tmp_path):
+    """Their truth is their number of rows."""
+    few, taken = Features.from_rows([], {}), []
+    some = types.SimpleNamespace
+    options = mock.MagicMock(batch_size=1, learning_rate=1.0)
+    training.run_steps(
+        some(is_chief=False, train=lambda job, rows, *_: taken.append(rows)),
+        some(
+            experiment=some(training=options),
+            task=some(plan=lambda *_: None),
+        ),
+        some(output_dir=str(tmp_path), table=some(method="")),
+        Features.from_rows([([1], [0])], {}),
+        Schedule(1e-3, 1, 0),
+        0,
+        known=few,
+    )
+    assert len(few) == 0 and taken[0] is few
 
 
 @pytest.fixture
