@@ -8,7 +8,7 @@
 #
 # Safe to interrupt and start again at any moment. Every axis is a variable:
 source "$(dirname "$0")/internal/grid.sh"
-: "${TASKS=CoLA SST-2 MRPC STS-B QQP MNLI QNLI RTE}"
+: "${TASKS=CoLA SST-2 MRPC STS-B QQP MNLI QNLI RTE}"  # a name with a blank in quotes: "MRPC 'my task'"
 : "${METHODS=houlsby}"            # also full, top_layers, pfeiffer, lora, ...
 : "${SIZES=8 64 256}"             # of adapters
 : "${INIT_SCALES=}"               # of houlsby's adapters; nothing: its own
@@ -31,7 +31,8 @@ if [ "$task" != status ]; then
   need BERT 'the pretrained model, for --init_checkpoint' prefix
   need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
   GLUE_DIR=$(absolute "$GLUE_DIR") BERT=$(absolute "$BERT")
-  for glue in $TASKS; do
+  split_words TASKS
+  for glue in "${words[@]}"; do
     data=$GLUE_DIR/$glue
     need data "the task's train and dev file" folder
     add_tunings add

@@ -6,7 +6,8 @@
 #   BERT=... NER_DIR=... TASKS=... scripts/sweep_tagging.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # TASKS are folders in NER_DIR, each with a train and a dev file; `.` is NER_DIR
-# itself. Safe to interrupt and start again at any moment. Every axis is a variable:
+# itself, and quotes hold a name with a blank together, as TASKS="wnut17 'my ner'".
+# Safe to interrupt and start again at any moment. Every axis is a variable:
 source "$(dirname "$0")/internal/grid.sh"
 : "${TASKS=.}"
 : "${METHODS=houlsby full head}"  # also top_layers, pfeiffer, lora, ...
@@ -32,7 +33,8 @@ if [ "$task" != status ]; then
   need NER_DIR 'the folder of the data sets' folder
   NER_DIR=$(absolute "$NER_DIR") BERT=$(absolute "$BERT")
   names=/
-  for folder in $TASKS; do
+  split_words TASKS
+  for folder in "${words[@]}"; do
     data=$NER_DIR/$folder
     need data "the data set's train and dev file" folder
     data=$(absolute "$data") name=$(basename "$data")

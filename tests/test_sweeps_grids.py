@@ -127,6 +127,58 @@ def test_tagging_has_a_grid_of_its_own(sweep):
 
 
 @pytest.mark.parametrize(
+    "tasks, names",
+    [
+        ("'my task' RTE", ["my task", "RTE"]),
+        ('RTE\n  "my task"\t"my task/in it"', ["RTE", "my task", "in it"]),
+        (r"my\ task", ["my task"]),
+        ("'caf\xe9 \u732b'", ["caf\xe9 \u732b"]),
+        ('"it\'s" $(x)', ["it's", "$(x)"]),
+    ],
+)
+@pytest.mark.parametrize("script", ["sweep_glue.sh", "sweep_tagging.sh"])
+def test_a_task_s_folder_may_have_a_blank_in_its_name(
+    sweep, script, tasks, names
+):
+    glue = sweep.folder / "glue"
+    for name in ("my task/in it", "caf\xe9 \u732b", "it's", "$(x)"):
+        (glue / name).mkdir(parents=True)
+    if script == "sweep_glue.sh":
+        names = ["my task/in it" if name == "in it" else name for name in names]
+    axes = dict(METHODS="head", RATES="1", EPOCHS="1", SEEDS="1", TASKS=tasks)
+    done = sweep.run_script(
+        script, "--grid", GLUE_DIR=glue, NER_DIR=glue, **axes
+    )
+    assert done.returncode == 0, done.stderr
+    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    assert [row.split("\t")[0] for row in rows] == [
+        f"{name}/head-lr1-epochs1-seed1" for name in names
+    ]
+    for name, row in zip(names, rows):
+        command = f"printf '%s\\n' {row.split(chr(9))[1]}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True)
+        given = done.stdout.decode().splitlines()
+        inner = "my task/in it" if name == "in it" else name
+        assert f"--data_dir={glue / inner}" in given
+        assert (
+            f"--output_dir={sweep.name(name)}/head-lr1-epochs1-seed1" in given
+        )
+
+
+def test_a_run_s_name_may_have_a_blank(sweep):
+    (sweep.folder / "my glue" / "my task").mkdir(parents=True)
+    (sweep.folder / "my bert").touch()
+    sweep.out = sweep.folder / "my out"
+    sweep.environment["GLUE_DIR"] = str(sweep.folder / "my glue")
+    done = sweep.run(TASKS="'my task'", BERT=str(sweep.folder / "my bert"))
+    assert done.returncode == 0, done.stderr
+    assert counts(done.stdout)["finished"] == 2
+    runs = [f"my task/houlsby{n}-lr1e-3-epochs1-seed1" for n in (2, 4)]
+    assert sweep.started() == [str(sweep.name(run)) for run in runs]
+    assert counts(sweep.run("--status").stdout)["finished"] == 2
+
+
+@pytest.mark.parametrize(
     "arguments, environment, expected",
     [
         ((), {}, "usage: BERT="),
@@ -146,6 +198,13 @@ def test_tagging_has_a_grid_of_its_own(sweep):
         (("out",), {"GLUE_DIR": ""}, "error: the variable GLUE_DIR is not"),
         (("out",), {"GLUE_DIR": "none"}, "error: GLUE_DIR is none, where"),
         (("out",), {"TASKS": "RTE MNLI"}, "/glue/MNLI, where there is no"),
+        (("out",), {"TASKS": "*"}, "/glue/*, where there is no folder"),
+        (
+            ("out",),
+            {"TASKS": "R''E 'x"},
+            "error: TASKS is R''E 'x, expected na",
+        ),
+        (("out",), {"TASKS": " "}, "error: the grid has no run; is one of"),
         (
             ("out",),
             {"METHODS": "full lora(rank=8, alpha=16.0)"},

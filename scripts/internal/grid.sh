@@ -7,6 +7,7 @@
 #   grid_status OUTPUT_DIR   shows the states of a grid's runs
 #
 #   absolute PATH            the path from the root
+#   split_words VARIABLE     its words as the array `words`; quotes hold one together
 #   need VARIABLE WHAT [file|folder|prefix]   refuses if it is not set, or there
 #                            is no such file or folder, or none that begins so
 #
@@ -112,6 +113,15 @@ need() { # variable, what it is, `file`, `folder` or `prefix` of files
       [ -e "${found[0]}" ] || refuse "$1 is ${!1}, where there is nothing: $2"
       ;;
   esac
+}
+
+split_words() { # variable
+  local found
+  # Not by the shell, which would take a name for a pattern of files.
+  found=$(xargs -rn 1 printf '%s\n' <<< "${!1}" 2> /dev/null) ||
+    refuse "$1 is ${!1}, expected names with blanks between them, in quotes where a name holds one, as $1=\"MRPC 'my task'\""
+  words=()
+  [ -z "$found" ] || mapfile -t words <<< "$found"
 }
 
 add_run() { # name, command ...
