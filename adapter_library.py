@@ -12,7 +12,7 @@ import argparse
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import start_tensorflow  # noqa: F401
 
@@ -302,21 +302,15 @@ def _export(arguments: argparse.Namespace) -> None:
     print(f"wrote {arguments.folder}")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a command line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the program as every error of a user's does."""
-        raise UserError(f"{message}; {self.prog} --help tells what is expected")
-
-
 def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """Reads a command line, by default that of this process.
 
     Raises:
         UserError: it is none.
     """
-    parser = _Parser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = command_line.Parser(
+        description=__doc__.split("\n")[0], allow_abbrev=False
+    )
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND"
     )
@@ -385,6 +379,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     bert_flags(made, required=True)
     made.add_argument(
         "--do_lower_case",
+        type=str.lower,
         choices=("true", "false"),
         help="whether texts are lower-cased; default: what the BERT's files or "
         "its vocabulary say",

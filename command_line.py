@@ -1,5 +1,6 @@
 """How a program begins and ends: encoding, errors, a closed pipe, Ctrl-C."""
 
+import argparse
 import contextlib
 import gc
 import io
@@ -8,9 +9,21 @@ import pathlib
 import select
 import signal
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads a command line, and says in one line what is wrong with it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program as every error of a user's does.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{message}; {self.prog} --help tells what is expected")
 
 
 class _Stdout(io.FileIO):

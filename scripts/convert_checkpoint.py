@@ -13,7 +13,6 @@ The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
 Google's own program does not know this name.
 """
 
-import argparse
 import dataclasses
 import os
 from typing import Any, Dict, Mapping
@@ -202,7 +201,7 @@ def main() -> None:
     Raises:
         UserError: something cannot be read or written.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line.Parser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--init_checkpoint", required=True, help="the BERT to convert"
     )
@@ -225,6 +224,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--do_lower_case",
+        type=str.lower,
         choices=("true", "false"),
         help="whether text is lower-cased; default: what the BERT or its "
         "vocabulary says",

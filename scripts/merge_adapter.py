@@ -20,7 +20,6 @@ parameters of adapters of one method and task, heads included (Chronopoulou et
 al. 2023). All methods can be averaged.
 """
 
-import argparse
 import math
 import os
 from typing import Any, Dict, List, Tuple
@@ -260,7 +259,7 @@ def main() -> None:
     Raises:
         UserError: something cannot be read, merged or written.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line.Parser(description=__doc__.split("\n")[0])
     parser.add_argument("--init_checkpoint", required=True, help="the BERT")
     parser.add_argument(
         "--adapter",

@@ -457,7 +457,7 @@ def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
 
 def main() -> None:
     """Draws what the arguments name; raises as `draw_all`."""
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")

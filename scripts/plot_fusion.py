@@ -65,7 +65,7 @@ def main() -> None:
     Raises:
         UserError: there is no fusion, or a file cannot be read.
     """
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")

@@ -23,20 +23,13 @@ from storage import files
 WILD = "*?[]{}"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Refuses flags in the way of all programs here."""
-
-    def error(self, message: str) -> None:
-        raise UserError(message)
-
-
 def parse() -> Tuple[argparse.Namespace, List[str]]:
     """The flags of this program, and those that are Beam's.
 
     Raises:
         UserError: a flag is missing, or is none.
     """
-    parser = _Parser(
+    parser = command_line.Parser(
         prog=".venv-beam/bin/python -m scripts.predict_beam",
         description=__doc__.split("\n")[0],
         epilog="All other flags are Apache Beam's.",

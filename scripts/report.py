@@ -61,7 +61,7 @@ def write_report(folder: str, output: str) -> None:
 
 def main() -> None:
     """Writes the page that the arguments name; raises as `write_report`."""
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", help="a run, or a folder of runs")

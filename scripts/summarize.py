@@ -436,7 +436,7 @@ def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
 
 def main() -> None:
     """Writes the tables that the arguments name; raises as `write_all`."""
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", help="folders with runs below")

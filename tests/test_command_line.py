@@ -7,6 +7,9 @@ import sys
 import pytest
 from conftest import ROOT, own_lines
 
+import command_line
+from errors import UserError
+
 
 def run_unread(*arguments):
     """Runs a Python program whose stdout nobody reads."""
@@ -141,6 +144,25 @@ def test_stdout_that_cannot_be_written_is_one_line(
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(complained)
     assert len(done.stderr.splitlines()) == bool(complained)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("", "the following arguments are required: folder; x --help tells"),
+        ("a b", "unrecognized arguments: b; x --help tells what is expected"),
+        ("a --count=b", "argument --count: invalid int value: 'b'; x --help"),
+        ("a --all=true", "argument --all: ignored explicit argument 'true'"),
+        ("a --all true", "unrecognized arguments: true; x --help tells"),
+    ],
+)
+def test_a_command_line_that_is_none_is_one_line(given, message):
+    parser = command_line.Parser("x")
+    parser.add_argument("folder")
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--all", action="store_true")
+    with pytest.raises(UserError, match=f"^{message}"):
+        parser.parse_args(given.split())
 
 
 def test_a_pipe_that_refuses_when_it_is_full_is_waited_for():

@@ -186,7 +186,7 @@ def run(path: str, output: str, settings: Dict[str, Any]) -> None:
 
 def main() -> None:
     """Runs the notebook that the arguments name; raises as `run`."""
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("notebook", help="file to run")
