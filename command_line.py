@@ -69,8 +69,13 @@ def _as_utf8() -> contextlib.AbstractContextManager:
             [sys.executable, *given[1:-1]],
             {**os.environ, "PYTHONUTF8": "1"},
         )
-    if sys.stderr:
-        sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # What is opened next would be taken for one of the three that is closed.
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(free)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
+    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
     if sys.stdout is not sys.__stdout__:
         # Somebody else's, as a test's.
         return contextlib.nullcontext()

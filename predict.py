@@ -152,6 +152,7 @@ def main() -> None:
         if path and files.is_folder(path):
             raise UserError(f"--{name} {path} is a folder, expected a file")
     if FLAGS.output:
+        files.check_plain(FLAGS.output, "--output", is_replaced=True)
         folder = os.path.dirname(files.absolute(FLAGS.output))
         if not files.is_folder(folder):
             raise UserError(f"the folder {folder} of --output does not exist")

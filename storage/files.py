@@ -119,7 +119,7 @@ def size(path: str) -> int:
         raise UserError(f"cannot read {path}: {error.message}") from error
 
 
-def check_plain(path: str, what: str) -> None:
+def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
     """Checks that a path leads to no pipe or device, if it is local.
 
     To open a pipe is to wait for whoever writes into it, and TensorFlow cannot
@@ -128,6 +128,7 @@ def check_plain(path: str, what: str) -> None:
     Args:
         path: where nothing may be.
         what: what the file is, for the error's text.
+        is_replaced: by another file, which /dev/stdout may not be either.
 
     Raises:
         UserError: it leads to one.
@@ -136,10 +137,12 @@ def check_plain(path: str, what: str) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        link = os.readlink(path) if os.path.islink(path) else ""
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or (
+            is_replaced and link.startswith("/proc/")
+        ):
             raise UserError(
-                f"{what} {path} is a pipe or a device, expected a file; write "
-                "what it gives into one"
+                f"{what} {path} is a pipe or a device, expected a file"
             )
 
 
@@ -351,6 +354,7 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
             the folder any more that this process holds.
     """
     folder_lock.check(path)
+    check_plain(path, "the output", is_replaced=True)
     # Several machines may write here, with equal process numbers.
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:

@@ -2,10 +2,19 @@
 
 import pytest
 from absl import flags
+from conftest import entry_point
 from limits import limited
 
+import export_model
+import predict
+import run_classifier
+import run_mlm
+import run_squad
+import run_tagger
+import serve
 from errors import UserError
 from runs import arguments
+from scripts import baseline
 
 pytestmark = pytest.mark.newer_stack
 
@@ -86,6 +95,35 @@ def test_every_boolean_flag_has_the_form_that_is_told(known):
     assert known.train
     arguments.parse(known, ["program", "--notrain"])
     assert not known.train
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        run_classifier,
+        run_squad,
+        run_tagger,
+        run_mlm,
+        predict,
+        export_model,
+        serve,
+        baseline,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_each_boolean_flag_of_each_program_is_named(program):
+    with entry_point(program):
+        own = flags.FLAGS.flags_by_module_dict()
+        found = [f.name for m in own for f in own[m] if f.boolean]
+        assert "alsologtostderr" in found
+        for name in found:
+            if name.startswith("help"):
+                continue  # They show a page, and end the program.
+            message = f"False after --{name}; write --{name}=true or --{name}=f"
+            with pytest.raises(UserError, match=message):
+                arguments.parse(flags.FLAGS, ["x", f"--{name}", "False"])
+            with pytest.raises(UserError, match="expected true or false$"):
+                arguments.parse(flags.FLAGS, ["x", f"--{name}=yes"])
 
 
 def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):

@@ -127,6 +127,9 @@ LONG = "print('a' * 10**6)"
         # No other handler of errors takes it for an input's.
         (f"try: {LONG}\n    except Exception: pass", ">/dev/full", 1, FULL),
         (LONG, "| head -c 1", 141, ""),
+        # Without stderr there is somebody to tell all the same.
+        ("assert not sys.stderr.isatty()", "2>&-", 0, ""),
+        ("assert open(sys.argv[0]).fileno() > 2", "<&- >&- 2>&-", 0, ""),
     ],
 )
 def test_stdout_that_cannot_be_written_is_one_line(

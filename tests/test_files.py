@@ -83,6 +83,16 @@ def read_lines(path, what):
     return list(files.read_lines(path, what, "\n"))
 
 
+@pytest.mark.parametrize("target", ["/dev/null", "/proc/self/fd/1", "pipe"])
+def test_a_pipe_a_device_or_a_stream_is_not_replaced(tmp_path, target):
+    """Of a stream's link the superuser could make a file for all."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "x").symlink_to(target)
+    with pytest.raises(UserError, match="output .*/x is a pipe or a device"):
+        files.write_text(str(tmp_path / "x"), "a")
+    assert (tmp_path / "x").is_symlink() and len(os.listdir(tmp_path)) == 2
+
+
 @pytest.mark.parametrize(
     "read", [files.read_bytes, files.read_text, read_lines]
 )

@@ -247,6 +247,12 @@ def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
         ask(**{**flags, **changes})
 
 
+def test_a_pipe_is_no_place_for_answers(ask, flags):
+    os.mkfifo(flags["output"])
+    with pytest.raises(UserError, match="--output .* is a pipe or a device"):
+        ask(**flags)
+
+
 def test_without_stdin_there_are_no_rows(ask, flags, monkeypatch):
     del flags["input"]
     monkeypatch.setattr(sys, "stdin", None)
