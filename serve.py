@@ -159,10 +159,12 @@ def main() -> None:
     if not FLAGS.model:
         raise UserError("--model is missing: the folder of an exported model")
     limits = limits_from_flags()
-    # A connection is a file; systems allow a process few unless it asks.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listening = listen()
+    # A connection is a file; systems allow a process few unless it asks.
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if allowed != most:
+        logging.info("open files: up to %d, raised from %d", most, allowed)
     model = ExportedModel(FLAGS.model)
     model.warm_up()
     server = RestServer(model, FLAGS.name, limits)
