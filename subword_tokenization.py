@@ -4,26 +4,35 @@ Byte-level BPE and unigram, on the `tokenizers` library. Not in here: special
 tokens of a task's inputs and cutting to a length (`tasks/`).
 """
 
+import contextlib
 import hashlib
 import json
 import re
-from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
+from added_tokens import LONGEST_PIECE, as_list, read_added, register
 from errors import UserError
 from storage import files
 from tokenization import TextTokenizer, Tokens, with_marks
 
 CLASSIFY, SEPARATE = "<s>", "</s>"
 PADDING, UNKNOWN, MASK = "<pad>", "<unk>", "<mask>"
+SPECIAL = {
+    "unk_token": UNKNOWN,
+    "sep_token": SEPARATE,
+    "pad_token": PADDING,
+    "cls_token": CLASSIFY,
+    "mask_token": MASK,
+}
 # What stands for the space before a word, by the model's type.
 SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
+# The bytes that byte-level BPE writes as the characters from U+0100 on.
+HIDDEN_BYTES = (*range(33), *range(127, 161), 173)
 # What decides how a text is tokenized. Cutting and padding, which some files
 # have as well, are left out.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
-# In characters. The library ends the process with one of 250,000.
-LONGEST_PIECE = 1000
 # The one regular expression of XLM-R; RoBERTa has none in its file.
 PATTERN = " {2,}"
 # Keys of a model that must be empty: tokenizers of other models use them.
@@ -36,8 +45,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 class SubwordTokenizer(TextTokenizer):
     """Text to the tokens of a `tokenizer.json`, as transformers make them.
 
-    Differs from transformers in special tokens alone: a typed "</s>" is plain
-    text.
+    Differs from transformers in `SPECIAL` alone: a typed "</s>" is plain text.
     """
 
     between_count = 2
@@ -45,7 +53,7 @@ class SubwordTokenizer(TextTokenizer):
     do_lower_case = False
 
     def __init__(self, path: str):
-        """Reads a `tokenizer.json`.
+        """Reads a `tokenizer.json`, and the tokens that files beside it add.
 
         Args:
             path: of the file.
@@ -56,7 +64,10 @@ class SubwordTokenizer(TextTokenizer):
         """
         described = files.read_json(path, "the tokenizer")
         self.path = path
-        self.vocabulary, special = _read_ids(described, path)
+        pieces = _read_ids(described, path)
+        self.added = read_added(path, pieces, SPECIAL, described)
+        self._contents = {a.token.content: a.id for a in self.added}
+        self.vocabulary = {**pieces, **self._contents}
         self.vocab_size = max(self.vocabulary.values()) + 1
         for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
             if token not in self.vocabulary:
@@ -68,18 +79,37 @@ class SubwordTokenizer(TextTokenizer):
         self.padding_id = self.vocabulary[PADDING]
         self.unknown_id = self.vocabulary[UNKNOWN]
         self.mask_id = self.vocabulary.get(MASK)
-        self._special = special | {CLASSIFY, SEPARATE, PADDING, UNKNOWN, MASK}
+        self._special = {
+            *SPECIAL.values(),
+            *(a.token.content for a in self.added if a.token.special),
+        }
         self._space = SPACES[described["model"]["type"]]
         self._gap = self.vocabulary.get(self._space)
         text = json.dumps(
             {key: described.get(key) for key in DECISIVE}, sort_keys=True
         )
+        # Of those that are not special the text above tells already.
+        told = described.get("added_tokens") or []
+        told = [t["content"] for t in told if not t.get("special")]
+        new = [a for a in self.added if a.token.content not in told]
+        self._told = as_list(new)
         self._fingerprint = hashlib.sha256(text.encode()).hexdigest()
-        self._tokenizer = _make(described, self._special, path)
+        self._tokenizer = self._words = _make(described, path)
+        register(self._tokenizer, self.added, path)
+        before = described.get("pre_tokenizer") or {}
+        if self.added and before.get("add_prefix_space") is False:
+            # A space may not be put before an added token.
+            before = {**before, "add_prefix_space": True}
+            self._words = _make({**described, "pre_tokenizer": before}, path)
+            register(self._words, self.added, path)
 
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
-        return {"vocabulary": self._fingerprint, "do_lower_case": False}
+        return {
+            "vocabulary": self._fingerprint,
+            "do_lower_case": False,
+            **self._told,
+        }
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """As `TextTokenizer.encode`; a space before a word is not of it.
@@ -108,13 +138,12 @@ class SubwordTokenizer(TextTokenizer):
 
     def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
         """As `TextTokenizer.encode_ids`."""
-        encoded = self._tokenizer.encode_batch(
-            [_clean(text) for text in texts], add_special_tokens=False
-        )
-        return [e.ids for e in encoded]
+        return _ids(self._tokenizer, texts)
 
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
         """As `TextTokenizer.encode_words`: each after a space."""
+        if self._words is not self._tokenizer:
+            return _ids(self._words, words)
         return self.encode_ids([f" {word}" for word in words])
 
     def is_text(self, piece: str) -> bool:
@@ -125,11 +154,32 @@ class SubwordTokenizer(TextTokenizer):
         """As `TextTokenizer.continues`: it does not begin with a space."""
         return not piece.startswith(self._space)
 
+    def letters(self, piece: str) -> str:
+        """As `TextTokenizer.letters`.
 
-def _read_ids(
-    described: Any, path: str
-) -> Tuple[Dict[str, int], FrozenSet[str]]:
-    """The id of every token, and which of the tokens are special.
+        Where a piece ends within a letter's bytes, the last letter that begins
+        so; U+FFFD where a piece begins within them.
+        """
+        text = piece.removeprefix(self._space)
+        if self._space != SPACES["BPE"] or piece in self._contents:
+            return text
+        codes = map(ord, text)
+        data = bytes(c if c < 256 else HIDDEN_BYTES[c - 256] for c in codes)
+        for missing in range(4):
+            with contextlib.suppress(UnicodeDecodeError):
+                return (data + b"\xbf" * missing).decode()
+        return "\ufffd"
+
+
+def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> List[List[int]]:
+    encoded = tokenizer.encode_batch(
+        [_clean(text) for text in texts], add_special_tokens=False
+    )
+    return [e.ids for e in encoded]
+
+
+def _read_ids(described: Any, path: str) -> Dict[str, int]:
+    """The id of every piece.
 
     Raises:
         UserError: it is no description of a tokenizer, or of another kind.
@@ -147,9 +197,6 @@ def _read_ids(
             ids = {piece: number for number, (piece, _) in enumerate(entries)}
         else:
             ids = dict(entries)
-        added = described.get("added_tokens") or []
-        ids.update((token["content"], token["id"]) for token in added)
-        special = frozenset(t["content"] for t in added if t["special"])
         if not all(type(number) is int for number in ids.values()):
             raise ValueError("an id is no whole number")
         if not ids:
@@ -160,16 +207,14 @@ def _read_ids(
         raise UserError(
             f"{path} is no description of a tokenizer: {error!r}"
         ) from error
-    return ids, special
+    return ids
 
 
-def _make(
-    described: Dict[str, Any], special: FrozenSet[str], path: str
-) -> Tokenizer:
+def _make(described: Dict[str, Any], path: str) -> Tokenizer:
     """The library's tokenizer, which finds no special token in a text.
 
     Raises:
-        UserError: the library cannot make it, or with other ids.
+        UserError: the library cannot make it.
     """
     model = described["model"]
     for key in UNUSED:
@@ -185,25 +230,20 @@ def _make(
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
         entries = [
-            [f" {piece} " if piece in special else piece, score]
+            [f" {piece} " if piece in SPECIAL.values() else piece, score]
             for piece, score in model["vocab"]
         ]
         model = {**model, "vocab": entries}
-    added = [
-        token
-        for token in described.get("added_tokens") or []
-        if not token["special"]
-    ]
     plain = {
         **described,
         "model": model,
-        "added_tokens": added,
+        "added_tokens": [],
         "post_processor": None,
         "truncation": None,
         "padding": None,
     }
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(plain))
+        return Tokenizer.from_str(json.dumps(plain))
     except KeyboardInterrupt:
         raise
     # The library has no class of its own for what it cannot read, and some of
@@ -212,13 +252,6 @@ def _make(
         raise UserError(
             f"{path} is no tokenizer that can be read here: {error}"
         ) from error
-    for token in added:
-        if tokenizer.token_to_id(token["content"]) != token["id"]:
-            raise UserError(
-                f"{path}: the added token {token['content']!r} has an id "
-                "behind those of special tokens, which cannot be kept here"
-            )
-    return tokenizer
 
 
 def _check_unknown(model: Dict[str, Any], path: str) -> None:

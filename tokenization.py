@@ -23,12 +23,19 @@ from typing import (
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
+from added_tokens import Added, as_list, read_added, register
 from errors import UserError
 from storage import files
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
 PADDING, MASK = "[PAD]", "[MASK]"
-SPECIAL = {PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK}
+SPECIAL = {
+    "unk_token": UNKNOWN,
+    "sep_token": SEPARATE,
+    "pad_token": PADDING,
+    "cls_token": CLASSIFY,
+    "mask_token": MASK,
+}
 # Google's vocabularies keep such entries free.
 UNUSED = re.compile(r"\[unused\d+\]")
 # google-research/bert, `tokenization.py`: longer words become [UNK].
@@ -76,6 +83,7 @@ class TextTokenizer(abc.ABC):
 
     Attributes:
         vocabulary: the id of each token.
+        added: the tokens that were added to those of the model, by rising id.
         vocab_size: the greatest id and one.
         do_lower_case: whether texts are lower-cased.
         classify_id: of the token that begins a row.
@@ -87,6 +95,7 @@ class TextTokenizer(abc.ABC):
     """
 
     vocabulary: Dict[str, int]
+    added: List[Added]
     vocab_size: int
     do_lower_case: bool
     classify_id: int
@@ -130,7 +139,11 @@ class TextTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def continues(self, piece: str) -> bool:
-        """Whether an entry continues a word."""
+        """Whether an entry continues a word, by its own marks."""
+
+    @abc.abstractmethod
+    def letters(self, piece: str) -> str:
+        """The text of an entry, without its marks."""
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
@@ -297,14 +310,17 @@ class FullTokenizer(TextTokenizer):
     Differs from it in characters that Unicode tables of different ages class
     differently: some hundred rare punctuation and combining marks, and the
     Chinese characters from U+2B820 to U+2B91F, which the library does not set
-    apart.
+    apart. And tokens that were added are found in a text, as transformers does.
+
+    Attributes:
+        pieces: the vocabulary without tokens that were added behind it.
     """
 
     between_count = 1
     second_segment = 1
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
-        """Reads the vocabulary.
+        """Reads the vocabulary, and the tokens that files beside it add.
 
         Args:
             vocab_file: path of `vocab.txt` or `tokenizer.json`.
@@ -312,16 +328,21 @@ class FullTokenizer(TextTokenizer):
                 what the model was pretrained with.
 
         Raises:
-            UserError: as `read_vocabulary`.
+            UserError: as `read_vocabulary` and `read_added`.
         """
-        self.vocabulary = read_vocabulary(vocab_file)
+        self.pieces = read_vocabulary(vocab_file)
+        self.added = read_added(vocab_file, self.pieces, SPECIAL)
+        self._by_content = {a.token.content: a for a in self.added}
+        self.vocabulary = {
+            **self.pieces,
+            **{content: a.id for content, a in self._by_content.items()},
+        }
         self.do_lower_case = do_lower_case
         self.vocab_size = max(self.vocabulary.values()) + 1
         # Stray entries do not count. A script without cases is neither.
-        self.is_cased = _share_changed(self.vocabulary, str.lower) > STRAY
+        self.is_cased = _share_changed(self.pieces, str.lower) > STRAY
         self.is_uncased = (
-            not self.is_cased
-            and _share_changed(self.vocabulary, str.upper) > STRAY
+            not self.is_cased and _share_changed(self.pieces, str.upper) > STRAY
         )
         self.classify_id = self.vocabulary[CLASSIFY]
         self.separate_id = self.vocabulary[SEPARATE]
@@ -331,10 +352,12 @@ class FullTokenizer(TextTokenizer):
         self._replacements = _Replacements(
             next((c for c in STAND_INS if c not in characters), STAND_INS[0])
         )
-        # No special token is registered: a typed "[SEP]" is plain text.
+        for content in self._by_content:
+            self._replacements.update((ord(c), c) for c in content)
+        # None of BERT's special tokens is: a typed "[SEP]" is plain text.
         self._tokenizer = Tokenizer(
             models.WordPiece(
-                self.vocabulary,
+                self.pieces,
                 unk_token=UNKNOWN,
                 max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
             )
@@ -346,17 +369,21 @@ class FullTokenizer(TextTokenizer):
             lowercase=do_lower_case,
         )
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # The blanks around a token make no tokens, and belong to no answer.
+        blanks = {"lstrip": False, "rstrip": False}
+        register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
 
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
         return {
             "vocabulary": self._fingerprint,
             "do_lower_case": self.do_lower_case,
+            **as_list(self.added),
         }
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        words = json.dumps(self.vocabulary, sort_keys=True)
+        words = json.dumps(self.pieces, sort_keys=True)
         return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
@@ -376,26 +403,32 @@ class FullTokenizer(TextTokenizer):
 
     def is_text(self, piece: str) -> bool:
         """As `TextTokenizer.is_text`."""
-        return piece not in SPECIAL and not UNUSED.fullmatch(piece)
+        if piece in self._by_content:
+            return not self._by_content[piece].token.special
+        return piece not in SPECIAL.values() and not UNUSED.fullmatch(piece)
 
     def continues(self, piece: str) -> bool:
         """As `TextTokenizer.continues`: `##s` does."""
         return piece.startswith("##")
 
+    def letters(self, piece: str) -> str:
+        """As `TextTokenizer.letters`."""
+        return piece.removeprefix("##")
+
     def _encode(self, texts: Sequence[str]) -> List[Encoding]:
         return self._tokenizer.encode_batch(
-            [self._clean(text) for text in texts], add_special_tokens=False
+            [self.clean(text) for text in texts], add_special_tokens=False
         )
 
     def tokenize(self, text: str) -> List[str]:
         """The tokens of `text` as strings, word pieces marked by `##`."""
         return self._tokenizer.encode(
-            self._clean(text), add_special_tokens=False
+            self.clean(text), add_special_tokens=False
         ).tokens
 
     def normalize(self, text: str) -> str:
         """What a text becomes before it is split into words."""
-        return self._tokenizer.normalizer.normalize_str(self._clean(text))
+        return self._tokenizer.normalizer.normalize_str(self.clean(text))
 
     def split(self, normalized: str) -> List[Tuple[str, Tuple[int, int]]]:
         """The words of what `normalize` gave, and their places in it."""
@@ -409,7 +442,8 @@ class FullTokenizer(TextTokenizer):
         """
         return [self.vocabulary[token] for token in tokens]
 
-    def _clean(self, text: str) -> str:
+    def clean(self, text: str) -> str:
+        """A text that the library makes of what BERT makes of this one."""
         if text.isascii():
             return text
         if self.do_lower_case and "\u03a3" in text:

@@ -9,6 +9,9 @@ and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
 `vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
 Heads are written too, with what the config says of them: labels and kind.
 
+Tokens that were added to a vocabulary stand in a `tokenizer_config.json` in
+either form. Google's own program reads none.
+
 The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
 Google's own program does not know this name.
 """
@@ -24,12 +27,13 @@ import safetensors.numpy
 
 import command_line
 import modeling
+from added_tokens import as_decoder
 from bert import functional
 from bert.config import BertConfig, same_activation
 from errors import UserError
 from modeling import Shape
 from storage import files
-from tokenization import vocabulary_bytes
+from tokenization import TextTokenizer, vocabulary_bytes
 from weights import google, hugging_face, pretrained, sources, training_state
 from weights.base import Weights, identify
 
@@ -134,6 +138,31 @@ def hugging_face_config(
     }
 
 
+def write_vocabulary(
+    folder: str, path: str, tokenizer: TextTokenizer, **said: Any
+) -> None:
+    """Writes `vocab.txt`, and beside it what else there is to say.
+
+    Args:
+        folder: for the files.
+        path: of the vocabulary.
+        tokenizer: that was read there.
+        **said: what `tokenizer_config.json` has to say; the tokens that were
+            added to the vocabulary stand there too.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    files.write_bytes(
+        os.path.join(folder, pretrained.VOCABULARY_FILE),
+        vocabulary_bytes(path),
+    )
+    said.update(as_decoder(tokenizer.added))
+    if said:
+        place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
+        files.write_json(place, said)
+
+
 def write_google(
     folder: str,
     config: BertConfig,
@@ -164,7 +193,6 @@ def write_hugging_face(
     config: BertConfig,
     values: Dict[str, np.ndarray],
     head: Mapping[str, Any],
-    do_lower_case: bool,
 ) -> str:
     """Writes Hugging Face's form; gives the path of the weights.
 
@@ -185,10 +213,6 @@ def write_hugging_face(
     path = os.path.join(folder, sources.SAFETENSORS_FILE)
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     files.write_bytes(path, content)
-    files.write_json(
-        os.path.join(folder, sources.TOKENIZER_CONFIG_FILE),
-        {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case},
-    )
     files.write_json(
         os.path.join(folder, "config.json"), hugging_face_config(config, head)
     )
@@ -243,24 +267,24 @@ def main() -> None:
     check_form(config, arguments.to)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
     named = arguments.do_lower_case
-    lower = pretrained.read_tokenizer(
+    tokenizer = pretrained.read_tokenizer(
         opened,
         config,
         vocabulary,
         None if named is None else named == "true",
-    ).do_lower_case
+    )
+    lower = tokenizer.do_lower_case
     variables = modeling.list_variables(config)
     base = identify(opened.weights, variables)
     values = read_values(opened.weights, variables)
     files.prepare_folder(folder)
-    files.write_bytes(
-        os.path.join(folder, pretrained.VOCABULARY_FILE),
-        vocabulary_bytes(vocabulary),
-    )
     if arguments.to == GOOGLE:
+        write_vocabulary(folder, vocabulary, tokenizer)
         path = write_google(folder, config, values, opened.head)
     else:
-        path = write_hugging_face(folder, config, values, opened.head, lower)
+        kind = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+        write_vocabulary(folder, vocabulary, tokenizer, **kind)
+        path = write_hugging_face(folder, config, values, opened.head)
     print(
         f"wrote {path}: {len(values)} variables, fingerprint "
         f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"

@@ -38,11 +38,12 @@ from scripts.convert_checkpoint import (
     check_form,
     check_free,
     write_google,
+    write_vocabulary,
 )
 from storage import files
 from tasks import restored
 from tasks.text_regression import LabelUnit
-from tokenization import vocabulary_bytes
+from tokenization import FullTokenizer
 from weights import (
     adapter_artifact,
     google,
@@ -300,10 +301,10 @@ def main() -> None:
         return
     check_free(folder)
     vocabulary = arguments.vocab_file or pretrained.find_vocabulary(opened)
+    tokenizer = FullTokenizer(vocabulary)
     found = merge(opened.weights, adapters, weights)
-    words = vocabulary_bytes(vocabulary)
     files.prepare_folder(folder)
-    files.write_bytes(os.path.join(folder, "vocab.txt"), words)
+    write_vocabulary(folder, vocabulary, tokenizer)
     prefix = write_google(
         folder, found["config"], found["values"], found["head"]
     )

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from errors import UserError
+from serving.graph_entries import keep
 from serving.graph_spans import SpanRules, cut_out
 from serving.loaded_task import LoadedTask
 from serving.text_windows import Rows, Windows
@@ -292,8 +293,3 @@ class GraphAnswers(tf.Module):
                 for name, value in fields.items()
             }
         return fields
-
-
-def keep(values: np.ndarray) -> tf.Variable:
-    """A variable of numbers or, as UTF-8, of texts."""
-    return tf.Variable(values, trainable=False)

@@ -6,30 +6,37 @@ written down in tables, so that both give the same ids. tensorflow-text is
 another tokenizer: it folds cases in another way.
 """
 
-from typing import Dict, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from serving.graph_entries import (
+    CHUNK,
+    CODES,
+    SURROGATES,
+    AddedTokens,
+    Tree,
+    keep,
+    mark,
+    places_of,
+)
 from tokenization import (
     MAX_CHARACTERS_PER_WORD,
     FullTokenizer,
     is_space_or_control,
 )
 
-CODES = 0x110000
-SURROGATES = range(0xD800, 0xE000)
 SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 SPACE = ord(" ")
 # What stands for bytes that are no UTF-8; it is dropped.
 REPLACEMENT = 0xFFFD
 # A letter that nothing else becomes, and that stays as it is.
 BETWEEN = ord("\u16b1")
-CHUNK = 2**14
-# Nodes of the tree of the vocabulary: of a word's first piece, of later ones.
+# Trees of the vocabulary: of a word's first piece, of later ones.
 FIRST, LATER = 0, 1
-# A node and a character are one key: this many bits are the character's.
-CODE_BITS = 21
+# What is left of the characters of an added token but for the first one.
+DROPPED = 0
 
 
 class GraphTokens(NamedTuple):
@@ -70,7 +77,8 @@ class GraphTokenizer(tf.Module):
     """Texts to tokens, as a `FullTokenizer` makes them.
 
     They differ only where marks that are no accents follow each other in an
-    order that Unicode normalizes.
+    order that Unicode normalizes. A token that was added to the vocabulary is a
+    character of its own here, whose code is behind Unicode's.
 
     Attributes:
         unknown_id: of what no entry is found for.
@@ -81,17 +89,32 @@ class GraphTokenizer(tf.Module):
         self._lower = tokenizer.do_lower_case
         self.unknown_id = tokenizer.unknown_id
 
-        def keep(value: np.ndarray) -> tf.Variable:
-            return tf.Variable(value, trainable=False)
-
         values, starts = _normalized(tokenizer)
-        self._values, self._starts = keep(values), keep(starts)
-        self._isolated = keep(_isolated(tokenizer, values))
         self._joins = keep(_joins(starts))
+        isolated = _isolated(tokenizer, values)
+        entries = [_entry(*item) for item in tokenizer.pieces.items()]
+        # Those that are looked for before a text is normalized, and after.
+        raw, normalized = [], []
+        for number, token, is_found in tokenizer.added:
+            if not is_found:
+                continue
+            code = CODES + len(raw) + len(normalized)
+            entries.append((FIRST, [code], number))
+            text, tokens = token.content, raw
+            if token.normalized:
+                text, tokens = tokenizer.normalize(text), normalized
+            tokens.append((code, text, token.single_word))
+        self._raw = AddedTokens(raw, DROPPED) if raw else None
+        self._normal = AddedTokens(normalized, SPACE) if normalized else None
+        self._entries = Tree(entries, 2)
+        codes = CODES + np.arange(len(raw) + len(normalized), dtype=np.int32)
+        values = np.concatenate([values, codes])
+        starts = np.concatenate([starts, starts[-1] + 1 + codes - CODES])
+        isolated = np.concatenate([isolated, np.ones(len(codes), bool)])
+        self._values, self._starts = keep(values), keep(starts)
+        self._isolated = keep(isolated)
         if self._lower:
             self._cased, self._ignorable = map(keep, _sigma_tables())
-        keys, nodes, ids = _tree(tokenizer.vocabulary)
-        self._keys, self._nodes, self._ids = keep(keys), keep(nodes), keep(ids)
 
     def __call__(self, texts: tf.Tensor) -> GraphTokens:
         """Tokenizes strings [N], UTF-8.
@@ -100,14 +123,15 @@ class GraphTokenizer(tf.Module):
         """
         characters = self._characters(texts)
         word = tf.cumsum(tf.cast(characters.begins, tf.int32)) - 1  # [C]
-        firsts = _places(characters.begins)  # [words]
+        firsts = places_of(characters.begins)  # [words]
         count = tf.size(word)
         ends = tf.concat([firsts[1:], [count]], axis=0)[: tf.size(firsts)]
         end = tf.gather(ends, word)  # [C]
-        lengths, ids = self._longest(characters, end)
+        root = tf.where(characters.begins, FIRST, LATER)
+        lengths, ids = self._entries.longest(characters.code, end, root)
         is_piece, is_unknown = _chain(firsts, ends, word, end, lengths)
         unknown = tf.gather(is_unknown, word)
-        chosen = _places(
+        chosen = places_of(
             tf.where(unknown, characters.begins, is_piece)
         )  # [tokens]
         unknown = tf.gather(unknown, chosen)
@@ -134,12 +158,19 @@ class GraphTokenizer(tf.Module):
         row_start = tf.gather(row_starts, text)
         source = tf.range(tf.size(codes)) - row_start
         # A character's place ends where the next one begins that is no accent.
-        stops = _places(~tf.gather(self._joins, codes) | tf.equal(source, 0))
+        stops = places_of(~tf.gather(self._joins, codes) | tf.equal(source, 0))
         stops = tf.concat([stops, [tf.size(codes)]], axis=0)
         following = tf.searchsorted(
             stops, tf.range(tf.size(codes)), side="right"
         )
         end = tf.gather(stops, following) - row_start
+        if self._lower:
+            sigmas, small = self._sigmas(codes, text)
+            codes = tf.tensor_scatter_nd_update(
+                codes, sigmas[:, tf.newaxis], small
+            )
+        if self._raw is not None:
+            codes, end = self._raw.join(codes, text, end)
         # Each character becomes none, one, or several.
         first = tf.gather(self._starts, codes)
         counts = tf.gather(self._starts, codes + 1) - first
@@ -148,14 +179,10 @@ class GraphTokenizer(tf.Module):
         places = tf.range(tf.size(origin)) + tf.gather(first - before, origin)
         code = tf.gather(self._values, places)
         isolated = tf.gather(self._isolated, places)
-        if self._lower:
-            sigmas, small = self._sigmas(codes, text)
-            code = tf.tensor_scatter_nd_update(
-                code, tf.gather(before, sigmas)[:, tf.newaxis], small
-            )
-        text, source, end = (
-            tf.gather(values, origin) for values in (text, source, end)
-        )
+        text, source, end = (tf.gather(x, origin) for x in (text, source, end))
+        if self._normal is not None:
+            code, end = self._normal.join(code, text, end)
+            isolated |= code >= CODES
 
         def shift(values: tf.Tensor, start) -> tf.Tensor:
             return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]
@@ -178,8 +205,8 @@ class GraphTokenizer(tf.Module):
         One is final where a cased character is before it and none behind,
         whatever ignorable ones are between. Source: Unicode 15, table 3-17.
         """
-        sigmas = _places(tf.equal(codes, SIGMA))
-        seen = _places(~tf.gather(self._ignorable, codes))
+        sigmas = places_of(tf.equal(codes, SIGMA))
+        seen = places_of(~tf.gather(self._ignorable, codes))
         before = tf.searchsorted(seen, sigmas, side="left") - 1
         behind = tf.searchsorted(seen, sigmas, side="right")
 
@@ -193,67 +220,6 @@ class GraphTokenizer(tf.Module):
 
         is_final = is_cased(before) & ~is_cased(behind)
         return sigmas, tf.where(is_final, FINAL_SIGMA, SMALL_SIGMA)
-
-    def _longest(
-        self, characters: _Characters, end: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """The longest entry from each character on.
-
-        Args:
-            characters: of all words.
-            end: int32 [C], one past the last character of each one's word.
-
-        Returns:
-            Its length int32 [C], 0 if there is none, and its id int32 [C].
-        """
-        count = tf.size(characters.code)
-        codes = tf.cast(characters.code, tf.int64)
-
-        def step(offset, active, node, lengths, ids):
-            inside = active + offset < tf.gather(end, active)
-            active, node = (tf.boolean_mask(x, inside) for x in (active, node))
-            code = tf.gather(codes, active + offset)
-            key = tf.bitwise.left_shift(node, tf.constant(CODE_BITS, tf.int64))
-            key += code
-            place = tf.searchsorted(self._keys, key)
-            place = tf.minimum(place, tf.size(self._keys) - 1)
-            is_known = tf.equal(tf.gather(self._keys, place), key)
-            active, place = (
-                tf.boolean_mask(x, is_known) for x in (active, place)
-            )
-            node = tf.gather(self._nodes, place)
-            entry = tf.gather(self._ids, node)
-            is_entry = entry >= 0
-            found = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
-            length = tf.fill([tf.shape(found)[0]], offset + 1)
-            return (
-                offset + 1,
-                active,
-                node,
-                tf.tensor_scatter_nd_update(lengths, found, length),
-                tf.tensor_scatter_nd_update(
-                    ids, found, tf.boolean_mask(entry, is_entry)
-                ),
-            )
-
-        some = tf.TensorShape([None])
-        *_, lengths, ids = tf.while_loop(
-            lambda offset, active, *_: tf.size(active) > 0,
-            step,
-            [
-                tf.constant(0),
-                tf.range(count),
-                tf.where(
-                    characters.begins,
-                    tf.constant(FIRST, tf.int64),
-                    tf.constant(LATER, tf.int64),
-                ),
-                tf.zeros([count], tf.int32),
-                tf.zeros([count], tf.int32),
-            ],
-            shape_invariants=[tf.TensorShape([]), *[some] * 4],
-        )
-        return lengths, ids
 
 
 def _chain(
@@ -278,7 +244,7 @@ def _chain(
     """
 
     def step(current, is_piece, is_unknown):
-        is_piece = _mark(is_piece, current)
+        is_piece = mark(is_piece, current)
         length = tf.gather(lengths, current)
         stuck = tf.equal(length, 0)
         lost = tf.boolean_mask(tf.gather(word, current), stuck)
@@ -287,7 +253,7 @@ def _chain(
         return (
             tf.boolean_mask(further, goes_on),
             is_piece,
-            _mark(is_unknown, lost),
+            mark(is_unknown, lost),
         )
 
     is_too_long = ends - firsts > MAX_CHARACTERS_PER_WORD
@@ -304,18 +270,6 @@ def _chain(
         shape_invariants=[some] * 3,
     )
     return is_piece, is_unknown
-
-
-def _mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """The same marks, and these."""
-    return tf.tensor_scatter_nd_update(
-        marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
-    )
-
-
-def _places(marks: tf.Tensor) -> tf.Tensor:
-    """Where bool [C] holds, int32 [places]."""
-    return tf.cast(tf.where(marks)[:, 0], tf.int32)
 
 
 def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
@@ -384,30 +338,8 @@ def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
     return cased, ignorable
 
 
-def _tree(
-    vocabulary: Dict[str, int],
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The vocabulary as a tree of characters.
-
-    Returns:
-        int64 [edges], rising keys of node and character; int64 [edges], the
-        node where each leads; int32 [nodes], the id of the entry that ends in
-        a node, or -1.
-    """
-    edges: Dict[int, int] = {}
-    ids = [-1, -1]
-    for entry, number in vocabulary.items():
-        is_later = entry.startswith("##")
-        node = LATER if is_later else FIRST
-        rest = entry[2:] if is_later else entry
-        for letter in rest:
-            key = (node << CODE_BITS) + ord(letter)
-            if key not in edges:
-                edges[key] = len(ids)
-                ids.append(-1)
-            node = edges[key]
-        if rest:
-            ids[node] = number
-    keys = np.array(sorted(edges), np.int64)
-    nodes = np.array([edges[key] for key in keys.tolist()], np.int64)
-    return keys, nodes, np.array(ids, np.int32)
+def _entry(piece: str, number: int) -> Tuple[int, List[int], int]:
+    """The tree, the characters and the id of an entry of a vocabulary."""
+    is_later = piece.startswith("##")
+    text = piece[2:] if is_later else piece
+    return (LATER if is_later else FIRST), list(map(ord, text)), number

@@ -14,7 +14,8 @@ from errors import UserError
 from serving import text_windows
 from serving.exported import LONGEST_NAME, Row, shown_names
 from serving.frozen_bert import FrozenBert
-from serving.graph_answers import Fields, GraphAnswers, Outputs, Question, keep
+from serving.graph_answers import Fields, GraphAnswers, Outputs, Question
+from serving.graph_entries import keep
 from serving.graph_tokenizer import GraphTokenizer
 from serving.loaded_task import LoadedTask
 from serving.mixed_bert import MixedBert

@@ -28,6 +28,7 @@ CORE = (
     "metrics.py",
     "modeling.py",
     "optimization.py",
+    "added_tokens.py",
     "subword_tokenization.py",
     "task_model.py",
     "tokenization.py",

@@ -24,6 +24,9 @@ NAME = "masked_lm"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # Lines that are tokenized at once: enough for all cores, bounded in memory.
 CHUNK = 4096
+# Share of the words that have several tokens, below which it makes hardly any
+# difference that words are masked whole.
+SEVERAL = 0.01
 
 
 class MaskedLMHead(Head):
@@ -243,6 +246,16 @@ class MaskedLM(Task[Lines]):
             len(features.tokens) - 2 * len(features),
             len(features),
         )
+        if self.masking.whole_words:
+            words, several = pieces.count_words(features.tokens)
+            if several < SEVERAL * words:
+                logging.warning(
+                    "%s: %d of %d words have more than one token; "
+                    "--whole_word_masking has an effect on these alone",
+                    rows.path,
+                    several,
+                    words,
+                )
         return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
 
     def build_head(self, config, create):

@@ -8,7 +8,9 @@ the very masks that an uninterrupted one would have read.
 import dataclasses
 import hashlib
 import math
-from typing import Any, Dict, NamedTuple, Optional
+import re
+import unicodedata
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -22,7 +24,16 @@ MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 # The id of a place that holds no masked token.
 NO_TOKEN = -1
 # What numbers are drawn for.
-CHOICE, REPLACEMENT, RANDOM_TOKEN = range(3)
+CHOICE, REPLACEMENT, RANDOM_TOKEN, SPAN = range(4)
+# Letters and punctuation of scripts without spaces between words: Thai, Lao,
+# Tibetan, Myanmar, Khmer, kana, Chinese characters, Yi, full and half width.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fda\u1000-\u109f\u1780-\u17ff\u2e80-\u312f"
+    "\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
+)
+# The values of `Pieces.continues`.
+BEGINS, CONTINUES, ALWAYS_CONTINUES = range(3)
 
 
 class Pieces(NamedTuple):
@@ -32,13 +43,17 @@ class Pieces(NamedTuple):
         mask_id: of `[MASK]`.
         is_plain: bool [V], whether an entry is a piece of text: no special
             token and no free entry.
-        continues: bool [V], whether it continues a word, as `##s`.
+        continues: int8 [V], `CONTINUES` if it continues a word, as `##s`, but
+            not one that ends in an unspaced script; `ALWAYS_CONTINUES` if it
+            begins within a letter; else `BEGINS`.
+        is_unspaced: bool [V], whether it ends in a script without spaces.
         plain: int32 [R], the entries that are pieces of text.
     """
 
     mask_id: int
     is_plain: np.ndarray
     continues: np.ndarray
+    is_unspaced: np.ndarray
     plain: np.ndarray
 
     @classmethod
@@ -54,12 +69,51 @@ class Pieces(NamedTuple):
                 "for masked tokens; check --vocab_file"
             )
         is_plain = np.zeros(tokenizer.vocab_size, bool)
-        continues = np.zeros(tokenizer.vocab_size, bool)
+        is_unspaced = np.zeros(tokenizer.vocab_size, bool)
+        continues = np.zeros(tokenizer.vocab_size, np.int8)
         for piece, number in tokenizer.vocabulary.items():
             is_plain[number] = tokenizer.is_text(piece)
-            continues[number] = tokenizer.continues(piece)
+            letters = tokenizer.letters(piece)
+            continues[number] = _continues(letters, tokenizer.continues(piece))
+            is_unspaced[number] = bool(UNSPACED.fullmatch(letters[-1:]))
         plain = np.flatnonzero(is_plain).astype(np.int32)
-        return cls(tokenizer.mask_id, is_plain, continues, plain)
+        return cls(tokenizer.mask_id, is_plain, continues, is_unspaced, plain)
+
+    def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
+        """Which tokens begin a word.
+
+        Args:
+            ids: int32 [..., T].
+            is_plain: bool [..., T], which of the tokens are pieces of text.
+
+        Returns:
+            bool [..., T].
+        """
+        follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
+        follows[..., 1:] = is_plain[..., :-1]
+        unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
+        return is_plain & ~(follows & (self.continues[ids] > unspaced))
+
+    def count_words(self, ids: np.ndarray) -> Tuple[int, int]:
+        """How many words tokens [T] are, and how many have several tokens."""
+        is_plain = self.is_plain[ids]
+        begins = self.begin_words(ids, is_plain)
+        several = begins[:-1] & is_plain[1:] & ~begins[1:]
+        return np.count_nonzero(begins), np.count_nonzero(several)
+
+
+def _continues(letters: str, is_marked: bool) -> int:
+    """A value of `Pieces.continues`.
+
+    Args:
+        letters: of the entry.
+        is_marked: whether it continues a word by its own marks.
+    """
+    if not is_marked or not letters:
+        return BEGINS
+    if letters[0] == "\ufffd" or unicodedata.category(letters[0])[0] == "M":
+        return ALWAYS_CONTINUES
+    return BEGINS if UNSPACED.match(letters) else CONTINUES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +218,9 @@ def choose(
     """Chooses the tokens of a batch that are to be predicted.
 
     The share of the plain tokens, rounded, and at least one. Whole words are
-    taken in an order that is drawn, each that still fits into that number. If
-    none of a row fits, the first tokens of the first one are taken.
+    taken in an order that is drawn, each that still fits into that number. A
+    word that has more tokens than that is cut into spans of that many, from a
+    place that is drawn. Of the last span that is taken, only what fits is.
 
     Args:
         ids: int32 [B, T].
@@ -179,63 +234,91 @@ def choose(
         bool [B, T].
 
     Source: google-research/bert, `create_pretraining_data.py`,
-    `create_masked_lm_predictions`, where a row of which no word fits has
-    nothing to predict.
+    `create_masked_lm_predictions`, where a word that is too long is never
+    predicted.
     """
     is_plain = is_token & pieces.is_plain[ids]
     counts = is_plain.sum(axis=1)
     wanted = np.rint(masking.probability * counts).astype(np.int64)
     wanted = np.minimum(np.maximum(wanted, 1), counts)
-    begins = is_plain
+    places = np.arange(ids.shape[1])
+    begins, is_span = is_plain, np.zeros_like(is_plain)
     if masking.whole_words:
-        follows = np.zeros_like(is_plain)
-        follows[:, 1:] = is_plain[:, :-1]
-        begins = is_plain & ~(follows & pieces.continues[ids])
-    # Of each plain token, the number of its word in the row.
-    word = np.cumsum(begins, axis=1) - 1
-    sizes = np.zeros(ids.shape, np.int64)
-    batch_rows, places = np.nonzero(is_plain)
-    np.add.at(sizes, (batch_rows, word[batch_rows, places]), 1)
+        begins = pieces.begin_words(ids, is_plain)
+        first, sizes = _measure(begins, is_plain)
+        sizes = np.take_along_axis(sizes, first, axis=1)
+        is_span = is_plain & (sizes > wanted[:, np.newaxis])
+    if is_span.any():
+        most = np.maximum(wanted, 1)[:, np.newaxis].astype(np.uint64)
+        shift = draw(masking.seed, SPAN, step, rows, ids.shape[1]) % most
+        shift = np.take_along_axis(shift, first, axis=1)
+        place = (places - first).astype(np.uint64)
+        begins = begins | is_span & ((place + shift) % most == 0)
+    first, sizes = _measure(begins, is_plain)
     # Words in the order of what is drawn for their first tokens. Places where
     # none begins come last.
     drawn = draw(masking.seed, CHOICE, step, rows, ids.shape[1])
     drawn = np.where(begins, drawn, np.iinfo(np.uint64).max)
-    places = np.argsort(drawn, axis=1, kind="stable")
-    order = np.take_along_axis(word, places, axis=1)
-    is_taken = _take_words(order, begins.sum(axis=1), sizes, wanted)
-    chosen = is_plain & np.take_along_axis(is_taken, np.maximum(word, 0), 1)
-    # Of a word that does not fit, only the first tokens.
-    return chosen & (np.cumsum(chosen, axis=1) <= wanted[:, np.newaxis])
+    order = np.argsort(drawn, axis=1, kind="stable")
+    taken = _take_words(order, begins.sum(axis=1), sizes, is_span, wanted)
+    taken = np.take_along_axis(taken, first, axis=1)
+    return is_plain & (places - first < taken)
+
+
+def _measure(
+    begins: np.ndarray, is_plain: np.ndarray
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Where words are.
+
+    Args:
+        begins: bool [B, T], whether a token begins a word.
+        is_plain: bool [B, T], whether it is of one.
+
+    Returns:
+        The place where each token's word begins, int64 [B, T]; the tokens of
+        the word that begins at a place, int64 [B, T].
+    """
+    places = np.where(begins, np.arange(begins.shape[1]), 0)
+    first = np.maximum.accumulate(places, axis=1)
+    sizes = np.zeros(begins.shape, np.int64)
+    batch_rows, places = np.nonzero(is_plain)
+    np.add.at(sizes, (batch_rows, first[batch_rows, places]), 1)
+    return first, sizes
 
 
 def _take_words(
-    order: np.ndarray, counts: np.ndarray, sizes: np.ndarray, wanted: np.ndarray
+    order: np.ndarray,
+    counts: np.ndarray,
+    sizes: np.ndarray,
+    is_span: np.ndarray,
+    wanted: np.ndarray,
 ) -> np.ndarray:
-    """Takes each word that still fits; the first one if none does.
+    """Takes each word that still fits, and of a span what fits.
 
     Args:
-        order: int64 [B, T], numbers of a row's words, as they are tried.
+        order: int64 [B, T], where a row's words begin, as they are tried.
         counts: int64 [B], how many words a row has.
-        sizes: int64 [B, T], tokens of each word, by its number.
+        sizes: int64 [B, T], tokens of the word that begins at a place.
+        is_span: bool [B, T], whether that is a part of a word.
         wanted: int64 [B], how many tokens of a row may be taken.
 
     Returns:
-        bool [B, T], whether a word is taken, by its number.
+        int64 [B, T], tokens that are taken of the word that begins at a place.
     """
     numbers = np.arange(len(order))
-    taken = np.zeros(len(order), np.int64)
-    is_taken = np.zeros(order.shape, bool)
+    left = wanted.copy()
+    taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
-        found = order[:, rank]
-        size = sizes[numbers, found]
-        fits = (rank < counts) & (taken + size <= wanted)
-        is_taken[numbers[fits], found[fits]] = True
-        taken += size * fits
-        if (taken == wanted).all():
+        found = numbers, order[:, rank]
+        size = np.where(
+            is_span[found], np.minimum(sizes[found], left), sizes[found]
+        )
+        size *= (rank < counts) & (size <= left)
+        taken[found] = size
+        left -= size
+        if not left.any():
             break
-    nothing = (taken == 0) & (counts > 0)
-    is_taken[numbers[nothing], order[nothing, 0]] = True
-    return is_taken
+    return taken
 
 
 def replace(

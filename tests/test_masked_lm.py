@@ -39,6 +39,7 @@ from tasks.masked_lm import (
     masked_lm_task,
 )
 from tasks.masking import NO_TOKEN
+from tokenization import FullTokenizer
 from weights import sources
 from weights.base import choose_initial_values
 
@@ -113,6 +114,31 @@ def test_rows_in_which_nothing_can_be_masked_are_left_out(tmp_path, tokenizer):
     assert [TINY_WORDS[n] for n in features.tokens] == ["[CLS]", "cat", "[SEP]"]
     rows = write_lines(tmp_path / "b.txt", b"zebra\ngnu\n")
     assert "holds no token" in refusal(TASK.featurize, rows, tokenizer, 24)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("\u4e2d\u6587 cat\n", "a.txt: 0 of 3 words have more than one token"),
+        ("the cats sat\n", None),
+        ("sat " * 150 + "cats\n", "a.txt: 1 of 151 words have more than one t"),
+    ],
+)
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_whole_words_that_are_single_tokens_are_named(
+    tmp_path, caplog, text, words, whole_words
+):
+    """As all of a Chinese BERT's."""
+    vocabulary = [*TINY_WORDS, "\u4e2d", "\u6587"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    rows = write_lines(tmp_path / "a.txt", text.encode())
+    masked_lm_task(whole_word_masking=whole_words).featurize(
+        rows, tokenizer, 24
+    )
+    warnings = [r.getMessage() for r in caplog.records if r.levelname[0] == "W"]
+    assert len(warnings) == bool(words and whole_words)
+    assert all(words in warning for warning in warnings)
 
 
 @PROPERTY

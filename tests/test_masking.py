@@ -1,6 +1,8 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
 import dataclasses
+import hashlib
+import json
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,6 +13,7 @@ from task_files import PROPERTY, refusal
 
 import input_pipeline
 from input_pipeline import Features, TrainPlan
+from subword_tokenization import SubwordTokenizer
 from tasks import masking
 from tasks.masking import NO_TOKEN, MaskedText, Masking, Pieces
 from tokenization import FullTokenizer
@@ -69,18 +72,23 @@ def words_of(row):
     return words
 
 
-def slowly_chosen(row, drawn, probability, whole_words):
+def slowly_chosen(row, drawn, shifts, probability, whole_words):
     """The places that are to be masked of a row, word by word."""
     plain = [place for place, number in enumerate(row) if number not in SPECIAL]
     words = words_of(row) if whole_words else [[place] for place in plain]
     wanted = min(max(1, round(probability * len(plain))), len(plain))
-    words.sort(key=lambda word: drawn[word[0]])
+    spans = []
+    for word in [word for word in words if len(word) > wanted]:
+        words.remove(word)
+        shift = int(shifts[word[0]]) % wanted
+        starts = [n for n in range(len(word)) if not (n + shift) % wanted]
+        starts = sorted({0, *starts})
+        spans += [word[a:b] for a, b in zip(starts, [*starts[1:], None])]
     chosen = []
-    for word in words:
-        if len(chosen) + len(word) <= wanted:
-            chosen += word
-    if not chosen and words:
-        chosen = words[0][:wanted]
+    for word in sorted(words + spans, key=lambda word: drawn[word[0]]):
+        left = wanted - len(chosen)
+        if len(word) <= left or word in spans:
+            chosen += word[:left]
     return sorted(chosen)
 
 
@@ -92,13 +100,20 @@ def test_tokens_are_chosen_as_one_would_by_hand(
     text = make_text(rows, pieces, **how)
     numbers = np.arange(len(rows))
     batch = input_pipeline.make_batch(text, numbers, length, step)
-    drawn = masking.draw(
-        how["seed"], masking.CHOICE, step, numbers, max(map(len, rows)) + 2
+    drawn, shifts = (
+        masking.draw(
+            how["seed"], purpose, step, numbers, max(map(len, rows)) + 2
+        )
+        for purpose in (masking.CHOICE, masking.SPAN)
     )
     for number, row in enumerate(rows):
         own = [2, *row, 3]
         expected = slowly_chosen(
-            own, drawn[number], how["probability"], how["whole_words"]
+            own,
+            drawn[number],
+            shifts[number],
+            how["probability"],
+            how["whole_words"],
         )
         ids = batch["masked_ids"][number]
         places = batch["masked_positions"][number]
@@ -310,6 +325,84 @@ def test_whole_words_fill_the_share_that_was_asked_for(pieces):
         chosen = set(places.tolist()) - {0}
         for word in words_of([2, *row, 3]):
             assert chosen >= set(word) or not chosen & set(word)
+
+
+def test_words_that_fit_are_masked_as_they_always_were(pieces):
+    ids = np.random.default_rng(0).integers(5, 30, (50, 100)).astype(np.int32)
+    is_token, how = np.ones(ids.shape, bool), Masking(whole_words=True)
+    chosen = masking.choose(ids, is_token, np.arange(50), 7, how, pieces)
+    digest = hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()
+    assert chosen.sum() == 750 and digest.startswith("116fb598a8b13e72")
+
+
+# Texts in which no space tells where words are, and one that has one long one.
+UNSPACED = (
+    "\u3042\u3057\u305f\u306f\u3053\u3046\u3048\u3093\u3067\u3042\u305d\u3073\u307e\u3059",
+    "\u30c6\u30ec\u30d3\u3067\u3059\u3001\u3000\u65e5\u672c2024\u5e74\u3002\u30d3\u30eb",
+    "\u0e1e\u0e23\u0e38\u0e48\u0e07\u0e19\u0e35\u0e49\u0e44\u0e1b\u0e40\u0e17\u0e35\u0e48\u0e22\u0e27\u0e01\u0e31\u0e19",
+    "\u12a0\u1298\u1295\u1273\u12cd\u12ad\u1275\u1208\u120d\u1201",
+    "ab " + "abcdefghij" * 8,
+)
+
+
+@pytest.mark.parametrize("text", UNSPACED, ids=ascii)
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bytes"])
+def test_every_token_is_masked_about_equally_often(
+    tmp_path, golden_dir, text, kind
+):
+    tokenizer = letters_tokenizer(tmp_path, golden_dir, kind, text)
+    (ids,) = tokenizer.encode_ids([text])
+    pieces = Pieces.of(tokenizer)
+    rows = input_pipeline.Features.from_rows([(ids, [0] * len(ids))], {})
+    how = Masking(whole_words=True)
+    masked = MaskedText(**vars(rows), masking=how, pieces=pieces)
+    hits = np.zeros(len(ids))
+    for step in range(400):
+        batch = input_pipeline.make_batch(masked, np.arange(1), None, step)
+        own = batch["masked_ids"][0] != NO_TOKEN
+        assert own.sum() == max(1, round(0.15 * len(ids)))
+        hits[batch["masked_positions"][0][own]] += 1
+    # Whole words of several tokens fit less often than others.
+    share = own.sum() / len(ids)
+    assert hits.min() > 130 * share and hits.max() < 800 * share
+
+
+def letters_tokenizer(folder, golden_dir, kind, text):
+    """A tokenizer that knows each letter of a text alone."""
+    letters = sorted(set(text) - {" ", "\u3000"})
+    if kind == "wordpiece":
+        words = [*TINY_WORDS[:5], *letters, *(f"##{c}" for c in letters)]
+        (folder / "vocab.txt").write_text("\n".join(words))
+        return FullTokenizer(str(folder / "vocab.txt"), do_lower_case=False)
+    name = {"unigram": "xlm-roberta", "bytes": "roberta"}[kind]
+    path = golden_dir / "roberta" / name / "tokenizer.json"
+    described = json.loads(path.read_text())
+    if kind == "unigram":
+        described["model"]["vocab"] += [[letter, -9.0] for letter in letters]
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    return SubwordTokenizer(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("\u65e5\u672c\u3001\u3042", "\u65e5|\u672c|\u3001|\u3042"),
+        # As BERT sets Chinese characters apart, what is behind them too.
+        ("\u65e5ab2\u65e5,", "\u65e5|ab2|\u65e5|,"),
+        ("\u0e01\u0e48\u0e01a", "\u0e01\u0e48|\u0e01|a"),
+        ("ab, \ud55c\uad6d xab", "ab,|\ud55c\uad6d|xab"),
+    ],
+    ids=ascii,
+)
+def test_where_words_begin(tmp_path, golden_dir, text, words):
+    tokenizer = letters_tokenizer(tmp_path, golden_dir, "unigram", text)
+    (tokens,) = tokenizer.encode([text])
+    pieces = Pieces.of(tokenizer)
+    ids = np.array(tokens.ids)
+    begins = pieces.begin_words(ids, pieces.is_plain[ids])
+    starts = [s for (s, _), first in zip(tokens.offsets, begins) if first]
+    found = [text[a:b] for a, b in zip(starts, [*starts[1:], None])]
+    assert "|".join(word.strip() for word in found if word.strip()) == words
 
 
 def test_how_is_described_by_the_flags_names():

@@ -340,6 +340,7 @@ def test_a_class_of_tokenizers_must_say_how_it_does_all():
         "encode_ids",
         "encode_words",
         "is_text",
+        "letters",
     }
     for name in names:
         parts = {other: None for other in names - {name}}

@@ -6,6 +6,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 from absl import logging
 
+from added_tokens import ADDED, TOKENIZER_FILE
 from bert.config import BertConfig, same_activation
 from errors import UserError
 from storage import files
@@ -15,8 +16,6 @@ from weights.base import Base
 from weights.sources import InitCheckpoint
 
 VOCABULARY_FILE = "vocab.txt"
-# What a RoBERTa has instead, and newer BERTs of Hugging Face.
-TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILES = ("bert_config.json", "config.json")
 # Some models round the size of their vocabulary up, to multiples of 8 to 1024.
 MAX_VOCABULARY_PADDING = 1023
@@ -157,10 +156,12 @@ def _check_vocabulary(
 def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
     """Compares a vocabulary's size with the model's."""
     padding = config.vocab_size - tokenizer.vocab_size
+    added = [a.token.content for a in tokenizer.added]
+    also = f"; it has the added tokens {added}" if added else ""
     if not 0 <= padding <= MAX_VOCABULARY_PADDING:
         raise UserError(
             f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
-            f"config says {config.vocab_size}; check --vocab_file"
+            f"config says {config.vocab_size}; check --vocab_file{also}"
         )
     if padding:
         logging.info(
@@ -223,7 +224,16 @@ def check_same_model(
             f"{expected[:12]}) than {base.path} (fingerprint "
             f"{base.fingerprint[:12]})"
         )
-    if description["tokenizer"] != tokenizer.describe():
+    ours, theirs = tokenizer.describe(), description["tokenizer"]
+    added = ours.get(ADDED, [])
+    if added and theirs == {k: v for k, v in ours.items() if k != ADDED}:
+        logging.warning(
+            "%s was trained when tokens that are added to a vocabulary were "
+            "not read: %s; texts that hold one give other answers now",
+            source,
+            [token["content"] for token in added],
+        )
+    elif theirs != ours:
         raise UserError(
             f"{source} was trained with another vocabulary or another "
             "--do_lower_case; pass those of its base"

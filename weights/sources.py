@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import tensorflow as tf
 
+from added_tokens import TOKENIZER_CONFIG_FILE
 from errors import UserError
 from storage import files, newest
 from tokenization import check_rules
@@ -32,7 +33,7 @@ from weights.hugging_face import (
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 # Beside the first.
-TOKENIZER_CONFIG_FILE, CONFIG_FILE = "tokenizer_config.json", "config.json"
+CONFIG_FILE = "config.json"
 # Beside the second.
 BERT_CONFIG_FILE = "bert_config.json"
 # Of BERTs for languages or texts whose words no rule of BERT's finds.

@@ -1,0 +1,391 @@
+"""Tokens that were added to a vocabulary, in every file that names them.
+
+The ids are those of transformers 4.57.1.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import TINY_WORDS
+from roberta_folders import BOTH, change, drop
+from test_text_model import as_numbers, ask, assert_equal
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from errors import UserError
+from scripts import convert_checkpoint, merge_adapter
+from serving.frozen_bert import FrozenBert
+from serving.graph_tokenizer import GraphTokenizer
+from serving.loaded_task import load_task
+from serving.predictor import Predictor
+from serving.text_model import TextModel
+from subword_tokenization import SubwordTokenizer
+from tasks.masking import Pieces
+from tasks.restored import restore_task
+from tokenization import FullTokenizer
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the cat new < > ##s \u4eac [unused1] ."
+).split()
+TEXTS = (
+    "the<new>cat",
+    "The <NEW> cats",
+    "<new>\u4eac<e1>.",
+    "the [unused1]",
+    "new.<new>s",
+)
+NEW, E1, OTHER = 14, 15, [5, 1, 1, 1]
+
+
+def entry(number, content, **flags):
+    """A token as `added_tokens_decoder` has it."""
+    plain = dict.fromkeys(("lstrip", "rstrip", "single_word", "special"), False)
+    token = {"content": content, "normalized": True, **plain, **flags}
+    return {str(number): token}
+
+
+def listed(*entries):
+    """The same as `tokenizer.json` has them."""
+    own = [entry(n, w, special=True) for n, w in enumerate(WORDS[:5])]
+    return {
+        "added_tokens": [
+            {"id": int(number), **token}
+            for one in (*own, *entries)
+            for number, token in one.items()
+        ]
+    }
+
+
+def decoder(*entries, **more):
+    merged = {key: value for one in entries for key, value in one.items()}
+    return {"tokenizer_config": {"added_tokens_decoder": merged, **more}}
+
+
+RAW = {"special": True, "normalized": False}
+BLANKS = {"content": "<new>", "lstrip": True, "rstrip": True}
+# Files beside the vocabulary, and the ids of the texts.
+FOLDERS = {
+    "added_tokens": (
+        {"added_tokens": {"<new>": NEW, "<e1>": E1}},
+        [[5, 14, 6], [5, 14, 6, 10], [14, 11, 15, 13], OTHER, [7, 13, 14, 1]],
+    ),
+    "special ones": (
+        {
+            "added_tokens": {"<e1>": 14, "<new>": 15},
+            "special_tokens_map": {
+                "additional_special_tokens": ["<e1>", "<new>"],
+                "cls_token": "[CLS]",
+            },
+        },
+        [
+            [5, 15, 6],
+            [5, 8, 7, 9, 6, 10],
+            [15, 11, 14, 13],
+            OTHER,
+            [7, 13, 15, 1],
+        ],
+    ),
+    "map alone": (
+        {
+            "special_tokens_map": {
+                "bos_token": "<e1>",
+                "additional_special_tokens": [{**BLANKS, "normalized": True}],
+            }
+        },
+        [[5, 15, 6], [5, 15, 6, 10], [15, 11, 14, 13], OTHER, [7, 13, 15, 1]],
+    ),
+    "config alone": (
+        {
+            "tokenizer_config": {
+                "additional_special_tokens": ["<new>"],
+                "eos_token": "<e1>",
+                "extra_special_tokens": {"x": "[unused1]"},
+            }
+        },
+        [
+            [5, 15, 6],
+            [5, 8, 7, 9, 6, 10],
+            [15, 11, 14, 13],
+            [5, 12],
+            [7, 13, 15, 1],
+        ],
+    ),
+    "decoder": (
+        {
+            **decoder(entry(NEW, "<new>", single_word=True), entry(E1, "<e1>")),
+            "added_tokens": {"cat": 99},
+        },
+        [
+            [5, 8, 7, 9, 6],
+            [5, 14, 6, 10],
+            [14, 11, 15, 13],
+            OTHER,
+            [7, 13, 8, 7, 9, 1],
+        ],
+    ),
+    "cased": (
+        decoder(
+            entry(NEW, "<NEW>", normalized=False, rstrip=True),
+            entry(12, "[unused1]"),
+            entry(5, "the", single_word=True),
+            do_lower_case=False,
+        ),
+        [
+            [5, 8, 7, 9, 6],
+            [1, 14, 6, 10],
+            [8, 7, 9, 11, 8, 1, 9, 13],
+            [5, 12],
+            [7, 13, 8, 7, 9, 1],
+        ],
+    ),
+    "split": (
+        decoder(
+            entry(NEW, "<new>", special=True),
+            entry(E1, "<e1>"),
+            split_special_tokens=True,
+        ),
+        [
+            [5, 8, 7, 9, 6],
+            [5, 8, 7, 9, 6, 10],
+            [8, 7, 9, 11, 15, 13],
+            OTHER,
+            [7, 13, 8, 7, 9, 1],
+        ],
+    ),
+    "tokenizer.json": (
+        {
+            "tokenizer": listed(
+                entry(6, "cat", single_word=True),
+                entry(NEW, "<new>"),
+                entry(E1, "<e1>", **RAW),
+            )
+        },
+        [[5, 14, 6], [5, 14, 6, 10], [14, 11, 15, 13], OTHER, [7, 13, 14, 1]],
+    ),
+    "tokenizer.json and more": (
+        {
+            "tokenizer": listed(entry(NEW, "<new>")),
+            "tokenizer_config": {"additional_special_tokens": ["<e1>"]},
+        },
+        [[5, 14, 6], [5, 14, 6, 10], [14, 11, 15, 13], OTHER, [7, 13, 14, 1]],
+    ),
+    "chinese": (
+        decoder(entry(14, "\u4eac<e1>"), entry(15, "<new>\u4eac")),
+        [
+            [5, 8, 7, 9, 6],
+            [5, 8, 7, 9, 6, 10],
+            [15, 8, 1, 9, 13],
+            OTHER,
+            [7, 13, 8, 7, 9, 1],
+        ],
+    ),
+}
+
+
+def write(folder, contents, words=WORDS):
+    """Writes a vocabulary and files beside it; gives its path."""
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return str(folder / "vocab.txt")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_ids_are_those_of_transformers(tmp_path, name):
+    contents, expected = FOLDERS[name]
+    tokenizer = FullTokenizer(write(tmp_path, contents), name != "cased")
+    assert tokenizer.encode_ids(TEXTS) == expected
+    assert tokenizer.encode_ids(["[CLS] [MASK]"]) == [[1] * 6]
+    for text, tokens in zip(TEXTS, tokenizer.encode(TEXTS)):
+        pieces = [text[start:end].strip() for start, end in tokens.offsets]
+        assert "".join(pieces) == text.replace(" ", "")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    other = FullTokenizer(write(plain, {}), name != "cased")
+    assert tokenizer.describe() != other.describe()
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_graph_finds_the_same(tmp_path, name):
+    tokenizer = FullTokenizer(write(tmp_path, FOLDERS[name][0]))
+    graph = GraphTokenizer(tokenizer)
+    rng = np.random.default_rng(0)
+    parts = "the cat <new> <NEW> <e1> \u4eac \u0391\u03a3 _ e\u0301 [unused1]"
+    parts = [*parts.split(), " ", "\t", "\ue000", "<", "\x00"]
+    texts = ["".join(rng.choice(parts, 8)) for _ in range(300)]
+    texts += ["", "<new>" * 3000, *TEXTS]
+    found = graph([text.encode() for text in texts])
+    for number, tokens in enumerate(tokenizer.encode(texts)):
+        own = found.text.numpy() == number
+        assert found.ids.numpy()[own].tolist() == tokens.ids, texts[number]
+        places = zip(found.first.numpy()[own], found.end.numpy()[own])
+        assert list(places) == tokens.offsets, texts[number]
+
+
+@BOTH
+def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
+    path = tmp_path / "tokenizer.json"
+    shutil.copy(golden_dir / "roberta" / name / "tokenizer.json", path)
+    before = SubwordTokenizer(str(path))
+    size = before.vocab_size
+    blank = entry(size, "<e1>", lstrip=True, **RAW)
+    alone = entry(size + 1, "ZZ", single_word=True)
+    write(tmp_path, decoder(blank, alone))
+    tokenizer = SubwordTokenizer(str(path))
+    assert tokenizer.describe() != before.describe()
+    names = {number: piece for piece, number in tokenizer.vocabulary.items()}
+
+    def pieces(ids):
+        return " ".join(names[number] for number in ids)
+
+    texts = ["the <e1>cat", "ZZ the ZZZ ZZ."]
+    expected = {
+        "roberta": [
+            "the <e1> cat",
+            "ZZ \u0120the \u0120Z Z Z \u0120 ZZ .",
+            "<e1> \u0120cat ZZ \u0120the",
+        ],
+        "xlm-roberta": [
+            "\u2581 t he <e1> \u2581 c at",
+            "ZZ \u2581 t he \u2581Z Z Z ZZ \u2581 .",
+            "<e1> \u2581 c at ZZ \u2581 t he",
+        ],
+    }[name]
+    first, second = tokenizer.encode(texts)
+    assert [pieces(first.ids), pieces(second.ids)] == expected[:2]
+    words = tokenizer.encode_words(["<e1>cat", "ZZ", "the"])
+    assert pieces(sum(words, [])) == expected[2]
+    assert first.offsets[first.ids.index(size)] == (4, 8)
+    plain = Pieces.of(tokenizer).is_plain
+    assert plain[size + 1] and not plain[size]
+
+
+@pytest.mark.parametrize(
+    "contents, message",
+    [
+        (
+            {"added_tokens": {"<new>": 20}},
+            "has the id 20, .* gives it 14; give",
+        ),
+        (decoder(entry(3, "cat")), "token 'cat' has the id 3, but .* it 6"),
+        ({"tokenizer_config": {"sep_token": "</s>"}}, "sep_token '</s>'; exp"),
+        (
+            {"special_tokens_map": {"mask_token": {"content": "<m>"}}},
+            r"mask_token '<m>'; expected '\[MASK\]'",
+        ),
+        (decoder(entry(14, "\u0301")), "is '' once it is normalized"),
+        (
+            decoder(entry(14, "<new>"), entry(15, "<NEW>")),
+            "'<NEW>' is '<new>' once it is normalized, as another",
+        ),
+        (decoder(entry(14, "")), "no text of 1 to 1000 letters"),
+        (decoder(entry(14, "x" * 1001)), "no text of 1 to 1000 letters"),
+        (decoder(entry("x", "y")), "its added tokens are odd: .*'x'"),
+        ({"added_tokens": {"y": None}}, "its added tokens are odd"),
+        ({"added_tokens": {"y": float("inf")}}, "its added tokens are odd"),
+        ({"tokenizer": {"added_tokens": [3]}}, "its added tokens are odd"),
+        (decoder(entry(14, "y", lstrip="no")), "its added tokens are odd"),
+        ({"added_tokens": []}, "its added tokens are odd"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
+    with pytest.raises(UserError, match=message) as error:
+        FullTokenizer(write(tmp_path, contents))
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def berts(tiny_bert, tmp_path):
+    """The tiny BERT, and one whose last two words were added as tokens."""
+    other = tmp_path / "bert"
+    shutil.copytree(tiny_bert, other)
+    shutil.copy(tiny_bert / "config.json", other / "config.json")
+    tokens = entry(28, "<e1>", **RAW), entry(29, "Covid", single_word=True)
+    write(other, decoder(*tokens), TINY_WORDS[:-2])
+    return tiny_bert, other
+
+
+def test_every_program_answers_as_with_a_word_of_the_vocabulary(
+    berts, tmp_path
+):
+    squad = {"name": "squad"}
+    questions = [
+        ("label", ("the {0} cat {1} {0}",)),
+        ("squad", ("is the {0} on ?", "the {0}  dog {1}. {1} ran {0}")),
+        ("squad", ("{1}", "a cat sat {1} a {1} mat")),
+    ]
+    answers = []
+    for bert, words in zip(berts, (("in", "out"), ("<e1>", "COVID"))):
+        folders = {}
+        for name, described in ("label", CLASSIFICATION), ("squad", squad):
+            folder = tmp_path / words[0].strip("<>") / name
+            task = restore_task(described, {}, "")
+            make_artifact(folder, bert, "lora(rank=3)", task, described)
+            folders[name] = str(folder)
+        asked = [
+            (name, tuple(text.format(*words) for text in texts))
+            for name, texts in questions
+        ]
+        found = Predictor.load(str(bert), folders).ask(asked)
+        frozen = FrozenBert.open(str(bert))
+        tasks = {n: load_task(frozen, f, None) for n, f in folders.items()}
+        exported = ask(TextModel(frozen, tasks, batch_size=5), asked)
+        for one, other in zip(exported, found):
+            assert_equal(one, as_numbers(other))
+        for answer, (_, texts) in zip(found, asked):
+            if "start" in answer:
+                cut = texts[1][answer.pop("start") : answer.pop("end")]
+                assert answer["answer"] == " ".join(cut.split())
+                for number, word in enumerate(words):
+                    answer["answer"] = answer["answer"].replace(
+                        word, f"{{{number}}}"
+                    )
+        answers.append(found)
+    assert any("{" in answer.get("answer", "") for answer in answers[0])
+    for one, other in zip(*answers):
+        assert_equal(one, other)
+
+
+def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
+    task = restore_task(CLASSIFICATION, {}, "")
+    make_artifact(tmp_path / "a", berts[1], "lora(rank=2)", task)
+    bert = FrozenBert.open(str(berts[1]))
+    load_task(bert, str(tmp_path / "a"), None)
+    assert "other answers now" not in caplog.text
+    path = tmp_path / "a" / "adapter_config.json"
+    change(path, drop("content_sha256"))
+    change(path, drop("tokenizer", "added_tokens"))
+    load_task(bert, str(tmp_path / "a"), None)
+    assert "not read: ['<e1>', 'Covid']; texts that" in caplog.text
+
+
+@pytest.mark.parametrize("to", ["google", "hugging_face", "merged"])
+def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
+    target = tmp_path / "target"
+    arguments = [f"--init_checkpoint={berts[1]}", f"--output_dir={target}"]
+    program = convert_checkpoint
+    if to == "merged":
+        adapter, program = tmp_path / "adapter", merge_adapter
+        task = restore_task(CLASSIFICATION, {}, "")
+        make_artifact(adapter, berts[1], "lora(rank=2)", task)
+        arguments.append(f"--adapter={adapter}")
+    else:
+        arguments.append(f"--to={to}")
+    monkeypatch.setattr("sys.argv", ["program", *arguments])
+    program.main()
+    before, after = (
+        FullTokenizer(str(folder / "vocab.txt"))
+        for folder in (berts[1], target)
+    )
+    assert before.describe() == after.describe()
+    assert after.encode_ids(["<e1>"]) == [[28]]
+
+
+def test_a_model_without_rows_for_them_is_refused(berts, classify, tiny_flags):
+    write(berts[1], decoder(entry(30, "<e2>")), TINY_WORDS)
+    flags = {**tiny_flags, "init_checkpoint": berts[1]}
+    with pytest.raises(UserError, match=r"--vocab_file; it has .*'<e2>'\]"):
+        classify(**flags)
