@@ -111,7 +111,7 @@ def test_the_hooks_are_those_of_the_class():
     table = re.search(r"\| hook \|.*?\n\n", PAGE, re.DOTALL).group()
     acting = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     assert len(acting) == 7 and "Seven hooks" in PAGE
-    about = {"layer_kind", "observe", "penalty", "prepare"}
+    about = {"acts_at", "layer_kind", "observe", "penalty", "prepare"}
     methods = {n for n in vars(Hooks) if callable(getattr(Hooks, n))}
     assert {n for n in methods if n[0] != "_"} == acting | about
     assert all(f"`{n}`" in PAGE or f".{n}`" in PAGE for n in about)
