@@ -227,9 +227,11 @@ class MultiTask(Task[RowsByTask]):
     def go_on(self, description, source):
         """These tasks, as the run has each of them."""
         found = description.get("tasks")
-        found = found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            found = {}
+        own = {name: x for name, x in found.items() if isinstance(x, dict)}
         return self._with(
-            lambda name, task: task.go_on(found.get(name) or {}, source)
+            lambda name, task: task.go_on(own.get(name, {}), source)
         )
 
     @property

@@ -17,6 +17,7 @@ from serving.predictor import Predictor
 from storage import files
 from tasks.custom import custom_task
 from tasks.glue import STS_B
+from tasks.multi_task import multi_task
 from tasks.restored import restore_task
 from tasks.text_regression import AS_IS, LabelUnit
 from weights import adapter_artifact
@@ -79,6 +80,19 @@ def test_heads_without_a_unit_stay_as_they_are(task):
     assert known.decode(None, None, outputs) is outputs
     base = Weights("base", {}, None)
     assert known.begin_head(base) is base
+
+
+def test_a_run_of_several_tasks_goes_on_in_the_unit_of_each():
+    several = multi_task([("sts-b", STS_B), ("a", TASK)], "uniform")
+    for tasks, unit in (
+        ({"a": {"label_unit": UNIT._asdict()}}, UNIT),
+        ({"a": {}}, AS_IS),
+        ({"a": "x"}, AS_IS),
+        ("x", AS_IS),
+    ):
+        known = several.go_on({"tasks": tasks}, "run.json")
+        assert known.tasks["a"].unit == unit
+        assert known.tasks["sts-b"] == STS_B
 
 
 def test_another_training_keeps_the_unit_of_the_head():
