@@ -4,6 +4,8 @@ Up to four files beside a vocabulary name such tokens. Not in here: how the text
 between them is tokenized (`tokenization.py`, `subword_tokenization.py`).
 """
 
+import hashlib
+import json
 import os
 from operator import index
 from typing import (
@@ -55,9 +57,12 @@ class Added(NamedTuple):
         return {"content": self.token.content, **flags}
 
 
-def as_list(added: Sequence[Added]) -> Dict[str, Any]:
+def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
     """What a tokenizer's description says of tokens, nothing of none."""
-    return {ADDED: [a.describe() for a in added]} if added else {}
+    if not added:
+        return {}
+    text = json.dumps([a.describe() for a in added], sort_keys=True)
+    return {ADDED: hashlib.sha256(text.encode()).hexdigest()}
 
 
 def as_decoder(added: Sequence[Added]) -> Dict[str, Any]:
@@ -250,12 +255,10 @@ def register(
     # With this the library leaves special tokens in a text as they are. So it
     # is told that those are special that are not to be found.
     tokenizer.encode_special_tokens = True
+    texts = [change(a.token.content) for a in added]
     seen = set()
-    for number, token, is_found in added:
-        content = pattern = change(token.content)
-        flags = {name: getattr(token, name) for name in RULES}
-        flags = {**flags, **same, "special": not is_found}
-        tokenizer.add_tokens([AddedToken(content, **flags)])
+    for content, (_, token, _) in zip(texts, added):
+        pattern = content
         if token.normalized and tokenizer.normalizer is not None:
             pattern = tokenizer.normalizer.normalize_str(content)
         if (token.normalized, pattern) in seen or not pattern:
@@ -265,9 +268,16 @@ def register(
                 'expected its own letters; "normalized": false keeps them'
             )
         seen.add((token.normalized, pattern))
+    tokens = []
+    for content, (_, token, is_found) in zip(texts, added):
+        rules = {name: getattr(token, name) for name in RULES}
+        rules = {**rules, **same, "special": not is_found}
+        tokens.append(AddedToken(content, **rules))
+    tokenizer.add_tokens(tokens)
+    for content, (number, _, _) in zip(texts, added):
         if tokenizer.token_to_id(content) != number:
             raise UserError(
-                f"{path}: the added token {token.content!r} would get the id "
+                f"{path}: the added token {content!r} would get the id "
                 f"{tokenizer.token_to_id(content)}, expected {number}; does "
                 "the vocabulary have an entry twice?"
             )

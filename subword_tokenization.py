@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
-from added_tokens import LONGEST_PIECE, as_list, read_added, register
+from added_tokens import LONGEST_PIECE, fingerprint, read_added, register
 from errors import UserError
 from storage import files
 from tokenization import TextTokenizer, Tokens, with_marks
@@ -92,7 +92,7 @@ class SubwordTokenizer(TextTokenizer):
         told = described.get("added_tokens") or []
         told = [t["content"] for t in told if not t.get("special")]
         new = [a for a in self.added if a.token.content not in told]
-        self._told = as_list(new)
+        self._told = fingerprint(new)
         self._fingerprint = hashlib.sha256(text.encode()).hexdigest()
         self._tokenizer = self._words = _make(described, path)
         register(self._tokenizer, self.added, path)

@@ -23,7 +23,7 @@ from typing import (
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
-from added_tokens import Added, as_list, read_added, register
+from added_tokens import Added, fingerprint, read_added, register
 from errors import UserError
 from storage import files
 
@@ -378,7 +378,7 @@ class FullTokenizer(TextTokenizer):
         return {
             "vocabulary": self._fingerprint,
             "do_lower_case": self.do_lower_case,
-            **as_list(self.added),
+            **fingerprint(self.added),
         }
 
     @functools.cached_property

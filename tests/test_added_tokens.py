@@ -359,7 +359,7 @@ def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     change(path, drop("content_sha256"))
     change(path, drop("tokenizer", "added_tokens"))
     load_task(bert, str(tmp_path / "a"), None)
-    assert "not read: ['<e1>', 'Covid']; texts that" in caplog.text
+    assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
 
 
 @pytest.mark.parametrize("to", ["google", "hugging_face", "merged"])

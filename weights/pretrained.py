@@ -156,8 +156,7 @@ def _check_vocabulary(
 def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
     """Compares a vocabulary's size with the model's."""
     padding = config.vocab_size - tokenizer.vocab_size
-    added = [a.token.content for a in tokenizer.added]
-    also = f"; it has the added tokens {added}" if added else ""
+    also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
     if not 0 <= padding <= MAX_VOCABULARY_PADDING:
         raise UserError(
             f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
@@ -169,6 +168,12 @@ def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
             "uses",
             padding,
         )
+
+
+def _some_added(tokenizer: TextTokenizer) -> str:
+    """How many tokens were added to a vocabulary, and the first of them."""
+    named = [a.token.content for a in tokenizer.added[:5]]
+    return f"{len(tokenizer.added)} added tokens, as {named}"
 
 
 def check_length(
@@ -225,13 +230,14 @@ def check_same_model(
             f"{base.fingerprint[:12]})"
         )
     ours, theirs = tokenizer.describe(), description["tokenizer"]
-    added = ours.get(ADDED, [])
-    if added and theirs == {k: v for k, v in ours.items() if k != ADDED}:
+    if ADDED in ours and theirs == {
+        k: v for k, v in ours.items() if k != ADDED
+    }:
         logging.warning(
             "%s was trained when tokens that are added to a vocabulary were "
             "not read: %s; texts that hold one give other answers now",
             source,
-            [token["content"] for token in added],
+            _some_added(tokenizer),
         )
     elif theirs != ours:
         raise UserError(
