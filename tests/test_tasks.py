@@ -330,7 +330,7 @@ def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
     if labels:
         outputs = {"logits": np.zeros((2, len(labels)))}
     rows = task.keep(read(task, tmp_path, split_of(task, "test")))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         path, _ = task.write_predictions(str(tmp_path), rows, outputs, "x")
     described = json.loads((tmp_path / "test_results_x.json").read_text())
     assert described == {"columns": list(labels or ["value"])}
