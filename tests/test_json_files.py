@@ -134,7 +134,11 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
             field.name for field in dataclasses.fields(setup.Experiment)
         )
         wanted.update(
-            task=task, data_dir="", named_arguments={}, exchange_part={}
+            task=task,
+            data_dir="",
+            output_dir="",
+            named_arguments={},
+            exchange_part={},
         )
         setup._task_and_method(
             setup.Experiment(**wanted),
