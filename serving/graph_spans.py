@@ -221,8 +221,10 @@ def cut_out(
     start = of_token(rows.tokens.first, spans.first)
     end = of_token(rows.tokens.end, spans.last)
     texts = tf.strings.substr(contexts, start, end - start, unit="UTF8_CHAR")
+    words = tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")
     return (
-        tf.strings.regex_replace(texts, f"[{SPACES}]+", " "),
+        # An added token may begin or end with a space.
+        tf.strings.regex_replace(words, "^ | $", ""),
         tf.where(spans.is_given, start, -1),
         tf.where(spans.is_given, end, -1),
     )

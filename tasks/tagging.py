@@ -16,7 +16,7 @@ from errors import UserError
 from input_pipeline import NO_LABEL
 from storage import files
 from tasks.base import Head, SplitNames, Task, results_path
-from tasks.label_sets import warn_of_lookalikes
+from tasks.label_sets import list_labels, shown, warn_of_lookalikes
 from tasks.split_files import NONE_NAMED, SplitFiles, ending_of
 from tasks.tag_schemes import (
     BIO,
@@ -278,7 +278,7 @@ class Tagging(Task[Sentences]):
                 types = sorted({t.type for t in self.tags} - {""})
                 raise UserError(
                     f"{rows.where(number)}: unknown type {tag.type!r}, "
-                    f"expected one of {', '.join(types)[:200]}"
+                    f"expected one of {list_labels(types)}"
                     + ("" if self.type_map else " (see --map_tags)")
                 )
 
@@ -287,7 +287,8 @@ class Tagging(Task[Sentences]):
         counts = collections.Counter(
             tag.type for tag in rows.tags or () if tag.prefix == "B"
         )
-        entities = (f"{n} {count:,}" for n, count in counts.most_common())
+        names = shown(counts)
+        entities = (f"{names[n]} {x:,}" for n, x in counts.most_common())
         return ", ".join([f"{len(rows.lines):,} words", *entities])[:500]
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):

@@ -177,8 +177,6 @@ def read_sentences(
 
     def lines() -> Iterator[str]:
         for line in files.read_lines(path, "the data file", "\n"):
-            # Files that were joined have one within.
-            line = line.lstrip("\ufeff")
             if keeps_text:
                 text.append(line)
             yield line

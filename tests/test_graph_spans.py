@@ -1,6 +1,8 @@
 """Answers chosen in a graph are those that the task chooses."""
 
 import dataclasses
+import json
+import shutil
 
 import hypothesis
 import hypothesis.strategies as st
@@ -216,6 +218,23 @@ def test_a_list_of_one_that_no_answer_takes(choosers, null):
         "null_logits": np.float32([[null, null]]),
     }
     chooser.check([(task, "the cat sat")], given=outputs)
+
+
+def test_an_added_token_with_blanks_makes_an_answer_without(
+    tiny_bert, tmp_path
+):
+    shutil.copy(tiny_bert / "vocab.txt", tmp_path)
+    added = {" <y> ": len(TINY_WORDS)}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    chooser = Chooser(FullTokenizer(str(tmp_path / "vocab.txt")), 1)
+    outputs = {
+        "start_indexes": np.int32([[5]]),
+        "end_indexes": np.int32([[5]]),
+        "start_logits": np.float32([[1.0]]),
+        "end_logits": np.float32([[2.0]]),
+        "null_logits": np.float32([[0.0, 0.0]]),
+    }
+    chooser.check([(0, "cat <y> sat")], given=outputs)
 
 
 def test_a_token_behind_a_long_window_is_in_the_next_one_alone():

@@ -103,6 +103,9 @@ def test_types_that_the_head_does_not_know_are_refused(tmp_path):
     assert message == (
         f"{dev}:4: unknown type 'Z', expected one of X (see --map_tags)"
     )
+    put(tmp_path, "train.conll", "a B-X\n\na B-x\n")
+    message = refusal(tagging_task().read, str(tmp_path), ["train", "dev"])
+    assert "expected one of 'X', 'x' (see" in message
     put(tmp_path, "train.conll", "a O\n")
     message = refusal(tagging_task().read, str(tmp_path), ["train"])
     assert "train.conll has no entity: every tag is O" in message
