@@ -365,8 +365,7 @@ def complete(model: Model, task: Task) -> Setup:
         UserError: a value is missing or damaged, or has another shape.
     """
     experiment, opened = model.experiment, model.sources.opened
-    base = own_head.fit(opened, task)
-    base = task.begin_head(base)
+    base = task.begin_head(own_head.fit(opened, task))
     trained = model.sources.trained
     table = task_model.list_parameters(
         model.config, model.method, task.build_head

@@ -138,9 +138,8 @@ def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
     with contextlib.suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         link = os.readlink(path) if os.path.islink(path) else ""
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or (
-            is_replaced and link.startswith("/proc/")
-        ):
+        is_plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        if not is_plain or (is_replaced and link.startswith("/proc/")):
             raise UserError(
                 f"{what} {path} is a pipe or a device, expected a file"
             )
@@ -157,8 +156,7 @@ def read_bytes(path: str, what: str) -> bytes:
         UserError: the file is missing, is a folder, a pipe or a device, or
             cannot be read.
     """
-    # Not all at once: TensorFlow asks for the size by the name, which may be
-    # another file's by now, and would leave out the rest of this one.
+    # TensorFlow alone would ask what size the file of this name has by now.
     return b"".join(blocks(path, what))
 
 
