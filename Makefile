@@ -8,7 +8,7 @@
 # make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
 # make mutants     setup, then changes of the code, of which tests must fail:
 #                  MUTANTS (300) are drawn by SEED (1)
-# make beam        an environment for scripts/predict_beam.py, in .venv-beam
+# make beam        an environment for adapter-bert beam, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
@@ -75,22 +75,22 @@ test: setup
 
 # About an hour. The machine should do nothing else meanwhile.
 benchmark: setup $(PEER)/installed
-	$(IN_VENV) -m benchmarks.compare --peer_python=$(PEER)/bin/python
-	$(IN_VENV) -m benchmarks.start --peer_python=$(PEER)/bin/python
-	$(IN_VENV) -m benchmarks.summary
+	$(IN_VENV) -m lab.speed.compare --peer_python=$(PEER)/bin/python
+	$(IN_VENV) -m lab.speed.start --peer_python=$(PEER)/bin/python
+	$(IN_VENV) -m lab.speed.summary
 
 # The locked versions are for Python 3.11. pip has to be told where PyTorch's CPU
 # builds are (docs/performance.md).
-$(PEER)/installed: benchmarks/peers/requirements.txt
+$(PEER)/installed: lab/speed/peers/requirements.txt
 	python3.11 -m venv --clear $(PEER)
 	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 soak: setup
-	$(IN_VENV) -m soak --minutes=$(MINUTES) --jobs=$(JOBS)
+	$(IN_VENV) -m lab.trials --minutes=$(MINUTES) --jobs=$(JOBS)
 
 fuzz: $(VENV)/atheris/installed
-	$(IN_VENV) -m soak.guided --minutes=$(MINUTES) --jobs=$(JOBS)
+	$(IN_VENV) -m lab.trials.guided --minutes=$(MINUTES) --jobs=$(JOBS)
 
 $(VENV)/atheris/installed: $(INSTALLED) requirements/atheris.txt
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
@@ -98,7 +98,7 @@ $(VENV)/atheris/installed: $(INSTALLED) requirements/atheris.txt
 	touch $@
 
 mutants: $(VENV)/mutants/installed
-	$(IN_VENV) -m soak.mutants --seed=$(SEED) --mutants=$(MUTANTS) --jobs=$(JOBS)
+	$(IN_VENV) -m lab.trials.mutants --seed=$(SEED) --mutants=$(MUTANTS) --jobs=$(JOBS)
 
 # Beside the other packages, which its process does not load.
 $(VENV)/mutants/installed: $(INSTALLED) requirements/mutants.txt

@@ -5,7 +5,7 @@
 #   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
 #
 # RUN is the run's folder. FLAGS are those of its evaluation, as --task_name and
-# --data_dir. `.venv/bin/python -m scripts.plot OUTPUT_DIR` draws the result. A
+# --data_dir. `.venv/bin/adapter-bert plot OUTPUT_DIR` draws the result. A
 # BERT of L layers has L (L + 1) / 2 + 1 evaluations. PROGRAM=run_squad.py is for
 # question answering, PROGRAM=run_tagger.py for tagging.
 source "$(dirname "$0")/internal/grid.sh"
@@ -16,7 +16,7 @@ if [ "$task" != status ]; then
   RUN=$(realpath "$RUN")
   cd "$project"
   # Where the BERT lies, then a line for each artifact: its name.
-  printed=$("$python" -m scripts.internal.ablate_adapter "$RUN" "$output")
+  printed=$("$python" -m adapter_bert ablate "$RUN" "$output")
   base=$(head -n 1 <<< "$printed")
   names=$(tail -n +2 <<< "$printed")
   for name in $names; do

@@ -5,8 +5,8 @@
 #
 # Safe to interrupt and start again at any moment. These two show the results:
 #
-#   .venv/bin/python -m scripts.summarize OUTPUT_DIR --output_dir=OUT
-#   .venv/bin/python -m scripts.plot OUTPUT_DIR --output_dir=OUT
+#   .venv/bin/adapter-bert summarize OUTPUT_DIR --output_dir=OUT
+#   .venv/bin/adapter-bert plot OUTPUT_DIR --output_dir=OUT
 #
 # docs/methods.md has the table `methods` and the figure `per_task`.
 source "$(dirname "$0")/internal/grid.sh"

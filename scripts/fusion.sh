@@ -89,5 +89,5 @@ for run in "$out"/*/runs/*/pfeiffer48-*-seed1; do
 done
 fusions --jobs "$jobs"
 cd "$project"
-"$python" -m scripts.summarize "$out" --output_dir="$out/summary"
-"$python" -m scripts.plot_fusion "$out" --output_dir="$out/figures"
+"$python" -m adapter_bert summarize "$out" --output_dir="$out/summary"
+"$python" -m adapter_bert plot_fusion "$out" --output_dir="$out/figures"

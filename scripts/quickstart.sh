@@ -12,7 +12,7 @@ out=$(realpath -m "${1:-out/quickstart}")
 shift || true
 cd "$root"
 
-bert=$("$python" -m scripts.minilm)
+bert=$("$python" -m adapter_bert minilm)
 for task in customer_intents same_meaning; do
   found=("$out/$task/train."*)
   if [ -e "${found[0]}" ]; then
@@ -30,16 +30,16 @@ tune() { # task, flags ...
 }
 tune customer_intents "$@"
 tune same_meaning "$@"
-"$python" -m scripts.internal.quickstart_table "$bert/model.safetensors" \
+"$python" -m adapter_bert show table "$bert/model.safetensors" \
   "$out/customer_intents" "$out/same_meaning"
 
 sentence="Where is my parcel? It should have been here on Monday."
-ask=("$python" predict.py --init_checkpoint="$bert"
+ask=("$python" -m adapter_bert predict --init_checkpoint="$bert"
   --adapter="$out/customer_intents/adapter")
 echo
 echo "$sentence"
 "${ask[@]}" <<< "$sentence" |
-  "$python" -m scripts.internal.show_label
+  "$python" -m adapter_bert show labels
 echo
 echo "Ask it yourself, one sentence a line:"
 printf -v words '%q ' "${ask[@]}"

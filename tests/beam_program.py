@@ -1,4 +1,4 @@
-"""`scripts/predict_beam.py` as its user runs it, in Beam's environment."""
+"""`adapter-bert beam` as its user runs it, in Beam's environment."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MARKS = [
         reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
     ),
 ]
-PROGRAM = ["-m", "scripts.predict_beam"]
+PROGRAM = ["-m", "adapter_bert", "beam"]
 TWO_PROCESSES = (
     "--direct_num_workers=2",
     "--direct_running_mode=multi_processing",

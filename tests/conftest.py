@@ -12,8 +12,6 @@ import subprocess
 import sys
 from concurrent import futures
 
-import start_tensorflow  # noqa: F401
-
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -28,16 +26,14 @@ from squad_and_ner import (  # noqa: F401
 )
 from tensorflow.python.framework import ops
 
-import modeling
-import run_classifier
-import run_squad
-import run_tagger
-from engines import ENGINES
-from errors import UserError
-from scripts import minilm
-from soak import inside
-from tasks import tagging, text_classification
-from tokenization import FullTokenizer
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert.bert import encoder
+from adapter_bert.commands import minilm, run_classifier, run_squad, run_tagger
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import tagging, text_classification
+from adapter_bert.training.engines import ENGINES
+from lab.trials import inside
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -160,7 +156,7 @@ def plain_user():
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    return modeling.BertConfig(
+    return encoder.BertConfig(
         vocab_size=len(TINY_WORDS),
         hidden_size=16,
         num_hidden_layers=2,
@@ -182,7 +178,7 @@ def tiny_weights(tiny_config):
             1.0 if name.endswith("gamma") else 0.0, 0.1, shape
         ).astype(np.float32)
 
-    modeling.Bert(tiny_config, create, hooks=None)
+    encoder.Bert(tiny_config, create, hooks=None)
     return values
 
 
@@ -255,7 +251,7 @@ def tiny_exported(tiny_bert, tiny_adapters, tmp_path_factory):
     """The folder of a model that was exported with these adapters."""
     from exported_models import make_parts
 
-    from serving import saved_model
+    from adapter_bert.serving import saved_model
 
     folder = tmp_path_factory.mktemp("tiny_exported")
     saved_model.export(*make_parts(tiny_bert, tiny_adapters), str(folder))

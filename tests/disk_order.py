@@ -5,7 +5,7 @@ import shutil
 
 import tensorflow as tf
 
-from storage import on_disk
+from adapter_bert import files
 
 SYNC, RENAME, REMOVE = "sync", "rename", "remove"
 
@@ -24,7 +24,7 @@ def watch(monkeypatch):
 
         monkeypatch.setattr(place, name, noted)
 
-    note(on_disk, "sync", SYNC)
+    note(files, "sync", SYNC)
     note(tf.io.gfile, "rename", RENAME)
     note(os, "rename", RENAME)
     note(tf.io.gfile, "remove", REMOVE)

@@ -10,24 +10,27 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-import optimization
-import task_model
-from engines import NO_PAUSE, Job
-from input_pipeline import NO_LABEL, Choices, Features, TrainPlan
-from methods.parsing import parse
-from tasks.commonsense import COPA
-from tasks.multi_label import MultiLabel
-from tasks.multi_task import multi_task
-from tasks.multi_task_rows import JoinedFeatures
-from tasks.squad import Squad
-from tasks.table_files import Layout
-from tasks.tag_schemes import split_tag
-from tasks.tagging import tagging_task
-from tasks.tagging_windows import SentenceWindows
-from tasks.text_classification import TextClassification
-from tasks.text_regression import TextRegression
-from weights import google, training_state
+from adapter_bert import optimization
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import google, training_state
+from adapter_bert.data.input_pipeline import (
+    NO_LABEL,
+    Choices,
+    Features,
+    TrainPlan,
+)
+from adapter_bert.data.tables import Layout
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multi_task import JoinedFeatures, multi_task
+from adapter_bert.tasks.multiple_choice import COPA
+from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.tagging import SentenceWindows, tagging_task
+from adapter_bert.tasks.tagging_files import split_tag
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.training.engines import NO_PAUSE, Job
 
 ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
@@ -126,7 +129,7 @@ def make_job(
     table = task_model.list_parameters(config, method, task.build_head)
     values = {
         p.name: functools.partial(
-            modeling.initial_values, p.name, p.shape, p.initializer, seed
+            encoder.initial_values, p.name, p.shape, p.initializer, seed
         )
         for p in table.parameters
     }

@@ -6,11 +6,11 @@ import numpy as np
 from test_asking import LIBRARY
 from tiny_artifacts import make_artifact
 
-from serving import saved_model
-from serving.frozen_bert import FrozenBert
-from serving.loaded_task import TaskValues, load_task
-from serving.text_model import TextModel
-from tasks.restored import restore_task
+from adapter_bert.serving import saved_model
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import TaskValues, load_task
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks.restored import restore_task
 
 NAMES = ("small", "pair", "score", "squad")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from tasks import TASKS
+from adapter_bert.tasks import TASKS
 
 
 class FakeRuns:

@@ -8,7 +8,7 @@ import tensorflow as tf
 v1 = tf.compat.v1
 
 # Google's name -> a module's, by generation of the modules; written apart from
-# `weights/object_graph.py`.
+# `adapter_bert/checkpoints/hub_module.py`.
 RENAMED = {
     1: (
         ("bert/embeddings/word_embeddings", "W/embeddings"),

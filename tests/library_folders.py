@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from tiny_artifacts import make_artifact
 
-from serving.library import AdapterLibrary
-from tasks.custom import custom_task
-from tasks.restored import restore_task
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.restored import restore_task
 
 TASK = dataclasses.replace(custom_task(), labels=("bad", "good"))
 

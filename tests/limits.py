@@ -4,7 +4,7 @@ import contextlib
 import resource
 import signal
 
-from soak.children import limit_memory
+from lab.trials.children import limit_memory
 
 
 @contextlib.contextmanager

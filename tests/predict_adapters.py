@@ -8,7 +8,7 @@ import sys
 
 from conftest import entry_point
 
-import run_classifier
+from adapter_bert.commands import run_classifier
 
 with entry_point(run_classifier) as run:
     for flags in json.loads(sys.argv[1]):

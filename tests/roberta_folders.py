@@ -8,10 +8,10 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from modeling import BertConfig
-from tokenization import TextTokenizer
-from weights import pretrained, sources
-from weights.sources import InitCheckpoint
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.sources import InitCheckpoint
+from adapter_bert.data.tokenization import TextTokenizer
 
 NAMES = ("roberta", "xlm-roberta")
 BOTH = pytest.mark.parametrize("name", NAMES)
@@ -33,12 +33,12 @@ def read_recorded(golden_dir, name):
     """Opens the recording of a name."""
     folder = golden_dir / "roberta" / name
     opened = sources.open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
+    config = sources.read_config(opened)
     with np.load(folder / "expected.npz") as values:
         return Recorded(
             opened,
             config,
-            pretrained.read_tokenizer(opened, config),
+            sources.read_tokenizer(opened, config),
             json.loads((folder / "expected.json").read_text()),
             dict(values),
         )
@@ -56,8 +56,8 @@ def copy_roberta(golden_dir, place):
 def open_tokenizer(folder, **arguments):
     """Reads the tokenizer of a folder."""
     opened = sources.open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
-    return pretrained.read_tokenizer(opened, config, **arguments)
+    config = sources.read_config(opened)
+    return sources.read_tokenizer(opened, config, **arguments)
 
 
 def change(path, function):

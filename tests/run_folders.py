@@ -8,7 +8,7 @@ import time
 import numpy as np
 from conftest import ROOT
 
-from weights import adapter_artifact, training_state
+from adapter_bert.checkpoints import adapter_artifact, training_state
 
 
 def artifact_bytes(folder):

@@ -6,12 +6,12 @@ import hypothesis
 import numpy as np
 import pytest
 
-from errors import UserError
-from tasks import TASKS
-from tasks.custom import custom_task
-from tasks.multiple_choice import MultipleChoice
-from tasks.table_files import Rows
-from tasks.text_regression import TextRegression
+from adapter_bert.data.tables import Rows
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.text_regression import TextRegression
 
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=100

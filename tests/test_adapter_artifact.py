@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from errors import UserError
-from weights import adapter_artifact
-from weights.base import Weights
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.errors import UserError
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`adapter_library.py` as a user runs it."""
+"""`adapter-bert library` as a user runs it."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import pytest
 from conftest import ROOT
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-import adapter_library
-from adapter_library import AdapterLibrary
-from errors import UserError
-from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.commands import library
+from adapter_bert.commands.library import AdapterLibrary
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.older_stack
 
@@ -33,7 +33,7 @@ def call(monkeypatch, capsys):
     def call(*arguments):
         command = ["adapter_library.py", *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", command)
-        adapter_library.main()
+        library.main()
         return capsys.readouterr().out
 
     return call
@@ -111,7 +111,7 @@ def test_what_parts_are_missing_is_told(
 def run(*arguments):
     """Runs a command as a process."""
     return subprocess.run(
-        [sys.executable, "adapter_library.py", *map(str, arguments)],
+        [sys.executable, "-m", "adapter_bert", "library", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -160,7 +160,7 @@ def test_the_list_is_for_people_and_for_programs(call, make, tmp_path):
     assert "adapter_config.json does not exist" in entries[0]["problem"]
     assert entries[2]["labels"] == labels
     header, broken, few, wide, regression = call("list", shelf).splitlines()
-    assert header.split() == list(adapter_library.COLUMNS)
+    assert header.split() == list(library.COLUMNS)
     assert broken.startswith("broken  DAMAGED: the adapter's description")
     assert '"bad","good"' in few and "houlsby(size=4" in few
     assert "11 labels" in wide

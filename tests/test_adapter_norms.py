@@ -9,12 +9,12 @@ import pytest
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from errors import UserError
-from scripts.internal.adapter_norms import measure, norm_section
-from scripts.internal.html_page import page
-from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.reports.html_page import page
+from adapter_bert.reports.report_run import measure, norm_section
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -13,17 +13,17 @@ from roberta_folders import BOTH, change, drop
 from test_text_model import as_numbers, ask, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from errors import UserError
-from scripts import convert_checkpoint, merge_adapter
-from serving.frozen_bert import FrozenBert
-from serving.graph_tokenizer import GraphTokenizer
-from serving.loaded_task import load_task
-from serving.predictor import Predictor
-from serving.text_model import TextModel
-from subword_tokenization import SubwordTokenizer
-from tasks.masking import Pieces
-from tasks.restored import restore_task
-from tokenization import FullTokenizer
+from adapter_bert.commands import convert, merge
+from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.serving.loaded_task import load_task
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks.masked_lm import Pieces
+from adapter_bert.tasks.restored import restore_task
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the cat new < > ##s \u4eac [unused1] ."
@@ -366,9 +366,9 @@ def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
 def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
     target = tmp_path / "target"
     arguments = [f"--init_checkpoint={berts[1]}", f"--output_dir={target}"]
-    program = convert_checkpoint
+    program = convert
     if to == "merged":
-        adapter, program = tmp_path / "adapter", merge_adapter
+        adapter, program = tmp_path / "adapter", merge
         task = restore_task(CLASSIFICATION, {}, "")
         make_artifact(adapter, berts[1], "lora(rank=2)", task)
         arguments.append(f"--adapter={adapter}")

@@ -9,11 +9,10 @@ import pytest
 from conftest import ROOT
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from errors import UserError
-from methods.parsing import parse
-from methods.registry import METHODS
+from adapter_bert.bert import encoder
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.tasks import task_model
 
 RUFF = sys.executable, "-m", "ruff"
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
@@ -31,7 +30,7 @@ def offset(monkeypatch):
 def test_the_example_is_a_method_like_any_other(tiny_config):
     method = parse("offset(scale=2.0)")
     assert parse(str(method)) == method
-    base = modeling.BertConfig(vocab_size=30522)
+    base = encoder.BertConfig(vocab_size=30522)
     table = task_model.list_parameters(base, method, TASK.build_head)
     assert table.trained_count == 9_216 + 2 * 768 + 2
     tiny = TinyModel(tiny_config, method)

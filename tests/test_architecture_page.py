@@ -8,8 +8,8 @@ import pytest
 from conftest import ROOT
 from test_architecture import MAY_IMPORT, attributes, sources
 
-from bert.hooks import Hooks
-from runs.help_page import TOPICS
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.training.help_page import TOPICS
 
 pytestmark = pytest.mark.older_stack
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from limits import limited
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-from errors import UserError
-from weights import archives, pretrained, sources
+from adapter_bert.checkpoints import handles, sources
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 
@@ -50,9 +50,9 @@ def pack(path, folder, inner=""):
 def check(opened, weights, config):
     for name, value in weights.items():
         np.testing.assert_array_equal(opened.weights.read(name), value)
-    found = pretrained.read_config(opened)
+    found = sources.read_config(opened)
     assert found == config
-    assert pretrained.read_tokenizer(opened, found).do_lower_case
+    assert sources.read_tokenizer(opened, found).do_lower_case
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_what_macos_adds_to_an_archive_is_no_matter(google, tmp_path):
     path = pack(tmp_path / "bert.zip", google, pathlib.PurePath("bert"))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("__MACOSX/bert/._vocab.txt", b"")
-    assert archives.unpack(str(path)).endswith("/bert")
+    assert handles.unpack(str(path)).endswith("/bert")
 
 
 @pytest.mark.parametrize("inner", ["", "3"])
@@ -125,22 +125,22 @@ def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
     google, tmp_path, monkeypatch, end
 ):
     place = tmp_path / "cache"
-    monkeypatch.setenv(archives.CACHE, str(place))
+    monkeypatch.setenv(handles.CACHE, str(place))
     path = pack(tmp_path / f"bert{end}", google)
     (google / "vocab.txt").write_text("another\n")
     other = pack(tmp_path / f"other{end}", google)
-    write = archives._write_members
+    write = handles._write_members
 
     def replaced(*arguments):
         if other.exists():
             other.rename(path)
         write(*arguments)
 
-    monkeypatch.setattr(archives, "_write_members", replaced)
+    monkeypatch.setattr(handles, "_write_members", replaced)
     with pytest.raises(UserError, match="was replaced while it was unpacked"):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
     assert list(place.iterdir()) == []
-    folder = pathlib.Path(archives.unpack(str(path)))
+    folder = pathlib.Path(handles.unpack(str(path)))
     assert (folder / "vocab.txt").read_text() == "another\n"
 
 
@@ -157,7 +157,7 @@ def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
         [left] = set(map(str, tmp_path.glob(".bert-*.tmp-*"))) - {
             str(tmp_path / name) for name in others
         }
-    archives.unpack(str(path))
+    handles.unpack(str(path))
     assert not os.path.exists(left)
     assert sorted(p.name for p in tmp_path.glob(".*")) == sorted(others)
 
@@ -166,16 +166,16 @@ def test_what_another_process_unpacks_is_not_deleted(
     google, tmp_path, monkeypatch
 ):
     path = str(pack(tmp_path / "bert.zip", google))
-    write, seen = archives._write_members, []
+    write, seen = handles._write_members, []
 
     def unpacked_by_two(path, folder):
-        monkeypatch.setattr(archives, "_write_members", write)
-        seen.append(archives.unpack(path))
+        monkeypatch.setattr(handles, "_write_members", write)
+        seen.append(handles.unpack(path))
         assert os.path.isdir(folder)
         write(path, folder)
 
-    monkeypatch.setattr(archives, "_write_members", unpacked_by_two)
-    assert archives.unpack(path) == seen[0]
+    monkeypatch.setattr(handles, "_write_members", unpacked_by_two)
+    assert handles.unpack(path) == seen[0]
     assert (pathlib.Path(seen[0]) / "vocab.txt").exists()
 
 
@@ -189,18 +189,16 @@ def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):
 def test_two_processes_at_once_both_get_it(google, tmp_path, monkeypatch):
     """Threads, which meet within the unpacking."""
     path = pack(tmp_path / "bert.zip", google)
-    meeting, whole = threading.Barrier(2), archives._write_members
+    meeting, whole = threading.Barrier(2), handles._write_members
 
     def write(*arguments):
         meeting.wait(timeout=20)
         whole(*arguments)
 
-    monkeypatch.setattr(archives, "_write_members", write)
+    monkeypatch.setattr(handles, "_write_members", write)
     found = []
     threads = [
-        threading.Thread(
-            target=lambda: found.append(archives.unpack(str(path)))
-        )
+        threading.Thread(target=lambda: found.append(handles.unpack(str(path))))
         for _ in range(2)
     ]
     for thread in threads:
@@ -238,7 +236,7 @@ def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
     with pytest.raises(UserError, match="written outside of its folder"):
-        archives.unpack(path)
+        handles.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
     assert os.listdir(tmp_path / "in") == [f"bert{end}"]
 
@@ -248,7 +246,7 @@ def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
 def test_no_name_leads_out_of_the_folder(name):
     root = "/unpacked/here"
     try:
-        target = os.path.normpath(os.path.join(root, archives._safe(name, "x")))
+        target = os.path.normpath(os.path.join(root, handles._safe(name, "x")))
     except UserError:
         return
     assert target.startswith(f"{root}/")
@@ -258,7 +256,7 @@ def test_no_name_leads_out_of_the_folder(name):
 def test_links_are_refused(tmp_path, end):
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", b"/etc/x", link=True)
     with pytest.raises(UserError, match="vocab.txt is no plain file"):
-        archives.unpack(path)
+        handles.unpack(path)
 
 
 def test_a_file_without_a_name_is_refused(tmp_path):
@@ -269,15 +267,15 @@ def test_a_file_without_a_name_is_refused(tmp_path):
     entry = content[begin:].replace(b"\x09\0", b"\0\0", 1)
     path.write_bytes(content[:begin] + entry.replace(b"vocab.txt", b"", 1))
     with pytest.raises(UserError, match="cannot be unpacked"):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(archives, "MAX_BYTES", 10**6)
+    monkeypatch.setattr(handles, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
     with pytest.raises(UserError, match="holds more than 1,000,000, which"):
-        archives.unpack(path)
+        handles.unpack(path)
     assert os.listdir(tmp_path) == [f"bert{end}"]
 
 
@@ -327,7 +325,7 @@ def test_gigabytes_of_zeros_are_never_written(
     assert path.stat().st_size < 2e7
     with pytest.raises(UserError, match=message):
         with limited(fsize=2**20):
-            archives.unpack(str(path))
+            handles.unpack(str(path))
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -345,15 +343,15 @@ def test_a_sparse_file_is_no_plain_one(tmp_path):
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
     with pytest.raises(UserError, match="x is no plain file"):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_too_many_files_are_refused(google, tmp_path, monkeypatch, end):
-    monkeypatch.setattr(archives, "MAX_FILES", 3)
+    monkeypatch.setattr(handles, "MAX_FILES", 3)
     path = pack(tmp_path / f"bert{end}", google)
     with pytest.raises(UserError, match="holds more than 3 files, which is no"):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
 
 
 MUCH_BESIDE = "more than 1048576 bytes beside its"
@@ -406,16 +404,16 @@ def test_what_stands_beside_the_files_is_limited(
     """Compressed, gigabytes of it are kilobytes."""
     path, read = tmp_path / "bert.tar.gz", []
     path.write_bytes(content)
-    whole = archives._Limited.read
+    whole = handles._Limited.read
 
     def count(self, size):
         part = whole(self, size)
         read.append(len(part))
         return part
 
-    monkeypatch.setattr(archives._Limited, "read", count)
+    monkeypatch.setattr(handles._Limited, "read", count)
     with pytest.raises(UserError, match=message):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]
 
@@ -423,7 +421,7 @@ def test_what_stands_beside_the_files_is_limited(
 def test_long_names_are_no_damage(tmp_path):
     name = "/".join(["a" * 90] * 3)
     path = write_one(tmp_path / "bert.tar.gz", name)
-    assert (pathlib.Path(archives.unpack(path)) / name[91:]).read_text() == "x"
+    assert (pathlib.Path(handles.unpack(path)) / name[91:]).read_text() == "x"
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
@@ -439,7 +437,7 @@ def test_other_ways_to_compress_are_refused(tmp_path, way):
     path.write_bytes(content)
     with pytest.raises(UserError, match="compressed otherwise than by defl"):
         with limited(more=2**28):
-            archives.unpack(str(path))
+            handles.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -449,7 +447,7 @@ def test_names_that_no_file_can_have_are_one_line(tmp_path, end, name):
     path = write_one(tmp_path / "in" / f"bert{end}", name)
     with contextlib.suppress(UserError):
         # Of a zip archive the rest after NUL is left out.
-        archives.unpack(path)
+        handles.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
     assert not [p for p in os.listdir(tmp_path / "in") if p.startswith(".")]
 
@@ -471,7 +469,7 @@ def test_a_wrong_sum_is_found(google, tmp_path):
         whole[:-8] + b"\0\0\0\0" + whole[-4:]
     )
     with pytest.raises(UserError, match="CRC check failed"):
-        archives.unpack(str(tmp_path / "bert.tar.gz"))
+        handles.unpack(str(tmp_path / "bert.tar.gz"))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -484,7 +482,7 @@ def test_random_bytes_are_one_line(tmp_path_factory, content, end):
         content = gzip.compress(content)
     path.write_bytes(content)
     try:
-        archives.unpack(str(path))
+        handles.unpack(str(path))
     except UserError as error:
         assert "\n" not in str(error)
 
@@ -494,7 +492,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, google, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "file" / "x"))
     with pytest.raises(UserError, match="set ADAPTER_BERT_CACHE to a folder"):
-        archives.unpack(str(path))
+        handles.unpack(str(path))
 
 
 def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
@@ -511,6 +509,6 @@ def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     path = tmp_path / "bert.zip"
     path.write_bytes(b"anything")
     path.chmod(0o200)
-    found = plain_user(archives.unpack, str(path))
+    found = plain_user(handles.unpack, str(path))
     assert found.startswith(f"the archive {path} cannot be unpacked: ")
     assert "Permission denied" in found

@@ -5,16 +5,18 @@ from absl import flags
 from conftest import entry_point
 from limits import limited
 
-import export_model
-import predict
-import run_classifier
-import run_mlm
-import run_squad
-import run_tagger
-import serve
-from errors import UserError
-from runs import arguments
-from scripts import baseline
+from adapter_bert.commands import (
+    baseline,
+    export,
+    predict,
+    run_classifier,
+    run_mlm,
+    run_squad,
+    run_tagger,
+    serve,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.training import help_page
 
 pytestmark = pytest.mark.newer_stack
 
@@ -51,7 +53,7 @@ TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
 def test_what_is_none_is_one_short_line(known, given, message):
     """In little time and memory: absl looks for names that are alike."""
     with limited(more=2**27), pytest.raises(UserError, match=message) as caught:
-        arguments.parse(known, ["program", given])
+        help_page.parse(known, ["program", given])
     assert len(str(caught.value)) < 500
 
 
@@ -80,20 +82,20 @@ def test_a_value_in_another_form_is_told_the_right_one(known, given, message):
     # Of one word where it holds a blank after its sign.
     words = [given] if ": " in given else given.split()
     with pytest.raises(UserError, match=message):
-        arguments.parse(known, ["program", *words])
+        help_page.parse(known, ["program", *words])
 
 
 def test_every_boolean_flag_has_the_form_that_is_told(known):
     for word in ("true", "false", "True", "FALSE", "1", "0", "t", "f"):
         given = ["program", f"--train={word}", "--size", "3"]
-        assert arguments.parse(known, given) == ["program"]
+        assert help_page.parse(known, given) == ["program"]
         assert (known.train, known.size) == (
             word.lower() in ("true", "t", "1"),
             3,
         )
-    arguments.parse(known, ["program", "--train"])
+    help_page.parse(known, ["program", "--train"])
     assert known.train
-    arguments.parse(known, ["program", "--notrain"])
+    help_page.parse(known, ["program", "--notrain"])
     assert not known.train
 
 
@@ -105,7 +107,7 @@ def test_every_boolean_flag_has_the_form_that_is_told(known):
         run_tagger,
         run_mlm,
         predict,
-        export_model,
+        export,
         serve,
         baseline,
     ],
@@ -121,19 +123,19 @@ def test_each_boolean_flag_of_each_program_is_named(program):
                 continue  # They show a page, and end the program.
             message = f"False after --{name}; write --{name}=true or --{name}=f"
             with pytest.raises(UserError, match=message):
-                arguments.parse(flags.FLAGS, ["x", f"--{name}", "False"])
+                help_page.parse(flags.FLAGS, ["x", f"--{name}", "False"])
             with pytest.raises(UserError, match="expected true or false$"):
-                arguments.parse(flags.FLAGS, ["x", f"--{name}=yes"])
+                help_page.parse(flags.FLAGS, ["x", f"--{name}=yes"])
 
 
 def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):
     path = tmp_path / "flags"
     path.write_text("--size=3")
-    arguments.parse(known, ["program", f"--flagfile={path}"])
+    help_page.parse(known, ["program", f"--flagfile={path}"])
     assert known.size == 3
     path.write_text("--" + "a" * 10**6)
     with pytest.raises(UserError, match="no flag has so long a name"):
-        arguments.parse(known, ["program", f"--flagfile={path}"])
+        help_page.parse(known, ["program", f"--flagfile={path}"])
     path.write_bytes(b"--size=\xff")
     with pytest.raises(UserError, match="flagfile is not UTF-8 text"):
-        arguments.parse(known, ["program", f"--flagfile={path}"])
+        help_page.parse(known, ["program", f"--flagfile={path}"])

@@ -7,12 +7,12 @@ from conftest import SENTENCES
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
-from errors import UserError
-from serving import asking
-from serving.frozen_bert import FrozenBert
-from serving.mixed_bert import MixedBert
-from serving.predictor import Predictor
-from tasks.restored import restore_task
+from adapter_bert.errors import UserError
+from adapter_bert.serving import asking
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.mixed_bert import MixedBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from conftest import TINY_WORDS, own_lines, run_process, spoil
 
-from errors import UserError
-from storage import files
+from adapter_bert import files
+from adapter_bert.errors import UserError
 
 BAD_FLAGS = {
     "no data folder": ({"data_dir": "/nowhere"}, "/nowhere/train.tsv"),

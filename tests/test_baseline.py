@@ -1,4 +1,4 @@
-"""`scripts/baseline.py`: scores of words and pairs of words."""
+"""`adapter-bert baseline`: scores of words and pairs of words."""
 
 import json
 import subprocess
@@ -9,10 +9,10 @@ import pytest
 from conftest import ROOT, SENTENCES, own_lines, write_table
 from task_files import make_rows, refusal
 
-from scripts import baseline
-from storage import files
-from tasks.custom import custom_task
-from tasks.split_files import SplitFiles
+from adapter_bert import files
+from adapter_bert.commands import baseline
+from adapter_bert.data.tables import SplitFiles
+from adapter_bert.tasks.custom import custom_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -158,7 +158,7 @@ def test_too_few_rows_are_refused(data, tmp_path):
 
 def run_baseline(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "scripts.baseline", *arguments],
+        [sys.executable, "-m", "adapter_bert", "baseline", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -3,10 +3,10 @@
 import pytest
 from fake_runs import FakeRuns
 
-from errors import UserError
-from scripts import summarize
-from scripts.internal.baselines import find_baselines
-from scripts.internal.collect_runs import find_runs, group_by_task
+from adapter_bert.commands import summarize
+from adapter_bert.errors import UserError
+from adapter_bert.reports.baselines import find_baselines
+from adapter_bert.reports.collect_runs import find_runs, group_by_task
 
 pytestmark = pytest.mark.older_stack
 

@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from serving.batching import Batcher, Bounds, Overloaded
+from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
 
 pytestmark = pytest.mark.newer_stack
 

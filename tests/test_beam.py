@@ -1,4 +1,4 @@
-"""What `scripts/predict_beam.py` answers, also when it is killed or fails."""
+"""What `adapter-bert beam` answers, also when it is killed or fails."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ from exported_models import mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer
 
-from serving.exported import ExportedModel, Row
+from adapter_bert.serving.exported import ExportedModel, Row
 
 pytestmark = MARKS
 

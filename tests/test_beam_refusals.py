@@ -1,4 +1,4 @@
-"""Flags, files and rows that `scripts/predict_beam.py` refuses."""
+"""Flags, files and rows that `adapter-bert beam` refuses."""
 
 import bz2
 import gzip

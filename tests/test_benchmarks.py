@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from conftest import ROOT, own_lines
 
-import modeling
-import task_model
-from benchmarks import (
+from adapter_bert.bert import encoder
+from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from lab.speed import (
     compare,
     flops,
     growth,
@@ -21,9 +24,6 @@ from benchmarks import (
     storage,
     worker,
 )
-from errors import UserError
-from input_pipeline import Features, TrainPlan, sorted_batches
-from methods.parsing import parse
 
 pytestmark = pytest.mark.newer_stack
 
@@ -215,7 +215,7 @@ def test_growth_is_drawn(tmp_path):
 
 
 def test_an_artifact_takes_as_many_bytes_for_any_values(tmp_path):
-    config = modeling.BertConfig(100, 16, 2, 2, 32)
+    config = encoder.BertConfig(100, 16, 2, 2, 32)
     first, second = (
         storage.write_artifact(
             tmp_path / str(task), config, "houlsby(size=4)", task
@@ -238,7 +238,7 @@ def small_rows():
     return Features.from_rows(rows, {})
 
 
-CONFIG = modeling.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
+CONFIG = encoder.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
 METHOD = "houlsby(size=4)"
 
 
@@ -312,7 +312,7 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
 )
 def test_what_cannot_be_compared_is_one_line(arguments, problem):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.compare"]
+        [sys.executable, "-m", "lab.speed.compare"]
         + ["--peer_python", sys.executable, *arguments],
         cwd=ROOT,
         capture_output=True,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from engine_jobs import make_job
 
-from benchmarks import compare, operations
-from methods.parsing import parse
+from adapter_bert.methods.registry import parse
+from lab.speed import compare, operations
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,9 +6,9 @@ import json
 import pytest
 from test_rest import Server
 
-from benchmarks import compare
-from benchmarks import server as benchmark
-from errors import UserError
+from adapter_bert.errors import UserError
+from lab.speed import compare
+from lab.speed import server as benchmark
 
 pytestmark = pytest.mark.newer_stack
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks import serving, serving_worker
-from serving.frozen_bert import FrozenBert
+from adapter_bert.serving.frozen_bert import FrozenBert
+from lab.speed import serving, serving_worker
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-import command_line
-from benchmarks import compare, start
-from errors import UserError
+from adapter_bert import command_line
+from adapter_bert.errors import UserError
+from lab.speed import compare, start
 
 pytestmark = pytest.mark.older_stack
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from task_files import refusal
 
-from benchmarks import compare, start, summary
+from lab.speed import compare, start, summary
 
 pytestmark = pytest.mark.older_stack
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert import functional
-from bert.config import BertConfig
-from errors import UserError
+from adapter_bert.bert import functional
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.errors import UserError
 
 
 def test_gelu_is_googles_or_hugging_faces_as_the_config_says(

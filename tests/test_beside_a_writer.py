@@ -12,20 +12,22 @@ import pytest
 import tensorflow as tf
 from fake_runs import FakeRuns
 
-import adapter_library
-import modeling
-from errors import UserError
-from runs import frozen_layers
-from runs import parts as run_parts
-from scripts.internal import (
-    baselines,
-    collect_runs,
-    grid_status,
-    report_sweep,
+from adapter_bert import files, folder_lock
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    dev_scores,
+    google,
+    parts,
+    sources,
 )
-from serving import library
-from storage import files, folder_lock
-from weights import adapter_artifact, dev_scores, google, parts, sources
+from adapter_bert.commands import grid_status
+from adapter_bert.commands import library as library_command
+from adapter_bert.errors import UserError
+from adapter_bert.reports import baselines, collect_runs, report_sweep
+from adapter_bert.serving import library
+from adapter_bert.training import frozen_layers
+from adapter_bert.training import parts as run_parts
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
@@ -246,7 +248,7 @@ def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
         "names",
         lambda: full_shelf.remove("first"),
     )
-    arguments = adapter_library.parse([command, full_shelf.path])
+    arguments = library_command.parse([command, full_shelf.path])
     arguments.function(arguments)
     told = capsys.readouterr().out
     assert "DAMAGED" not in told and "second" in told
@@ -308,7 +310,7 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
     sha256 = adapter_artifact.read_config(folder)["sha256"]
     base = sources.open_pretrained(str(tiny_bert)).weights
     whole = adapter_artifact.Artifact({"parts": {"a": sha256}}, base)
-    own = modeling.list_variables(tiny_config)
+    own = encoder.list_variables(tiny_config)
     asked = whole, [full_shelf.path], base, own
     assert len(parts.complete(*asked).weights.shapes) > len(base.shapes)
     other = make("other", seed=7)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from test_sources import google_bert, to_memory  # noqa: F401
 
-from monitoring.progress import TrainingProgress
+from adapter_bert.progress import TrainingProgress
 
 pytestmark = pytest.mark.older_stack
 

@@ -12,8 +12,8 @@ from exported_models import NAMES, mixed_questions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from errors import UserError
-from serving.bulk import (
+from adapter_bert.errors import UserError
+from adapter_bert.serving.bulk import (
     COMPRESSED,
     UNREADABLE,
     Question,
@@ -26,9 +26,9 @@ from serving.bulk import (
     refusal,
     refusal_line,
 )
-from serving.exported import ExportedModel, Row
-from serving.predictor import Predictor
-from serving.row_stream import file_rows
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.row_stream import file_rows
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,12 +6,12 @@ import dataclasses
 import pytest
 import yaml
 
-from exchange.base import Exported, Head
-from exchange.card import make_card
-from methods.parsing import parse
-from modeling import BertConfig
-from tasks.head_shape import POOLED, SPANS
-from tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints.card import make_card
+from adapter_bert.checkpoints.foreign import Exported, Head
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.tasks.text_task import POOLED, SPANS
 
 HEADS = {
     "rte": Head(CLASSIFICATION, POOLED, (), ("a, b", "größer: 'x'")),

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-from errors import UserError
-from soak.bundles import TRAILER, crc32c, varint, write_bundle
-from weights import checkpoint_index, google, sources, training_state
+from adapter_bert.checkpoints import google, sources, training_state
+from adapter_bert.errors import UserError
+from lab.trials.bundles import TRAILER, crc32c, varint, write_bundle
 
 VALUES = {
     "numbers": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -71,7 +71,7 @@ def test_what_tensorflow_writes_is_taken(tmp_path):
     # More than one block of the index.
     values.update({f"layer_{n}/kernel": np.ones(2) for n in range(500)})
     training_state.save_tensors(str(tmp_path / "a"), values)
-    checkpoint_index.check_index(str(tmp_path / "a"))
+    google.check_index(str(tmp_path / "a"))
     assert set(google.Reader(str(tmp_path / "a")).shapes) == set(values)
 
 

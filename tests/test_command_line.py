@@ -7,8 +7,8 @@ import sys
 import pytest
 from conftest import ROOT, own_lines
 
-import command_line
-from errors import UserError
+from adapter_bert import command_line
+from adapter_bert.errors import UserError
 
 
 def run_unread(*arguments):
@@ -59,7 +59,7 @@ def test_a_closed_pipe_ends_a_program_without_a_word(body):
             "--describe",
             "--bert_config_file=configs/bert_base_uncased.json",
         ),
-        ("-m", "scripts.list_flags"),
+        ("-m", "lab.list_flags"),
     ],
     ids=" ".join,
 )

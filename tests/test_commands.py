@@ -19,11 +19,11 @@ SWEEP = re.compile(r"scripts/(?:sweep|ablate)\w*\.(?:sh|sbatch) .*? -- (.*)")
 ALWAYS = {"flagfile", "help", "helpfull"}
 # Programs that have flags of another one too.
 ALSO = {
-    "scripts.baseline": "run_classifier.py",
-    "benchmarks.start": "benchmarks.compare",
+    "adapter_bert.commands.baseline": "run_classifier.py",
+    "lab.speed.start": "lab.speed.compare",
 }
 # It hands on what it does not know.
-WITHOUT_END = "scripts.predict_beam"
+WITHOUT_END = "adapter_bert.commands.beam"
 
 
 def commands(text):
@@ -88,8 +88,8 @@ def test_an_unknown_flag_would_be_found():
     [command] = commands(line)
     [found] = COMMAND.finditer(command)
     assert flags_in(found["rest"]) - flags_of("run_squad.py") == {"no_such"}
-    assert "output_dir" in flags_of("scripts.baseline")
-    assert "weights" in flags_of("scripts.merge_adapter")
+    assert "output_dir" in flags_of("adapter_bert.commands.baseline")
+    assert "weights" in flags_of("adapter_bert.commands.merge")
 
 
 # What other programs' Python runs, and what a notebook's own does.

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 from tiny_model import TinyModel
 
-from errors import UserError
-from methods import composition
-from methods.base import changed_by
-from methods.parsing import parse
-from optimization import WEIGHT_DECAY
+from adapter_bert.errors import UserError
+from adapter_bert.methods import composition
+from adapter_bert.methods.base import changed_by
+from adapter_bert.methods.registry import parse
+from adapter_bert.optimization import WEIGHT_DECAY
 
 KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 ADAPTER = "bert/encoder/layer_0/output/adapters/weights1"

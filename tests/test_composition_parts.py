@@ -10,14 +10,14 @@ import tensorflow as tf
 from conftest import SENTENCES, entry_point
 from tiny_artifacts import CLASSIFICATION, make_artifact, make_library
 
-import export_model
-import predict as predict_program
-from errors import UserError
-from methods.sparse import DiffPruning
-from serving.predictor import Predictor
-from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact, parts, run_record
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact, parts, run_record
+from adapter_bert.commands import export
+from adapter_bert.commands import predict as predict_program
+from adapter_bert.errors import UserError
+from adapter_bert.methods.sparse import DiffPruning
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -324,7 +324,7 @@ def bare(library, tiny_bert, tmp_path):
 
 @pytest.fixture
 def answer(tiny_bert, tmp_path):
-    """What `predict.py` answers with some flags."""
+    """What `adapter-bert predict` answers with some flags."""
     rows = tmp_path / "rows.txt"
     rows.write_text("".join(f"{text}\n" for text, _ in SENTENCES))
     output = tmp_path / "answers.jsonl"
@@ -424,7 +424,7 @@ def test_what_is_exchanged_is_exported(
     """Of the library nothing else is, of which some could not be."""
     adapter = bare(tmp_path / "it")
     asked = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
-    with entry_point(export_model) as run:
+    with entry_point(export) as run:
         run(**asked, init_checkpoint=tiny_bert, output_dir=tmp_path / "model")
     model = tf.saved_model.load(str(tmp_path / "model" / "1"))
     texts = [text for text, _ in SENTENCES]

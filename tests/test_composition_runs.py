@@ -17,13 +17,13 @@ from tiny_artifacts import (
     LIBRARY as PARTS,
 )
 
-from errors import UserError
-from methods.parsing import parse
-from serving.library import AdapterLibrary, check
-from serving.predictor import Predictor
-from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.library import AdapterLibrary, check
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

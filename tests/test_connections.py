@@ -8,7 +8,7 @@ import time
 import pytest
 import uvicorn
 
-from serving.connections import PatientProtocol
+from adapter_bert.serving.rest import PatientProtocol
 
 pytestmark = pytest.mark.newer_stack
 

@@ -13,9 +13,9 @@ from hub_modules import write_tf1, write_tf2
 from test_hub_module import masked_lm  # noqa: F401 (a fixture)
 from test_sources import google_bert, save_tensorflow  # noqa: F401 (a fixture)
 
-from errors import UserError
-from scripts import convert_checkpoint
-from weights import hugging_face, pretrained, sources
+from adapter_bert.checkpoints import hugging_face, sources
+from adapter_bert.commands import convert as convert_command
+from adapter_bert.errors import UserError
 
 HEADS = 2
 
@@ -32,7 +32,7 @@ def convert(monkeypatch, capsys):
             *more,
         ]
         monkeypatch.setattr(sys, "argv", ["convert_checkpoint", *arguments])
-        convert_checkpoint.main()
+        convert_command.main()
         return capsys.readouterr().out
 
     return run
@@ -50,10 +50,10 @@ def check(folder, weights, config):
     assert set(opened.weights.shapes) == set(weights)
     for name, value in weights.items():
         np.testing.assert_array_equal(opened.weights.read(name), value)
-    read = pretrained.read_config(opened)
+    read = sources.read_config(opened)
     assert read.hidden_act in ("gelu", "gelu_new")
     assert dataclasses.replace(read, hidden_act="gelu") == config
-    assert pretrained.read_tokenizer(opened, read).vocab_size == 30
+    assert sources.read_tokenizer(opened, read).vocab_size == 30
 
 
 @pytest.mark.parametrize("kind", ["google", "tf1", "tf2", "version 1"])
@@ -252,7 +252,7 @@ def test_a_training_is_refused(convert, classify, tiny_flags, tmp_path):
 @pytest.mark.newer_stack
 def test_as_a_user_runs_it(tiny_bert, tmp_path):
     done = run_process(
-        "scripts.convert_checkpoint",
+        PROGRAM_convert,
         f"--init_checkpoint={tiny_bert}",
         "--to=google",
         f"--output_dir={tmp_path / 'out'}",
@@ -260,7 +260,7 @@ def test_as_a_user_runs_it(tiny_bert, tmp_path):
     )
     assert done.stdout.startswith(f"wrote {tmp_path}/out/bert_model.ckpt: 39 ")
     failed = run_process(
-        "scripts.convert_checkpoint",
+        PROGRAM_convert,
         "--init_checkpoint=/nowhere",
         "--to=google",
         f"--output_dir={tmp_path / 'other'}",

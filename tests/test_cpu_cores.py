@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from engines import cpu_cores
+from adapter_bert.training import cpu_cores
 
 
 @pytest.fixture

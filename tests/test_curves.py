@@ -9,10 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 from tensorboard.util import tensor_util
 
-from errors import UserError
-from monitoring import curves
-from monitoring.curves import Curves
-from storage import folder_lock
+from adapter_bert import folder_lock, progress
+from adapter_bert.errors import UserError
+from adapter_bert.progress import Curves
 
 
 def read(folder):
@@ -47,10 +46,10 @@ def test_tensorboard_reads_scalars(tmp_path):
 @pytest.mark.parametrize("years", [1, 20, 60])
 def test_a_clock_that_goes_back_changes_no_order(tmp_path, monkeypatch, years):
     """By the names of the files curves are put together."""
-    now = curves.time.time()
+    now = progress.time.time()
     first = write(tmp_path, (1, 0.5), (2, 0.25))
     # As before the year 1970, too.
-    monkeypatch.setattr(curves.time, "time", lambda: now - years * 3.2e7)
+    monkeypatch.setattr(progress.time, "time", lambda: now - years * 3.2e7)
     second = write(tmp_path, (2, 0.125), (3, 0.0625))
     third = write(tmp_path, (4, 0.0))
     assert sorted([third, second, first]) == [first, second, third]
@@ -65,7 +64,7 @@ def test_a_clock_that_goes_back_changes_no_order(tmp_path, monkeypatch, years):
 
 def test_a_standing_clock_overwrites_nothing(tmp_path, monkeypatch):
     """As of a container, whose process has the same number each time."""
-    monkeypatch.setattr(curves.time, "time", lambda: 0.0)
+    monkeypatch.setattr(progress.time, "time", lambda: 0.0)
     for step in range(3):
         write(tmp_path, (step, 0.5))
     assert read(tmp_path) == [(0, 0.5), (1, 0.5), (2, 0.5)]

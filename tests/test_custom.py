@@ -17,10 +17,9 @@ from task_files import (
     write_task,
 )
 
-from storage import files
-from tasks.custom import custom_task
-from tasks.split_files import HeldOut
-from tasks.table_files import Rows
+from adapter_bert import files
+from adapter_bert.data.tables import HeldOut, Rows
+from adapter_bert.tasks.custom import custom_task
 
 pytestmark = pytest.mark.older_stack
 

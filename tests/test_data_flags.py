@@ -5,8 +5,12 @@ from absl import flags
 from absl.testing import flagsaver
 from task_files import refusal
 
-from tasks.flags import FILE_FLAGS, define_data_flags, named_files
-from tasks.split_files import SplitFiles
+from adapter_bert.data.tables import SplitFiles
+from adapter_bert.training.data_flags import (
+    FILE_FLAGS,
+    define_data_flags,
+    named_files,
+)
 
 pytestmark = pytest.mark.older_stack
 

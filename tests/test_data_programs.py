@@ -19,19 +19,18 @@ from hub_modules import write_tf2
 from test_architecture import attributes, sources
 from test_promises import JSON_READERS, is_text
 
-import exchange
-import predict
-from bert.config import BertConfig
-from errors import UserError
-from runs.frozen_layers import FrozenLayers
-from serving import library
-from soak import fuzz
-from soak.model_readers import model_readers
-from soak.readers import text_readers
-from tokenization import FullTokenizer
-from weights import adapter_artifact
-from weights import sources as models
-from weights.hugging_face import open_safetensors
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.checkpoints import adapter_artifact, exchange
+from adapter_bert.checkpoints import sources as models
+from adapter_bert.checkpoints.hugging_face import open_safetensors
+from adapter_bert.commands import predict
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.serving import library
+from adapter_bert.training.frozen_layers import FrozenLayers
+from lab.trials import fuzz
+from lab.trials.model_readers import model_readers
+from lab.trials.readers import text_readers
 
 pytestmark = pytest.mark.newer_stack
 
@@ -103,7 +102,9 @@ def test_exported_models_alone_are_loaded_as_programs():
         or name.endswith("loader.load")
         or name == "import_graph_def"
     }
-    assert loading == {("serving/exported.py", "tf.saved_model.load")}
+    assert loading == {
+        ("adapter_bert/serving/exported.py", "tf.saved_model.load")
+    }
 
 
 class WritesWhenLoaded(tf.saved_model.experimental.TrackableResource):

@@ -4,8 +4,8 @@ import disk_order
 import numpy as np
 import pytest
 
-from errors import UserError
-from weights import dev_scores
+from adapter_bert.checkpoints import dev_scores
+from adapter_bert.errors import UserError
 
 
 @pytest.mark.parametrize(

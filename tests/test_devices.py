@@ -19,14 +19,9 @@ from engine_jobs import (
     trained_values,
 )
 
-from engines import (
-    Hardware,
-    choose_engine,
-    cpu_cores,
-    devices,
-    multi_worker,
-)
-from errors import UserError
+from adapter_bert.errors import UserError
+from adapter_bert.training import cpu_cores, devices, multi_worker
+from adapter_bert.training.engines import Hardware, choose_engine
 
 DEVICES = """
 import sys

@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-from weights import sources
+from adapter_bert.checkpoints import sources
 
 pytestmark = pytest.mark.newer_stack
 

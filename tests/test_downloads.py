@@ -11,7 +11,7 @@ import zipfile
 import pytest
 from conftest import ROOT
 
-from tasks import get_task
+from adapter_bert.tasks import get_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from errors import UserError, first_line
+from adapter_bert.errors import UserError, first_line
 
 
 def test_a_message_is_one_line():

@@ -20,19 +20,19 @@ from engine_jobs import (
     train,
 )
 
-import optimization
-from engines import Hardware, choose_engine
-from errors import UserError
-from input_pipeline import make_batch
+from adapter_bert import optimization
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.errors import UserError
+from adapter_bert.training.engines import Hardware, choose_engine
 
 if not hasattr(tf, "estimator"):
     pytest.skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
-from engines import estimator as estimator_module  # noqa: E402
-from engines.estimator import EstimatorEngine  # noqa: E402
-from weights import google, training_state
+from adapter_bert.checkpoints import google, training_state
+from adapter_bert.training import estimator as estimator_module  # noqa: E402
+from adapter_bert.training.estimator import EstimatorEngine  # noqa: E402
 
 v1 = tf.compat.v1
 

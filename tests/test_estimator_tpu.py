@@ -19,19 +19,19 @@ from engine_jobs import (
 )
 from test_methods_runs import COMPOSITIONS, TEXTS
 
-from bert.hooks import Hooks
-from engines import Hardware
-from errors import UserError
-from methods.sparse import Gates
-from runs.frozen_layers import KnownOutputs
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods.sparse import Gates
+from adapter_bert.training.engines import Hardware
+from adapter_bert.training.frozen_layers import KnownOutputs
 
 if not hasattr(tf, "estimator"):
     pytest.skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
-from engines import estimator as estimator_module  # noqa: E402
-from engines.estimator import EstimatorEngine  # noqa: E402
+from adapter_bert.training import estimator as estimator_module  # noqa: E402
+from adapter_bert.training.estimator import EstimatorEngine  # noqa: E402
 
 v1 = tf.compat.v1
 CORES = 8

@@ -12,14 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
-import task_model
-from engines import strategy, training_step
-from errors import UserError
-from optimization import Schedule
-from runs import evaluation
-from runs.setup import Training
-from tasks.text_classification import TextClassification
-from weights import dev_scores, google, training_state
+from adapter_bert.checkpoints import dev_scores, google, training_state
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import Schedule
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.training import evaluation, strategy, training_step
+from adapter_bert.training.setup import Training
 
 pytestmark = pytest.mark.older_stack
 

@@ -1,7 +1,7 @@
 """Other programs' adapters compute here what they compute there.
 
 What AdapterHub's `adapters` 1.3 and peft 0.21 wrote, and what they made of this
-project's adapters, was recorded by `benchmarks/exchange.py`.
+project's adapters, was recorded by `lab/speed/exchange.py`.
 """
 
 import json
@@ -16,16 +16,16 @@ from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import exchange
-from benchmarks import exchange as both
-from errors import UserError
-from exchange import base, lora
-from exchange.base import exported
-from methods.lora import TARGETS
-from methods.parsing import parse
-from modeling import BertConfig
-from serving.frozen_bert import FrozenBert
-from weights.adapter_artifact import Artifact
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import exchange, peft
+from adapter_bert.checkpoints import foreign as foreign_module
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.errors import UserError
+from adapter_bert.methods.lora import TARGETS
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from lab.speed import exchange as both
 
 pytestmark = pytest.mark.newer_stack
 
@@ -238,9 +238,12 @@ def test_nothing_is_written_over(bert, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", base.ACTIVATIONS.values())
+@pytest.mark.parametrize("name", foreign_module.ACTIVATIONS.values())
 def test_activations_go_there_and_back(name):
-    assert base.activation(base.foreign_activation(name), "x") == name
+    assert (
+        foreign_module.activation(foreign_module.foreign_activation(name), "x")
+        == name
+    )
 
 
 @given(
@@ -260,9 +263,9 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
         inputs, outputs = sizes.get(target, (16, 16))
         down = rng.normal(size=(inputs, rank)).astype(np.float32)
         up = rng.normal(size=(rank, outputs)).astype(np.float32)
-        found[layer, target] = lora.Factors(down, up, alpha)
+        found[layer, target] = peft.Factors(down, up, alpha)
         expected[layer, target] = alpha / rank * (down @ up)
-    method, values = lora.to_method(found, config, "a file")
+    method, values = peft.to_method(found, config, "a file")
     for layer in range(config.num_hidden_layers):
         for target in method.targets.split(","):
             scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
@@ -281,7 +284,7 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
 
 def test_no_update_at_all_is_refused():
     with pytest.raises(UserError, match="a file holds no update"):
-        lora.to_method({}, config_of_bert(), "a file")
+        peft.to_method({}, config_of_bert(), "a file")
 
 
 def test_names_with_dots_are_names_of_modules(bert):

@@ -16,10 +16,15 @@ from test_exchange_refusals import (  # noqa: F401 (a fixture)
     copied,
 )
 
-import exchange
-from errors import UserError
-from exchange import fields
-from exchange.fields import COMPARED, FIELDS, NO_EFFECT, USED, Refused
+from adapter_bert.checkpoints import exchange, foreign_fields
+from adapter_bert.checkpoints.foreign_fields import (
+    COMPARED,
+    FIELDS,
+    NO_EFFECT,
+    USED,
+    Refused,
+)
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.newer_stack
 
@@ -256,26 +261,29 @@ def test_what_older_versions_of_the_library_meant_is_followed(
 
 def test_the_table_has_every_field_that_the_programs_write():
     written = {
-        None: fields.HUB_BOTTLENECK,
-        "lora": fields.HUB_LORA,
-        "prefix_tuning": fields.HUB_PREFIX,
+        None: foreign_fields.HUB_BOTTLENECK,
+        "lora": foreign_fields.HUB_LORA,
+        "prefix_tuning": foreign_fields.HUB_PREFIX,
     }
     for case in THEIRS:
         described = json.loads((GOLDEN / case / HUB).read_text())
         if case.startswith("peft"):
             kind = described["peft_type"]
-            known = {"LORA": fields.PEFT_LORA, "IA3": fields.PEFT_IA3}[kind]
+            known = {
+                "LORA": foreign_fields.PEFT_LORA,
+                "IA3": foreign_fields.PEFT_IA3,
+            }[kind]
             assert set(described) <= set(known)
             continue
         head = json.loads((GOLDEN / case / HUB_HEAD).read_text())
-        assert {*described, *head} <= set(fields.HUB_FILE)
+        assert {*described, *head} <= set(foreign_fields.HUB_FILE)
         own = described["config"]
         assert set(own) == set(written[own.get("architecture")]) - {
             "architecture" if "architecture" not in own else "",
             # Of older versions.
             "invertible_adapter",
         }
-        assert set(head["config"] or ()) <= set(fields.HUB_HEAD)
+        assert set(head["config"] or ()) <= set(foreign_fields.HUB_HEAD)
 
 
 def test_the_page_lists_every_field():
@@ -296,5 +304,5 @@ def test_the_page_lists_every_field():
             }
             if part in ("peft's LoRA", "peft's (IA)^3"):
                 # Those of both have a row of their own.
-                expected -= set(fields.PEFT)
+                expected -= set(foreign_fields.PEFT)
             assert found[part, kind] == expected, (part, kind)

@@ -12,10 +12,9 @@ import pytest
 import safetensors.numpy
 from test_exchange import GOLDEN, config_of_bert, read
 
-import exchange
-from errors import UserError
-from exchange import peft_modules
-from exchange.base import head_of
+from adapter_bert.checkpoints import exchange, peft
+from adapter_bert.checkpoints.foreign import head_of
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.newer_stack
 
@@ -228,9 +227,7 @@ def test_no_pattern_takes_for_ever(copied, pattern):
 
 def test_patterns_are_few_short_and_plain(copied):
     folder = copied("peft/lora_7")
-    patterns = {
-        f"x{number}": 1.5 for number in range(peft_modules.MOST_PATTERNS)
-    }
+    patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
     change(folder / HUB, alpha_pattern={**patterns, "x": 1})
     with pytest.raises(UserError, match="has 501 patterns, expected at most"):
         exchange.read(str(folder), config_of_bert())

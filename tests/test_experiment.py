@@ -10,16 +10,16 @@ import pytest
 import safetensors.numpy
 from conftest import SENTENCES, TINY_WORDS, write_table
 
-from errors import UserError
-from input_pipeline import Features
-from methods.parsing import parse
-from optimization import Schedule
-from runs import experiment, training
-from runs.setup import Training
-from tasks.custom import custom_task
-from tasks.squad import Squad
-from tasks.text_task import TextTask
-from weights.base import Base
+from adapter_bert.checkpoints.weights import Base
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.optimization import Schedule
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.text_task import TextTask
+from adapter_bert.training import experiment, training
+from adapter_bert.training.setup import Training
 
 
 def test_known_outputs_are_taken_however_few_there_are(tmp_path):
@@ -227,7 +227,9 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     # Which the folder takes for its own.
     run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
     known = Base(str(base), run["base"]["fingerprint"], "")
-    monkeypatch.setattr("runs.setup.identify", lambda *_: known)
+    monkeypatch.setattr(
+        "adapter_bert.training.setup.identify", lambda *_: known
+    )
     squad_flags.update(do_train=False, init_checkpoint=base)
     with pytest.raises(
         UserError, match="^test: .* for 4 of 16 rows are infinite"

@@ -1,4 +1,4 @@
-"""`export_model.py` as a user runs it."""
+"""`adapter-bert export` as a user runs it."""
 
 import json
 
@@ -8,10 +8,10 @@ from conftest import entry_point, own_lines, run_process
 from test_asking import LIBRARY
 from tiny_artifacts import make_artifact
 
-import export_model
-from errors import UserError
-from serving.library import AdapterLibrary
-from tasks.restored import restore_task
+from adapter_bert.commands import export as export_command
+from adapter_bert.errors import UserError
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -20,8 +20,8 @@ NAMES = ("small", "pair", "whole")
 
 @pytest.fixture
 def export():
-    """Runs `export_model.py` with flags, within this process."""
-    with entry_point(export_model) as run:
+    """Runs `adapter-bert export` with flags, within this process."""
+    with entry_point(export_command) as run:
         yield run
 
 
@@ -52,7 +52,7 @@ def test_tags_are_not_exported_yet(export, flags, tiny_bert, tmp_path):
 
 def test_an_export(flags, export, tmp_path):
     command = [f"--{name}={value}" for name, value in flags.items()]
-    done = run_process(*command, program="export_model.py", check=False)
+    done = run_process(*command, program="export", check=False)
     assert done.returncode == 1
     (error,) = [x for x in own_lines(done.stderr) if "error" in x.lower()]
     assert "whole was trained by full, which changes BERT's" in error
@@ -60,7 +60,7 @@ def test_an_export(flags, export, tmp_path):
     assert not (tmp_path / "exported").exists()
 
     command.append("--task=small,pair")
-    done = run_process(*command, program="export_model.py")
+    done = run_process(*command, program="export")
     folder = tmp_path / "exported" / "1"
     lines = own_lines(done.stderr)
     assert f"wrote {folder}: small, pair" in lines[-1]

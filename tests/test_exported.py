@@ -11,10 +11,10 @@ from test_asking import assert_equal
 from test_rest import Server
 from test_text_model import as_answer, as_numbers
 
-from errors import UserError
-from serving import exported
-from serving.exported import ExportedModel, Row
-from serving.predictor import Predictor
+from adapter_bert.errors import UserError
+from adapter_bert.serving import exported
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
 

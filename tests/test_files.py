@@ -12,8 +12,8 @@ import disk_order
 import pytest
 import tensorflow as tf
 
-from errors import UserError
-from storage import files, folder_lock
+from adapter_bert import files, folder_lock
+from adapter_bert.errors import UserError
 
 
 def message_of(function, *arguments):

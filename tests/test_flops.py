@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from engine_jobs import make_job
 
-from benchmarks import flops
-from bert.hooks import Context
-from engines.training_step import loss_and_gradients
+from adapter_bert.bert.hooks import Context
+from adapter_bert.training.training_step import loss_and_gradients
+from lab.speed import flops
 
 pytestmark = pytest.mark.newer_stack
 

@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT
 from run_folders import artifact_bytes
 
-from errors import UserError
-from storage import folder_lock
-from weights import training_state
+from adapter_bert import folder_lock
+from adapter_bert.checkpoints import training_state
+from adapter_bert.errors import UserError
 
 HOLDER = """
 import sys, time

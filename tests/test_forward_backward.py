@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert import forward_backward, functional
-from bert.forward_backward import differentiable
+from adapter_bert.bert import functional
+from adapter_bert.bert import gradients as saved_gradients
+from adapter_bert.bert.gradients import differentiable
 
 ROWS, SIZE = 6, 4
 
@@ -98,7 +99,7 @@ def test_in_a_graph_of_tensorflow_1(arguments):
 def kept_by(function, arguments, sources):
     """Shapes of what goes from the forward pass to the backward pass."""
     specs = [spec_of(x) for x in arguments]
-    passes = forward_backward._Passes(function, specs, sources)
+    passes = saved_gradients._Passes(function, specs, sources)
     outputs = passes.forward.structured_outputs[1:]
     return [tuple(x.shape) for x in outputs if x.dtype.is_floating], passes.read
 

@@ -18,16 +18,16 @@ from conftest import ROOT, entry_point, run_process
 from run_folders import artifact_bytes, check_nearly_equal, kill_twice
 from test_multiple_choice import copa_row, write_json
 
-import run_mlm
-import task_model
-from engines import ENGINES
-from errors import UserError
-from methods.parsing import parse
-from runs import frozen_layers
-from runs.frozen_layers import lowest_layer
-from storage import folder_lock
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
+from adapter_bert import folder_lock
+from adapter_bert.commands import run_mlm
+from adapter_bert.data.tables import Layout
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.training import frozen_layers
+from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.frozen_layers import lowest_layer
 
 pytestmark = pytest.mark.older_stack
 

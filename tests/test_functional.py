@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ways_to_compute import WAYS
 
-from bert import functional
+from adapter_bert.bert import functional
 
 RATE = 0.3
 

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 from tiny_model import TinyModel
 
-import modeling
-from bert.hooks import Hooks
-from errors import UserError
-from methods.fusion import near_identity
-from methods.parsing import parse
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods.fusion import near_identity
+from adapter_bert.methods.registry import parse
 
 PARTS = "{'a': pfeiffer(size=4), 'b': pfeiffer(size=6)}"
 
@@ -27,7 +27,7 @@ def states(tiny, hooks=None):
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
     bert = tiny.model.bert
     if hooks is not None:
-        bert = modeling.Bert(
+        bert = encoder.Bert(
             bert.config, lambda name, *_: tiny.variables[name], hooks
         )
     return bert(ids, segments, tiny.context()).layer_outputs

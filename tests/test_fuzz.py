@@ -10,8 +10,8 @@ import pytest
 from conftest import run_process
 from task_files import refusal
 
-from soak import children, flag_readers, fuzz, inputs
-from soak.readers import Reader
+from lab.trials import children, flag_readers, fuzz, inputs
+from lab.trials.readers import Reader
 
 pytestmark = pytest.mark.newer_stack
 
@@ -172,7 +172,7 @@ def test_work_that_fails_is_no_outcome(capfd):
 def test_the_program_writes_what_it_found(tmp_path):
     path = tmp_path / "found.json"
     done = run_process(
-        "-m", "soak.fuzz", "--reader=map of tags", "--inputs=50",
+        "-m", "lab.trials.fuzz", "--reader=map of tags", "--inputs=50",
         f"--output={path}", program="-Wignore",
     )  # fmt: skip
     assert "| map of tags | 50 |" in done.stdout

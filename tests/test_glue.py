@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from task_files import make_rows, read, refusal
 
-import metrics
-from tasks import TASKS, get_task
-from tasks.glue import GLUE
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.tasks import TASKS, get_task, metrics
+from adapter_bert.tasks.glue import GLUE
 
 pytestmark = pytest.mark.older_stack
 

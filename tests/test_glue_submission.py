@@ -8,10 +8,10 @@ import zipfile
 import pytest
 from conftest import ROOT
 
-from errors import UserError
-from scripts.internal import glue_submission
-from scripts.internal.glue_submission import FILES, PREDICTIONS
-from tasks import get_task
+from adapter_bert.commands import glue_submission
+from adapter_bert.commands.glue_submission import FILES, PREDICTIONS
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import get_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 from test_golden_methods import CONFIG
 
-import task_model
-from bert.hooks import Context
-from methods.parsing import parse
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.tables import Layout
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
 
 TASK = TextClassification("t", Layout(0), Layout(0), labels=("a", "b", "c"))
 PFEIFFER = "{'a': pfeiffer(4), 'b': pfeiffer(8), 'c': pfeiffer(2)}"

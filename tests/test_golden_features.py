@@ -5,8 +5,8 @@ import json
 import pytest
 from task_files import read
 
-from tasks import get_task
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.tasks import get_task
 
 pytestmark = pytest.mark.older_stack
 

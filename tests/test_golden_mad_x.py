@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from test_golden_methods import CONFIG
 
-import modeling
-from bert.hooks import Context
-from methods.parsing import parse
-from tasks.masked_lm import MaskedLMHead
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks.masked_lm import MaskedLMHead
 
 CASE = "mad_x/"
 RESULTS = ("outputs/", "gradients/", "after/")
@@ -47,7 +47,7 @@ def compute(golden, values):
         return values[name]
 
     hooks = parse("mad_x(size=4, inverse_size=4)").build(CONFIG, create, False)
-    bert = modeling.Bert(CONFIG, create, hooks, pooler=False)
+    bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
     head = MaskedLMHead(CONFIG, create)
     assert used == set(values)
     ids, segments, mask, masked = (
@@ -105,7 +105,7 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
 def test_the_inverse_matters(golden, case, values, monkeypatch):
     """Without it the logits are far from theirs."""
     monkeypatch.setattr(
-        "methods.invertible.MadXHooks.vocabulary",
+        "adapter_bert.methods.invertible.MadXHooks.vocabulary",
         lambda hooks, hidden, context: hidden,
     )
     mask = golden["inputs/input_mask"].astype(bool)

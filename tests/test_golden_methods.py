@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-from bert.hooks import Context, Hooks
-from methods.parsing import parse
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.methods.registry import parse
 
-CONFIG = modeling.BertConfig(
+CONFIG = encoder.BertConfig(
     vocab_size=30,
     hidden_size=16,
     num_hidden_layers=2,
@@ -54,7 +54,7 @@ def compute(golden, name, values):
         if name is None
         else parse(METHODS[name]).build(CONFIG, create, pooler=False)
     )
-    bert = modeling.Bert(CONFIG, create, hooks, pooler=False)
+    bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
     assert used == set(values)
     inputs = {
         key: tf.constant(golden[f"inputs/{key}"])

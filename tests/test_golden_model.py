@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-import optimization
-import task_model
-from adapter_modeling import Houlsby
-from bert.hooks import Context
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
-from weights import google
-from weights.base import choose_initial_values
+from adapter_bert import optimization
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import google
+from adapter_bert.checkpoints.weights import choose_initial_values
+from adapter_bert.data.tables import Layout
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
 
 
 class Recorded:
@@ -22,7 +22,7 @@ class Recorded:
 
     def __init__(self, folder, checkpoint):
         self.training = json.loads((folder / "training.json").read_text())
-        self.config = modeling.BertConfig.from_json_file(
+        self.config = encoder.BertConfig.from_json_file(
             str(folder / "bert_config.json")
         )
         self.arrays = np.load(folder / "forward.npz")

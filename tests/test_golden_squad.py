@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import squad, squad_answers, squad_data, squad_scores, squad_windows
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.tasks import squad, squad_data
 
 pytestmark = pytest.mark.older_stack
 
@@ -47,7 +47,7 @@ def make_windows(folder, tokenizer, version):
     questions = squad_data.read_questions(
         str(folder / "input.json"), version == 2
     )
-    windows = squad_windows.cut_windows(
+    windows = squad_data.cut_windows(
         questions,
         tokenizer,
         recorded["max_seq_length"],
@@ -70,7 +70,7 @@ def check_windows(folder, tokenizer, version):
         rows = np.flatnonzero(windows.question == number)
         places = np.arange(recorded["max_seq_length"])
         lengths = windows.lengths[rows] - windows.first[rows] - 1
-        most = squad_answers._has_most_context(
+        most = squad._has_most_context(
             places - windows.first[rows][:, np.newaxis],
             windows.context_first[rows][:, np.newaxis],
             lengths[:, np.newaxis],
@@ -200,9 +200,9 @@ def check_scores(folder, version):
     texts = [predictions[q.id] for q in questions]
     expected = read(folder / "scores.json")
     if version == 1:
-        assert squad_scores.squad_1_scores(answers, texts) == expected
+        assert squad.squad_1_scores(answers, texts) == expected
         return
-    scores = squad_scores.squad_2_scores(answers, texts, np.zeros(len(texts)))
+    scores = squad.squad_2_scores(answers, texts, np.zeros(len(texts)))
     assert {name: scores[name] for name in expected} == expected
 
 

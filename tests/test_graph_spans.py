@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
-from serving import graph_spans, text_windows
-from serving.graph_tokenizer import GraphTokenizer
-from serving.loaded_task import LoadedTask
-from serving.text_windows import Rows
-from tasks.restored import restore_task
-from tasks.squad_data import SPACES
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.serving import graph_answers, text_windows
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.text_windows import Rows
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.squad_data import SPACES
 
 pytestmark = pytest.mark.newer_stack
 
@@ -76,7 +76,7 @@ class Chooser:
         self.tasks = squads(n_best)
         self.n_best = n_best
         self.graph = GraphTokenizer(tokenizer)
-        rules = graph_spans.SpanRules(
+        rules = graph_answers.SpanRules(
             list(enumerate(self.tasks)), len(self.tasks)
         )
         table = tf.constant(
@@ -116,7 +116,7 @@ class Chooser:
                 tf.ones_like(task, tf.bool),
             )
             spans = rules.choose(rows, text_windows.cut(rows), outputs)
-            cut = graph_spans.cut_out(rows, spans, contexts)
+            cut = graph_answers.cut_out(rows, spans, contexts)
             return spans, cut
 
         self.choose = choose
@@ -261,7 +261,9 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone():
         "end_logits": tf.constant([[1.0], [2.0], [0.0]]),
         "null_logits": tf.zeros([3, 2]),
     }
-    spans = graph_spans.SpanRules([(0, task)], 1).choose(rows, windows, outputs)
+    spans = graph_answers.SpanRules([(0, task)], 1).choose(
+        rows, windows, outputs
+    )
     assert spans.first.numpy().tolist() == [2 + room]
     assert spans.score.numpy().tolist() == [4.0]
 

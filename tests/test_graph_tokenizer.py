@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
-from serving.graph_tokenizer import GraphTokenizer
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 
 pytestmark = pytest.mark.newer_stack
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import own_lines, run_process
 from task_files import refusal
 
-from soak import flag_readers, fuzz, guided
+from lab.trials import flag_readers, fuzz, guided
 
 READERS = fuzz.readers()
 needs_atheris = pytest.mark.skipif(
@@ -86,7 +86,7 @@ def defects_of(tmp_path, read, right, inputs, main="guided"):
     program = "\n".join(
         [
             "import atheris, os, signal",
-            "from soak.readers import Reader",
+            "from lab.trials.readers import Reader",
             textwrap.dedent(read),
             f"reader = Reader({{'a': {right!r}}}, 'a', read)",
             "fuzz.readers = lambda: {'odd': reader}",
@@ -153,11 +153,13 @@ def test_an_input_that_ends_the_process_is_there(tmp_path):
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_without_an_end_it_does_not_begin():
-    done = run_process("-m", "soak.guided", program="-Wignore", check=False)
+    done = run_process(
+        "-m", "lab.trials.guided", program="-Wignore", check=False
+    )
     assert "without --minutes or --inputs" in own_lines(done.stderr)[-1]
     done = run_process(
         "-c",
-        "import soak.guided, sys; print('storage' in sys.modules)",
+        "import lab.trials.guided, sys; print('storage' in sys.modules)",
         program="-Wignore",
     )
     # Else `load` could not have it looked at.
@@ -169,7 +171,7 @@ def test_without_an_end_it_does_not_begin():
 @pytest.mark.newer_stack
 def test_the_program_keeps_inputs(tmp_path):
     done = run_process(
-        "-m", "soak.guided", "--reader=map of tags", "--inputs=3000",
+        "-m", "lab.trials.guided", "--reader=map of tags", "--inputs=3000",
         f"--output_dir={tmp_path / 'all'}", f"--kept={tmp_path / 'kept'}",
         program="-Wignore",
     )  # fmt: skip

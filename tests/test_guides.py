@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, SENTENCES, write_bert, write_table
 from task_files import write_split
 
-from tasks import get_task
+from adapter_bert.tasks import get_task
 
 PAGES = (
     "README.md",
@@ -101,7 +101,7 @@ FLAGS = (
 )
 TRAIN = f'train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}'
 PREPARATION = """
-.venv/bin/python -m scripts.convert_checkpoint --init_checkpoint=$TINY \\
+.venv/bin/adapter-bert convert --init_checkpoint=$TINY \\
   --to=google --output_dir=berts/uncased_L-12_H-768_A-12
 for task in SST-2 CoLA; do
   name=$(echo $task | tr A-Z a-z)

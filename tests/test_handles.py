@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hub_modules import write_tf2
 
-from errors import UserError
-from weights import handles, sources
+from adapter_bert.checkpoints import handles, sources
+from adapter_bert.errors import UserError
 
 TF_HUB = "https://tfhub.dev/tensorflow/small_bert/bert_en_uncased_L-2/1"
 KAGGLE = "tensorflow/bert/tensorFlow2/en-uncased-l-2-h-16-a-2"

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-from bert.hooks import Context
-from errors import UserError
-from methods.parsing import parse
-from task_model import TaskModel
-from tasks.head_shape import POOLED, HeadShape, HiddenLayers
-from tasks.restored import restore_task
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.text_task import POOLED, HeadShape, HiddenLayers
 
 
 def test_the_usual_head_is_not_described():
@@ -75,7 +75,7 @@ def test_layers_are_dense_and_the_activation():
 
 
 def test_hidden_layers_are_drawn_as_berts_own_are():
-    layers = HiddenLayers(HeadShape(layers=2), "", 64, modeling.create_variable)
+    layers = HiddenLayers(HeadShape(layers=2), "", 64, encoder.create_variable)
     ((weights, bias),) = layers.layers
     assert not bias.numpy().any()
     # Normal values of 0.02, none of them beyond twice that.
@@ -119,7 +119,7 @@ def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
 
     def create(name, shape, initializer):
         names.append(name)
-        return modeling.create_variable(name, shape, initializer)
+        return encoder.create_variable(name, shape, initializer)
 
     TaskModel(tiny_config, parse("head"), task.build_head, create)
     assert any("pooler" in name for name in names) == pooler

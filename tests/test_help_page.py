@@ -8,15 +8,17 @@ import pytest
 from absl import flags
 from conftest import ROOT, entry_point
 
-import export_model
-import predict
-import run_classifier
-import run_mlm
-import run_squad
-import run_tagger
-import serve
-from runs.help_page import END, TOPICS, page
-from scripts import baseline
+from adapter_bert.commands import (
+    baseline,
+    export,
+    predict,
+    run_classifier,
+    run_mlm,
+    run_squad,
+    run_tagger,
+    serve,
+)
+from adapter_bert.training.help_page import END, TOPICS, page
 
 FLAGS = flags.FLAGS
 PROGRAMS = (
@@ -25,7 +27,7 @@ PROGRAMS = (
     run_tagger,
     run_mlm,
     predict,
-    export_model,
+    export,
     serve,
     baseline,
 )
@@ -97,13 +99,15 @@ def test_every_flag_has_one_topic():
 @pytest.mark.parametrize("argument", ["--help", "-?"])
 def test_a_program_prints_its_own_flags_and_succeeds(argument):
     done = subprocess.run(
-        [sys.executable, "serve.py", argument, "--port=x"],
+        [sys.executable, "-m", "adapter_bert", "serve", argument, "--port=x"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: serve.py [flags]\n\nAnswers texts")
+    assert done.stdout.startswith(
+        "usage: adapter-bert serve [flags]\n\nAnswers texts"
+    )
     assert done.stdout.endswith(END + "\n")
     assert "  --port N  " in done.stdout
     assert "--alsologtostderr" not in done.stdout

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-from bert.hooks import Context, Hooks, dropout
-from tasks.masked_lm import MaskedLMHead
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks, dropout
+from adapter_bert.tasks.masked_lm import MaskedLMHead
 
 MASK = tf.ones([1, 4], tf.int32)
 
@@ -77,14 +77,12 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
     variables = {}
 
     def create(name, shape, initializer):
-        variables[name] = modeling.create_variable(name, shape, initializer)
+        variables[name] = encoder.create_variable(name, shape, initializer)
         return variables[name]
 
     head = MaskedLMHead(tiny_config, create)
-    halved = modeling.Bert(tiny_config, create, hooks)
-    plain = modeling.Bert(
-        tiny_config, lambda name, *_: variables[name], Hooks()
-    )
+    halved = encoder.Bert(tiny_config, create, hooks)
+    plain = encoder.Bert(tiny_config, lambda name, *_: variables[name], Hooks())
     ids = tf.constant([[2, 5, 6, 3]])
     places = tf.constant([[1, 2]])
     outputs = []
@@ -98,7 +96,7 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
 
 def test_sublayers_are_told_layer_and_site(tiny_config):
     hooks = Halving("before_norm")
-    bert = modeling.Bert(tiny_config, modeling.create_variable, hooks)
+    bert = encoder.Bert(tiny_config, encoder.create_variable, hooks)
     ids = tf.constant([[2, 5, 6, 3]])
     bert(ids, tf.zeros_like(ids), Context(MASK))
     assert [call[:2] for call in hooks.calls] == [

@@ -7,8 +7,14 @@ from html_reader import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.internal import html_page
-from scripts.internal.html_page import element, page, paragraph, section, table
+from adapter_bert.reports import html_page
+from adapter_bert.reports.html_page import (
+    element,
+    page,
+    paragraph,
+    section,
+    table,
+)
 
 pytestmark = pytest.mark.older_stack
 

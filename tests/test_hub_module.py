@@ -14,12 +14,12 @@ from limits import limited
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment  # noqa: F401 (a fixture)
 
-import modeling
-from errors import UserError
-from runs import setup
-from serving.frozen_bert import FrozenBert
-from weights import hub_module, pretrained, sources
-from weights.base import identify
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import hub_module, sources
+from adapter_bert.checkpoints.weights import identify
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.training import setup
 
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
@@ -82,11 +82,11 @@ def test_a_module_is_the_bert_that_it_was_made_of(
         assert opened.weights.shapes[name] == value.shape
         np.testing.assert_array_equal(opened.weights.read(name), value)
     assert opened.path == opened.weights.source
-    assert pretrained.read_config(opened) == tiny_config
+    assert sources.read_config(opened) == tiny_config
     # By its file as well, as a finished run's folder names it.
     again = sources.open_init_checkpoint(opened.path)
     assert again.weights.shapes == opened.weights.shapes
-    base = identify(again.weights, modeling.list_variables(tiny_config))
+    base = identify(again.weights, encoder.list_variables(tiny_config))
     assert base.describe()["name"] == "small_bert"
 
 
@@ -148,8 +148,8 @@ def test_the_module_says_the_case_where_words_do_not(
         tmp_path / "module", words(signs), tiny_weights, HEADS, lower=False
     )
     opened = sources.open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
-    tokenizer = pretrained.read_tokenizer(opened, config)
+    config = sources.read_config(opened)
+    tokenizer = sources.read_tokenizer(opened, config)
     assert tokenizer.do_lower_case is False
 
 
@@ -162,14 +162,14 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
         tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
     )
     opened = sources.open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
+    config = sources.read_config(opened)
     right = str(not lower).lower()
     with pytest.raises(
         UserError,
         match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
     ):
-        pretrained.read_tokenizer(opened, config)
-    pretrained.read_tokenizer(opened, config, do_lower_case=not lower)
+        sources.read_tokenizer(opened, config)
+    sources.read_tokenizer(opened, config, do_lower_case=not lower)
     # Each adapter says its own.
     bert = FrozenBert.open(str(folder))
     assert bert.tokenizer(not lower).do_lower_case is not lower
@@ -194,8 +194,8 @@ def tf1(tmp_path, words, tiny_weights):
 def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     opened = tf1(lambda graph: graph.graph_def.ClearField("node"))
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
-        pretrained.read_config(opened)
-    pretrained.read_config(opened, str(tiny_bert / "config.json"))
+        sources.read_config(opened)
+    sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
 @pytest.mark.parametrize("scale", [0.4, 3**-0.5])
@@ -209,7 +209,7 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
                 node.attr["value"].tensor.CopyFrom(tensor)
 
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
-        pretrained.read_config(tf1(edit))
+        sources.read_config(tf1(edit))
 
 
 @pytest.mark.parametrize("name", ["scale", "case"])
@@ -257,9 +257,9 @@ def test_an_asset_that_is_something_else_is_damage(tf1):
 def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
+    config = sources.read_config(opened)
     with pytest.raises(UserError, match="no vocab.txt .*beside .*vocab_fil"):
-        pretrained.read_tokenizer(opened, config)
+        sources.read_tokenizer(opened, config)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_the_first_version_has_googles_shapes(
         if "cls/" not in name:
             np.testing.assert_array_equal(opened.weights.read(name), value)
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
-        pretrained.read_config(opened)
-    pretrained.read_config(opened, str(tiny_bert / "config.json"))
+        sources.read_config(opened)
+    sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
 def test_matrices_of_other_shapes_are_refused(tmp_path, words, tiny_weights):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from errors import UserError
-from weights import sources
-from weights.base import with_labels
+from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.weights import with_labels
+from adapter_bert.errors import UserError
 
 
 @pytest.fixture

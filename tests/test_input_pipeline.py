@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-import input_pipeline
-from errors import UserError
-from input_pipeline import Features, TrainPlan
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.errors import UserError
 
 PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)

@@ -11,15 +11,14 @@ from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from bert import functional
-from bert.hooks import Context, Hooks
-from errors import UserError
-from methods.base import normal
-from methods.invertible import SCOPE, InvertibleAdapter
-from methods.parsing import parse
-from tasks.masked_lm import WORD_EMBEDDINGS, masked_lm_task
+from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import normal
+from adapter_bert.methods.invertible import SCOPE, InvertibleAdapter
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, masked_lm_task
 
 MASKED_LM = masked_lm_task()
 TEXT = "mad_x(size=4, inverse_size=3)"
@@ -29,7 +28,7 @@ def make(hidden, size, nonlinearity="relu", scale=0.5, seed=0):
     """An invertible adapter whose biases are not zero either."""
 
     def create(name, shape, initializer):
-        value = modeling.initial_values(name, shape, normal(scale), seed)
+        value = encoder.initial_values(name, shape, normal(scale), seed)
         return tf.Variable(value, name=name)
 
     return InvertibleAdapter(
@@ -139,7 +138,7 @@ def test_the_first_layer_reads_what_the_adapter_makes(tiny_config):
 
     hooks = parse(TEXT).build(tiny_config, create, True)
     found, plain = (
-        modeling.Bert(tiny_config, create, h) for h in (hooks, Hooks())
+        encoder.Bert(tiny_config, create, h) for h in (hooks, Hooks())
     )
     ids = tf.constant([[2, 5, 6, 3]])
     context = Context(tf.ones_like(ids))
@@ -222,7 +221,7 @@ def test_every_task_moves_the_invertible_adapter(tiny_config):
 
 
 def test_an_odd_hidden_size_is_refused():
-    config = modeling.BertConfig(30, hidden_size=15, num_attention_heads=3)
+    config = encoder.BertConfig(30, hidden_size=15, num_attention_heads=3)
     with pytest.raises(UserError, match="mad_x: .* size is 15, expected an ev"):
         task_model.list_parameters(config, parse("mad_x"), TASK.build_head)
 

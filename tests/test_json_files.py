@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from task_files import squad_file
 from test_sources import save_tensorflow
 
-import task_model
-from errors import UserError
-from methods import parsing
-from modeling import BertConfig
-from runs import setup
-from scripts import merge_adapter
-from scripts.internal import ablate_adapter, collect_runs
-from storage.files import SEAL, read_object, write_sealed
-from tasks.custom import custom_task
-from tasks.squad_data import read_questions
-from weights import adapter_artifact, run_record, sources
-from weights.base import Base, identify
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import adapter_artifact, run_record, sources
+from adapter_bert.checkpoints.weights import Base, identify
+from adapter_bert.commands import ablate as ablate_module
+from adapter_bert.commands import merge
+from adapter_bert.errors import UserError
+from adapter_bert.files import SEAL, read_object, write_sealed
+from adapter_bert.methods import registry
+from adapter_bert.reports import collect_runs
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.squad_data import read_questions
+from adapter_bert.training import setup
 
 pytestmark = pytest.mark.newer_stack
 
@@ -100,7 +101,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         adapter = folder / method / "adapter"
         adapter.mkdir(parents=True)
         trained = task_model.list_parameters(
-            tiny_config, parsing.parse(method), task.build_head
+            tiny_config, registry.parse(method), task.build_head
         ).trained
         adapter_artifact.write(
             str(adapter),
@@ -144,13 +145,11 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
             setup.Experiment(**wanted),
             setup.Sources(base, artifact.weights, artifact.config, 0),
         )
-        merge_adapter.merge(
-            base.weights, [str(adapters["lora(rank=2)"])], [1.0]
-        )
+        merge.merge(base.weights, [str(adapters["lora(rank=2)"])], [1.0])
 
     def ablate():
         run = adapters["houlsby(size=4)"].parent
-        ablate_adapter.main(str(run), str(folder / "ablation"))
+        ablate_module.main(str(run), str(folder / "ablation"))
 
     def use_run():
         sources.open_init_checkpoint(str(run / "model.ckpt-3"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from errors import UserError
-from storage import files
+from adapter_bert import files
+from adapter_bert.errors import UserError
 
 
 @pytest.mark.parametrize(

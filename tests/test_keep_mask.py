@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ways_to_compute import WAYS
 
-from bert import functional
+from adapter_bert.bert import functional
 
 
 def draw(shape, rate, seed=(1, 2)):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import task_model
-from input_pipeline import Features, make_batch
-from runs.frozen_layers import KnownOutputs
+from adapter_bert.data.input_pipeline import Features, make_batch
+from adapter_bert.tasks import task_model
+from adapter_bert.training.frozen_layers import KnownOutputs
 
 pytestmark = pytest.mark.older_stack
 

@@ -5,8 +5,7 @@ import hypothesis.strategies as st
 import pytest
 from task_files import PROPERTY, refusal
 
-from errors import UserError
-from tasks.label_sets import (
+from adapter_bert.data.tables import (
     check_separator,
     join_labels,
     list_labels,
@@ -14,6 +13,7 @@ from tasks.label_sets import (
     warn_of_lists,
     warn_of_lookalikes,
 )
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from conftest import entry_point, write_bert
 
-import modeling
-import run_mlm
-import run_tagger
-from errors import UserError
-from tokenization import FullTokenizer
+from adapter_bert.bert import encoder
+from adapter_bert.commands import run_mlm, run_tagger
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 
@@ -48,7 +47,7 @@ def bert(tmp_path_factory, tiny_config):
         middle = 1.0 if name.endswith("gamma") else 0.0
         values[name] = rng.normal(middle, 0.3, shape).astype(np.float32)
 
-    modeling.Bert(config, create, hooks=None)
+    encoder.Bert(config, create, hooks=None)
     return write_bert(folder, WORDS, config, values)
 
 

@@ -15,11 +15,11 @@ import safetensors.numpy
 from conftest import ROOT
 from tiny_artifacts import CLASSIFICATION
 
-from errors import UserError
-from serving import library
-from serving.library import AdapterLibrary
-from storage import files, folder_lock
-from weights import adapter_artifact
+from adapter_bert import files, folder_lock
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.serving import library
+from adapter_bert.serving.library import AdapterLibrary
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]

@@ -5,10 +5,10 @@ import json
 import pytest
 from tiny_artifacts import CLASSIFICATION
 
-from errors import UserError
-from serving import library
-from storage import files
-from weights import adapter_artifact
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.serving import library
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]

@@ -19,7 +19,7 @@ def test_no_flag_has_two_defaults():
 
 def test_the_page_of_flags_is_up_to_date():
     printed = subprocess.run(
-        [sys.executable, "-m", "scripts.list_flags"],
+        [sys.executable, "-m", "lab.list_flags"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -5,8 +5,8 @@ import re
 import pytest
 from conftest import ROOT
 
-from errors import UserError
-from scripts.internal import list_licences
+from adapter_bert.errors import UserError
+from lab import list_licences
 
 pytestmark = pytest.mark.older_stack
 

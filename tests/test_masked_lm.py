@@ -25,23 +25,23 @@ from engine_jobs import (
 from task_files import PROPERTY, refusal
 from test_sources import save_tensorflow
 
-import modeling
-import task_model
-from bert.hooks import Context
-from engines import Hardware, choose_engine
-from errors import UserError
-from input_pipeline import make_batch
-from methods.parsing import parse
-from tasks.masked_lm import (
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.weights import choose_initial_values
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.masked_lm import (
+    NO_TOKEN,
     WORD_EMBEDDINGS,
     Lines,
     cut,
     masked_lm_task,
 )
-from tasks.masking import NO_TOKEN
-from tokenization import FullTokenizer
-from weights import sources
-from weights.base import choose_initial_values
+from adapter_bert.training.engines import Hardware, choose_engine
 
 TASK = masked_lm_task()
 HEAD = "cls/predictions/"
@@ -85,7 +85,7 @@ def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
 
 
 def test_lines_are_read_some_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.masked_lm.CHUNK", 3)
+    monkeypatch.setattr("adapter_bert.tasks.masked_lm.CHUNK", 3)
     rows = write_lines(tmp_path / "a.txt", b"a\nb\n\nc\nd\n")
     assert list(rows.chunks()) == [["a", "b", "c"], ["d"]]
 
@@ -221,7 +221,7 @@ def build(config, values, method="head"):
     def create(name, shape, initializer):
         value = values.get(name)
         if value is None:
-            value = modeling.initial_values(name, shape, initializer, 0)
+            value = encoder.initial_values(name, shape, initializer, 0)
         made[name] = tf.Variable(value)
         return made[name]
 

@@ -6,10 +6,10 @@ import pytest
 from conftest import entry_point, own_lines, run_process
 from test_methods_runs import without_size
 
-import run_mlm
-from errors import UserError
-from serving.library import AdapterLibrary
-from serving.named import named_folders
+from adapter_bert.commands import run_mlm
+from adapter_bert.errors import UserError
+from adapter_bert.serving.flags import named_folders
+from adapter_bert.serving.library import AdapterLibrary
 
 pytestmark = pytest.mark.older_stack
 

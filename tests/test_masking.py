@@ -11,12 +11,12 @@ import pytest
 from conftest import TINY_WORDS
 from task_files import PROPERTY, refusal
 
-import input_pipeline
-from input_pipeline import Features, TrainPlan
-from subword_tokenization import SubwordTokenizer
-from tasks import masking
-from tasks.masking import NO_TOKEN, MaskedText, Masking, Pieces
-from tokenization import FullTokenizer
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.tasks import masked_lm
+from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces
 
 pytestmark = pytest.mark.older_stack
 
@@ -101,10 +101,10 @@ def test_tokens_are_chosen_as_one_would_by_hand(
     numbers = np.arange(len(rows))
     batch = input_pipeline.make_batch(text, numbers, length, step)
     drawn, shifts = (
-        masking.draw(
+        masked_lm.draw(
             how["seed"], purpose, step, numbers, max(map(len, rows)) + 2
         )
-        for purpose in (masking.CHOICE, masking.SPAN)
+        for purpose in (masked_lm.CHOICE, masked_lm.SPAN)
     )
     for number, row in enumerate(rows):
         own = [2, *row, 3]
@@ -173,7 +173,7 @@ def test_every_number_is_a_hash_of_all_that_it_depends_on():
     assert mix(0) == 0xE220A8397B1DCDAF
     for seed, purpose, step in ((0, 0, None), (5, 2, 0), (2**31 - 1, 1, 10**6)):
         rows = np.array([0, 3, 2**40])
-        drawn = masking.draw(seed, purpose, step, rows, 4)
+        drawn = masked_lm.draw(seed, purpose, step, rows, 4)
         assert drawn.dtype == np.uint64 and drawn.shape == (3, 4)
         for i, row in enumerate(rows.tolist()):
             for place in range(4):
@@ -330,7 +330,7 @@ def test_whole_words_fill_the_share_that_was_asked_for(pieces):
 def test_words_that_fit_are_masked_as_they_always_were(pieces):
     ids = np.random.default_rng(0).integers(5, 30, (50, 100)).astype(np.int32)
     is_token, how = np.ones(ids.shape, bool), Masking(whole_words=True)
-    chosen = masking.choose(ids, is_token, np.arange(50), 7, how, pieces)
+    chosen = masked_lm.choose(ids, is_token, np.arange(50), 7, how, pieces)
     digest = hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()
     assert chosen.sum() == 750 and digest.startswith("116fb598a8b13e72")
 

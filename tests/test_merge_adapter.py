@@ -10,14 +10,15 @@ import safetensors.numpy
 from conftest import own_lines, run_process
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
-from errors import UserError
-from scripts import convert_checkpoint, merge_adapter
-from serving.predictor import Predictor
-from storage import files
-from tasks import TASKS
-from tasks.restored import kind_of, restore_task
-from weights import adapter_artifact, google, sources
-from weights.hugging_face import kind_of_head
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact, google, sources
+from adapter_bert.checkpoints.hugging_face import kind_of_head
+from adapter_bert.commands import convert
+from adapter_bert.commands import merge as merge_command
+from adapter_bert.errors import UserError
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.restored import kind_of, restore_task
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
@@ -34,7 +35,7 @@ def train(classify, flags, method, folder, **more):
 
 def merge(flags, target, *adapters, check=True, more=()):
     return run_process(
-        "scripts.merge_adapter",
+        PROGRAM_merge,
         f"--init_checkpoint={flags['init_checkpoint']}",
         *(f"--adapter={folder}" for folder in adapters),
         f"--output_dir={target}",
@@ -78,7 +79,7 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     folder = tmp_path / "good first"
     described = {**CLASSIFICATION, "labels": ["good", "bad"]}
     make_artifact(folder, tiny_bert, "lora(rank=2)", TASK, described)
-    values = merge_adapter.merge(base, [str(folder)], [1.0])["values"]
+    values = merge_command.merge(base, [str(folder)], [1.0])["values"]
     kept = adapter_artifact.read(str(folder)).weights
     for name in ("output_weights", "output_bias"):
         np.testing.assert_array_equal(values[name], kept.read(name)[::-1])
@@ -88,9 +89,9 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     task = restore_task(described, {}, "")
     make_artifact(folder, tiny_bert, "lora(rank=2)", task, described)
     with pytest.raises(UserError, match="a head of another form, {'layers': 2"):
-        merge_adapter.merge(base, [str(folder)], [1.0])
+        merge_command.merge(base, [str(folder)], [1.0])
     # Of two adapters no head is kept.
-    merge_adapter.merge(base, [str(folder)] * 2, [0.5, 0.5])
+    merge_command.merge(base, [str(folder)] * 2, [0.5, 0.5])
 
 
 SEQUENCES = "BertForSequenceClassification"
@@ -137,7 +138,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
     base, *_ = read_base(tiny_bert)
     task = restore_task(described, {}, "")
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", task, described)
-    found = merge_adapter.merge(base, [str(tmp_path / "a")], [1.0])
+    found = merge_command.merge(base, [str(tmp_path / "a")], [1.0])
     head = found["head"]
     assert head["architectures"] == [kind[0]]
     assert head.get("problem_type") == kind[1]
@@ -148,10 +149,8 @@ def test_a_merged_bert_keeps_labels_and_kind(
     places = tmp_path / "google", tmp_path / "hugging_face"
     for place in places:
         place.mkdir()
-    convert_checkpoint.write_google(
-        str(places[0]), found["config"], found["values"], head
-    )
-    convert_checkpoint.write_hugging_face(
+    convert.write_google(str(places[0]), found["config"], found["values"], head)
+    convert.write_hugging_face(
         str(places[1]), found["config"], found["values"], head, True
     )
     for place in places:
@@ -175,7 +174,7 @@ def merged(tiny_bert, tmp_path, monkeypatch):
         monkeypatch.setattr(
             sys, "argv", ["merge", *arguments, f"--output_dir={folder}"]
         )
-        merge_adapter.main()
+        merge_command.main()
         return {
             "init_checkpoint": folder,
             "tuning_method": "head",
@@ -264,10 +263,10 @@ def test_a_vocabulary_may_lie_elsewhere(tiny_bert, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(UserError, match="--vocab_file"):
-        merge_adapter.main()
+        merge_command.main()
     assert not (tmp_path / "merged").exists()
     monkeypatch.setattr(sys, "argv", [*arguments, f"--vocab_file={words}"])
-    merge_adapter.main()
+    merge_command.main()
     written = tmp_path / "merged" / "vocab.txt"
     assert written.read_bytes() == words.read_bytes()
 

@@ -10,18 +10,17 @@ from conftest import SENTENCES
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-import task_model
-from adapter_modeling import AdapterHooks
-from bert.hooks import PLACES, Hooks, layer_of
-from errors import UserError
-from methods.base import FROZEN_BERT, TuningMethod
-from methods.parsing import parse
-from methods.registry import METHODS
-from runs.frozen_layers import lowest_layer
-from serving.frozen_bert import FrozenBert
-from serving.predictor import Predictor
-from serving.text_model import TextModel
-from tasks.restored import restore_task
+from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.houlsby import AdapterHooks
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.training.frozen_layers import lowest_layer
 
 pytestmark = pytest.mark.newer_stack
 

@@ -7,14 +7,13 @@ import pytest
 import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from bert.hooks import Hooks, act_by_token
-from errors import UserError
-from methods.parsing import parse
-from methods.registry import METHODS
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks, act_by_token
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.tasks import task_model
 
-BASE = modeling.BertConfig(vocab_size=30522)
+BASE = encoder.BertConfig(vocab_size=30522)
 
 # Parameters that the method trains in BERT-base with two classes, outside the
 # head: the published counts, or the sum that each docstring derives.
@@ -149,7 +148,7 @@ def test_all_methods_are_in_the_suites():
 )
 def test_output_at_the_start_is_plain_berts(text, tiny_config):
     tiny = TinyModel(tiny_config, parse(text))
-    plain = modeling.Bert(
+    plain = encoder.Bert(
         tiny_config, lambda name, *_: tiny.variables[name], Hooks()
     )
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]

@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from adapter_modeling import Bottleneck
-from bert.hooks import Hooks
-from errors import UserError
-from methods.base import glorot_uniform, layer_numbers
-from methods.parsing import parse
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import glorot_uniform, layer_numbers
+from adapter_bert.methods.houlsby import Bottleneck
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
 
 
 def test_houlsby_computes_the_papers_formula():
@@ -19,9 +19,9 @@ def test_houlsby_computes_the_papers_formula():
         "x",
         4,
         3,
-        modeling.create_variable,
-        down=modeling.truncated_normal(0.5),
-        up=modeling.truncated_normal(0.5),
+        encoder.create_variable,
+        down=encoder.truncated_normal(0.5),
+        up=encoder.truncated_normal(0.5),
         nonlinearity="gelu",
     )
     (down, down_bias), (up, up_bias) = adapter.matrices
@@ -39,8 +39,8 @@ def test_houlsby_computes_the_papers_formula():
 
 
 def test_init_scale_is_the_deviation_and_cuts_at_two():
-    values = modeling.initial_values(
-        "w", (300, 300), modeling.truncated_normal(0.01), seed=1
+    values = encoder.initial_values(
+        "w", (300, 300), encoder.truncated_normal(0.01), seed=1
     )
     assert abs(values).max() <= 0.02
     # A normal cut at two deviations keeps 0.8796 of its deviation.
@@ -49,7 +49,7 @@ def test_init_scale_is_the_deviation_and_cuts_at_two():
 
 def test_glorots_limit_is_of_the_last_two_axes():
     """sqrt(6 / (30 + 120)), whatever is before them."""
-    values = modeling.initial_values("w", (3, 30, 120), glorot_uniform, seed=1)
+    values = encoder.initial_values("w", (3, 30, 120), glorot_uniform, seed=1)
     assert 0.199 < abs(values).max() <= 0.2
 
 
@@ -143,7 +143,7 @@ def test_all_layers_named_leave_only_the_embeddings_layer_norm(tiny_config):
 
 def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
     tiny = TinyModel(tiny_config, parse("houlsby(layers='1')"))
-    plain = modeling.Bert(
+    plain = encoder.Bert(
         tiny_config, lambda name, *_: tiny.variables[name], Hooks()
     )
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from bert.hooks import Context, Hooks, join_sublayer
-from errors import UserError
-from methods.parsing import parse
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks, join_sublayer
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
 
 
 def layer_norm(x):
@@ -256,7 +256,7 @@ class TestAdapterDrop:
             ).layer_outputs[0]
             for tiny in (robust, plain)
         ]
-        bare = modeling.Bert(
+        bare = encoder.Bert(
             tiny_config, lambda name, *_: robust.variables[name], Hooks()
         )(
             robust.features["input_ids"],

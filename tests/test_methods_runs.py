@@ -11,13 +11,12 @@ import safetensors.numpy
 import tensorflow as tf
 from conftest import ROOT, run_process
 
-import task_model
-from engines import ENGINES
-from errors import UserError
-from methods.parsing import parse
-from methods.registry import METHODS
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
+from adapter_bert.data.tables import Layout
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.training.engines import ENGINES
 
 pytestmark = pytest.mark.older_stack
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tiny_model import TASK, TinyModel
 
-import modeling
-import task_model
-from bert.hooks import Context
-from methods.parsing import parse
-from methods.sparse import GateHooks, largest
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.methods.registry import parse
+from adapter_bert.methods.sparse import GateHooks, largest
+from adapter_bert.tasks import task_model
 
-BASE = modeling.BertConfig(vocab_size=30522)
+BASE = encoder.BertConfig(vocab_size=30522)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_masked_entries_keep_every_bit(tiny_config):
     for step in range(3):
         tiny.train_one_step(step)
     moved = total = 0
-    for name in modeling.list_variables(tiny_config):
+    for name in encoder.list_variables(tiny_config):
         open_here = before[f"mask/{name}"] == 1.0
         changed = tiny.variables[name].numpy() != before[name]
         assert not changed[~open_here].any(), name

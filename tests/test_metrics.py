@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import metrics
+from adapter_bert.tasks import metrics
 
 pytestmark = pytest.mark.older_stack
 

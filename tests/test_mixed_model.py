@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-import task_model
-from bert.hooks import Context
-from methods.parsing import parse
-from serving import mixed_hooks, mixed_model
-from serving.mixed_model import HeadKind, Layout, MixedModel
-from tasks.squad import SpanHead
-from tasks.text_classification import ClassificationHead
-from tasks.text_regression import RegressionHead
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving import mixed_hooks, mixed_model
+from adapter_bert.serving.mixed_model import HeadKind, Layout, MixedModel
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.squad import SpanHead
+from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.text_regression import RegressionHead
 
 # Every method that leaves BERT's matrices alone; some in several forms.
 METHODS = (
@@ -58,7 +58,7 @@ class Mixed:
         self.config = config
         self.bert = {
             name: tf.Variable(self.draw(shape))
-            for name, shape in modeling.list_variables(config).items()
+            for name, shape in encoder.list_variables(config).items()
         }
         methods = [parse(text) for text in methods]
         tables = {
@@ -231,13 +231,13 @@ def test_what_no_task_changes_is_computed_once_for_a_text(
     mixed = Mixed(tiny_config, [method], each=len(HEADS))
     assert mixed.layout.untouched_layers == 1
     found = []
-    run_layers = modeling.Bert.run_layers
+    run_layers = encoder.Bert.run_layers
 
     def note(bert, hidden, layers, context):
         found.append([layer.layer for layer in layers])
         return run_layers(bert, hidden, layers, context)
 
-    monkeypatch.setattr(modeling.Bert, "run_layers", note)
+    monkeypatch.setattr(encoder.Bert, "run_layers", note)
     mixed.check([[0, 1, 2], [1, 1, 0]])
     # The mixed model's, then the models' of single tasks.
     assert found == [[0], [1], *[[0, 1]] * 6]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import modeling
-from bert.hooks import Context, Hooks
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks
 
 
 @pytest.fixture
 def bert(tiny_config):
-    return modeling.Bert(tiny_config, modeling.create_variable, Hooks())
+    return encoder.Bert(tiny_config, encoder.create_variable, Hooks())
 
 
 def encode(bert, ids, mask):
@@ -34,7 +34,7 @@ def test_every_position_is_seen_by_every_other(bert):
 
 
 def test_layer_norm_has_mean_zero_and_deviation_one():
-    layer_norm = modeling.LayerNorm("x", 64, modeling.create_variable, Hooks())
+    layer_norm = encoder.LayerNorm("x", 64, encoder.create_variable, Hooks())
     x = tf.random.stateless_normal([5, 64], [1, 2]) * 7 + 3
     y = layer_norm(x, Context(tf.ones([5, 1], tf.int32))).numpy()
     np.testing.assert_allclose(y.mean(axis=-1), 0, atol=1e-5)

@@ -11,12 +11,12 @@ import tensorflow as tf
 from conftest import SENTENCES, run_process, write_table
 from task_files import complete, make_rows, read, refusal
 
-import metrics
-from errors import UserError
-from tasks.custom import custom_task
-from tasks.multi_label import MultiLabelHead
-from tasks.restored import kind_of, restore_task
-from tasks.split_files import HeldOut
+from adapter_bert.data.tables import HeldOut
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.multi_label import MultiLabelHead
+from adapter_bert.tasks.restored import kind_of, restore_task
 
 SETS = custom_task(multi_label=True)
 # The cat is told of, and is it good?
@@ -414,7 +414,7 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
         f"--adapter={out / 'adapter'}",
         f"--input={tmp_path / 'test.tsv'}",
         f"--output={answers}",
-        program="predict.py",
+        program="predict",
     )
     for line, row in zip(answers.read_text().splitlines(), lines):
         found = json.loads(line)

@@ -15,13 +15,13 @@ from engine_jobs import (
     make_rows,
 )
 
-from engines import training_step
-from errors import UserError
-from input_pipeline import make_batch
-from optimization import AdamWeightDecay, Recipe, Schedule
-from tasks import get_task
-from tasks.custom import custom_task
-from tasks.multi_task import find_folder, multi_task
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
+from adapter_bert.tasks import get_task
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.multi_task import find_folder, multi_task
+from adapter_bert.training import training_step
 
 pytestmark = pytest.mark.older_stack
 
@@ -138,7 +138,8 @@ def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
         tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     monkeypatch.setattr(
-        "tasks.text_classification.dropout", lambda x, *arguments: x
+        "adapter_bert.tasks.text_classification.dropout",
+        lambda x, *arguments: x,
     )
     features, step = make_rows(MULTI), Step(config, MULTI)
     parts = [[1, 2], [16, 17], [31, 39]]

@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
-from input_pipeline import batch_signature, make_batch, train_batches
-from tasks.multi_task_rows import (
+from adapter_bert.data.input_pipeline import (
+    batch_signature,
+    make_batch,
+    train_batches,
+)
+from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
     JoinedFeatures,
     MultiTaskPlan,

@@ -23,13 +23,13 @@ from engine_jobs import (
     trained_values,
 )
 
-from engines import Hardware, choose_engine, multi_worker
-from engines.strategy import StrategyEngine
-from errors import UserError
-from methods.parsing import parse
-from runs import setup
-from storage import folder_lock
-from weights import training_state
+from adapter_bert import folder_lock
+from adapter_bert.checkpoints import training_state
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.training import multi_worker, setup
+from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.strategy import StrategyEngine
 
 
 def free_ports(count):

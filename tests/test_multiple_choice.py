@@ -14,13 +14,13 @@ from conftest import ROOT, SENTENCES, own_lines, run_process
 from task_files import read, refusal
 from tiny_artifacts import make_artifact, outputs_of
 
-from serving.frozen_bert import FrozenBert
-from serving.loaded_task import load_task
-from serving.predictor import Predictor
-from serving.text_model import TextModel
-from tasks import TASKS
-from tasks.custom import custom_task
-from tasks.restored import kind_of, restore_task
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import load_task
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.restored import kind_of, restore_task
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
@@ -467,7 +467,7 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
         f"--adapter={out / 'adapter'}",
         f"--input={tmp_path / 'test.jsonl'}",
         f"--output={answers}",
-        program="predict.py",
+        program="predict",
     )
     found = [json.loads(line) for line in answers.read_text().splitlines()]
     assert [str(answer["choice"]) for answer in found] == predicted
@@ -499,7 +499,9 @@ def test_an_empty_choice_from_an_open_pipe_ends_the_program_in_one_line(
     with subprocess.Popen(
         [
             sys.executable,
-            "predict.py",
+            "-m",
+            "adapter_bert",
+            "predict",
             f"--init_checkpoint={tiny_bert}",
             f"--adapter={folders['one'][0]}",
         ],

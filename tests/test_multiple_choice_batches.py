@@ -9,11 +9,11 @@ from task_files import PROPERTY
 from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
-import input_pipeline
-from input_pipeline import Choices, Features, make_batch
-from methods.parsing import parse
-from tasks import TASKS
-from tasks.multiple_choice import ChoiceHead
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Choices, Features, make_batch
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.multiple_choice import ChoiceHead
 
 pytestmark = pytest.mark.older_stack
 

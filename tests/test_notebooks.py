@@ -12,8 +12,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from runs.help_page import TOPICS
-from scripts.internal import run_notebook
+from adapter_bert.training.help_page import TOPICS
+from lab import run_notebook
 
 pytestmark = pytest.mark.newer_stack
 
@@ -293,7 +293,7 @@ def run(tmp_path):
             [
                 sys.executable,
                 "-m",
-                "scripts.internal.run_notebook",
+                "lab.run_notebook",
                 str(notebook),
                 *arguments,
                 *changed,

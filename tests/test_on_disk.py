@@ -6,8 +6,8 @@ import os
 import disk_order
 import pytest
 
-from errors import UserError
-from storage import files, on_disk
+from adapter_bert import files
+from adapter_bert.errors import UserError
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def is_synced(synced, *paths):
 def test_a_sync_reaches_the_file_itself(tmp_path, synced):
     path = tmp_path / "file"
     path.touch()
-    on_disk.sync(str(path))
-    on_disk.sync(str(tmp_path))
-    on_disk.sync("gs://bucket/file")
+    files.sync(str(path))
+    files.sync(str(tmp_path))
+    files.sync("gs://bucket/file")
     assert is_synced(synced, path, tmp_path)
 
 
 def test_all_of_a_folder_is_synced(tmp_path, synced):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").touch()
-    on_disk.sync_all(str(tmp_path))
+    files.sync_all(str(tmp_path))
     assert is_synced(synced, tmp_path, tmp_path / "a" / "file", tmp_path / "a")
 
 
@@ -43,7 +43,7 @@ def test_a_file_without_a_folder_is_replaced(tmp_path, synced, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old").write_text("old")
     (tmp_path / "new").write_text("new")
-    on_disk.replace("new", "old")
+    files.replace("new", "old")
     assert is_synced(synced, "old", ".")
     assert (tmp_path / "old").read_text() == "new"
 
@@ -51,7 +51,7 @@ def test_a_file_without_a_folder_is_replaced(tmp_path, synced, monkeypatch):
 def test_folders_that_are_made_are_on_the_disk(tmp_path, monkeypatch):
     events = disk_order.watch(monkeypatch)
     for _ in range(2):
-        on_disk.make_folder(str(tmp_path / "a" / "b"))
+        files.make_folder(str(tmp_path / "a" / "b"))
         assert (tmp_path / "a" / "b").is_dir()
     # Once, when they are made.
     folders = [str(tmp_path / "a"), str(tmp_path)]

@@ -12,14 +12,14 @@ from engine_jobs import (
     trained_values,
 )
 
-from engines import Hardware, choose_engine
-from optimization import (
+from adapter_bert.optimization import (
     AdamWeightDecay,
     Recipe,
     Schedule,
     clip,
     update_variable,
 )
+from adapter_bert.training.engines import Hardware, choose_engine
 
 NAMES = (
     "bert/encoder/layer_0/output/dense/kernel",

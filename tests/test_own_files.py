@@ -10,11 +10,11 @@ from conftest import ROOT, SENTENCES, own_lines, run_process
 from run_folders import artifact_bytes
 from task_files import refusal
 
-import run_classifier
-from errors import UserError
-from runs import flags as run_flags
-from tasks.text_classification import TextClassification
-from tasks.text_regression import TextRegression
+from adapter_bert.commands import run_classifier
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.training import flags as run_flags
 
 pytestmark = pytest.mark.older_stack
 

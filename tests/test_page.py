@@ -14,7 +14,7 @@ import time
 import pytest
 from test_rest import LIMITS, Echo, Server
 
-from serving.page import FILES, HEADERS
+from adapter_bert.serving.rest import FILES, HEADERS
 
 pytestmark = pytest.mark.newer_stack
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from adapter_modeling import Houlsby
-from errors import UserError
-from methods.fine_tuning import Full
-from methods.parsing import parse
+from adapter_bert.errors import UserError
+from adapter_bert.methods.fine_tuning import Full
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.methods.registry import parse
 
 pytestmark = pytest.mark.older_stack
 

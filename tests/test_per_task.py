@@ -9,13 +9,18 @@ import tensorflow as tf
 from engine_jobs import MULTI, make_job
 from tiny_model import TinyModel
 
-from engines import Prediction, training_step
-from errors import UserError
-from input_pipeline import Features, batch_signature, make_batch
-from methods.parsing import parse
-from methods.per_task import SCOPE
-from modeling import create_variable
-from tasks.multi_task_rows import OneTaskFeatures
+from adapter_bert.bert.encoder import create_variable
+from adapter_bert.data.input_pipeline import (
+    Features,
+    batch_signature,
+    make_batch,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.methods.per_task import SCOPE
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks.multi_task import OneTaskFeatures
+from adapter_bert.training import training_step
+from adapter_bert.training.engines import Prediction
 
 METHODS = (
     "pals(6, 2)",

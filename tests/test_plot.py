@@ -11,12 +11,12 @@ from conftest import ROOT
 from fake_runs import FakeRuns
 from matplotlib.figure import Figure
 
-import modeling
-from errors import UserError
-from methods.composition import Composition
-from methods.registry import METHODS
-from scripts import plot
-from scripts.internal import collect_runs
+from adapter_bert.bert import encoder
+from adapter_bert.commands import plot
+from adapter_bert.errors import UserError
+from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.registry import METHODS
+from adapter_bert.reports import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 
@@ -169,7 +169,7 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
 
 @pytest.mark.parametrize("shares", [(0.004, 0.24), (0.02, 0.08), (0.04, 0.08)])
 def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
-    bert = sum(map(math.prod, modeling.list_variables(tiny_config).values()))
+    bert = sum(map(math.prod, encoder.list_variables(tiny_config).values()))
     fake.add("rte", "full", {"accuracy": 0.5}, kept=bert)
     for size, share in zip((8, 64), shares):
         method = f"houlsby(size={size})"

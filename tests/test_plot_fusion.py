@@ -7,8 +7,8 @@ import pytest
 from conftest import own_lines, run_process
 from fake_runs import FakeRuns
 
-from methods.parsing import parse
-from runs import fusion_report
+from adapter_bert.methods.registry import parse
+from adapter_bert.training import fusion_report
 
 pytestmark = pytest.mark.newer_stack
 
@@ -55,7 +55,7 @@ def add(fake, task, seed, weights, score, rate=1e-3, adapters=("a", "b")):
 
 def draw(fake, check=True):
     return run_process(
-        "scripts.plot_fusion",
+        PROGRAM_plot_fusion,
         str(fake.folder),
         f"--output_dir={fake.folder / 'out'}",
         program="-m",

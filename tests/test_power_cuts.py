@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from errors import UserError
-from soak import __main__ as main
-from soak import power, references, system_calls
-from soak.disk import Disk, order_faults
-from soak.runs import Run
-from soak.system_calls import (
+from adapter_bert.errors import UserError
+from lab.trials import __main__ as main
+from lab.trials import power, references, system_calls
+from lab.trials.disk import Disk, order_faults
+from lab.trials.runs import Run
+from lab.trials.system_calls import (
     DELETE,
     EMPTY,
     MAKE_FOLDER,
@@ -21,7 +21,7 @@ from soak.system_calls import (
     WRITE,
     Operation,
 )
-from soak.trials import DIFFERENT, LOST, SAME, Bench
+from lab.trials.trials import DIFFERENT, LOST, SAME, Bench
 
 pytestmark = pytest.mark.newer_stack
 

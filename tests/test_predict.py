@@ -1,4 +1,4 @@
-"""`predict.py` as a user runs it."""
+"""`adapter-bert predict` as a user runs it."""
 
 import json
 import os
@@ -16,10 +16,10 @@ from conftest import (
 )
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-import predict
-from errors import UserError
-from serving.library import AdapterLibrary
-from tasks.restored import restore_task
+from adapter_bert.commands import predict
+from adapter_bert.errors import UserError
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -28,7 +28,7 @@ ROWS = [text for text, _ in SENTENCES]
 
 @pytest.fixture
 def ask():
-    """Runs `predict.py` with flags, within this process."""
+    """Runs `adapter-bert predict` with flags, within this process."""
     with entry_point(predict) as run:
         yield run
 
@@ -119,7 +119,7 @@ def test_several_adapters_answer_each_row(ask, adapters, flags, tmp_path):
     flags["adapter"] = f"one={first}"
     command = [f"--{name}={value}" for name, value in flags.items()]
     command.append(f"--adapter=two={second}")
-    run_process(*command, program="predict.py")
+    run_process(*command, program="predict")
     found = answers_in(flags["output"])
     assert [a["task"] for a in found] == ["one", "two"] * len(ROWS)
     assert found[0]["scores"] != found[1]["scores"]
@@ -166,7 +166,9 @@ def test_a_typed_line_is_answered_at_once(tiny_bert, adapters):
     with subprocess.Popen(
         [
             sys.executable,
-            "predict.py",
+            "-m",
+            "adapter_bert",
+            "predict",
             f"--init_checkpoint={tiny_bert}",
             f"--adapter={adapters[0]}",
         ],
@@ -195,7 +197,7 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
     many = tmp_path / "many.txt"
     many.write_text("the cat sat\n" * 200000)
     command = (
-        f"{sys.executable} predict.py --init_checkpoint={tiny_bert} "
+        f"{sys.executable} adapter-bert predict --init_checkpoint={tiny_bert} "
         f"--adapter={adapters[0]} --input={many} | head -n 2"
     )
     found = subprocess.run(
@@ -278,7 +280,7 @@ def test_answers_and_paths_are_utf8_in_any_locale(tiny_bert, tmp_path):
         f"--init_checkpoint={tiny_bert}",
         f"--adapter={folder / 'x'}",
         f"--input={folder / 'rows.txt'}",
-        program="predict.py",
+        program="predict",
         env={
             **os.environ,
             "LC_ALL": "C",

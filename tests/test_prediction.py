@@ -21,10 +21,11 @@ from engine_jobs import (
     train,
 )
 
-import optimization
-from engines import Hardware, choose_engine, prediction
-from engines.session_stream import SessionStream
-from input_pipeline import make_batch
+from adapter_bert import optimization
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.training import prediction
+from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.estimator import SessionStream
 
 
 @pytest.fixture

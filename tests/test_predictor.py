@@ -16,13 +16,13 @@ from tiny_artifacts import (
     run_while_changing,
 )
 
-from errors import UserError
-from methods.parsing import parse
-from serving.frozen_bert import FrozenBert
-from serving.predictor import Predictor
-from tasks.restored import restore_task
-from tasks.text_task import make_row
-from tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.text_task import make_row
 
 pytestmark = pytest.mark.older_stack
 
@@ -146,7 +146,7 @@ def test_threads_ask_while_adapters_come_and_go(make, bert):
 
 def test_a_text_a_list_and_an_iterator(make, bert, monkeypatch):
     folder, _ = make("a")
-    monkeypatch.setattr("serving.predictor.CHUNK", 3)
+    monkeypatch.setattr("adapter_bert.serving.predictor.CHUNK", 3)
     predictor = Predictor(bert)
     predictor.add(folder, "a")
     expected = predictor("a", ROWS)

@@ -5,10 +5,9 @@ import logging
 
 import pytest
 
-from engines import products
-from engines.products import choose_dtype
-from errors import UserError
-from runs import experiment
+from adapter_bert.errors import UserError
+from adapter_bert.training import experiment, products
+from adapter_bert.training.products import choose_dtype
 
 pytestmark = pytest.mark.newer_stack
 

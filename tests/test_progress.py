@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 from tensorboard.util import tensor_util
 
-from monitoring import progress
-from optimization import Schedule
+from adapter_bert import progress
+from adapter_bert.optimization import Schedule
 
 
 class Clock:

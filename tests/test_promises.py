@@ -15,17 +15,17 @@ import pytest
 from limits import limited
 from tiny_artifacts import make_artifact
 
-from bert.config import BertConfig
-from errors import UserError
-from exchange.base import Tensors
-from serving import library
-from serving.library import AdapterLibrary
-from serving.predictor import Predictor
-from soak import fuzz
-from storage import files
-from tasks.restored import restore_task
-from weights import adapter_artifact
-from weights.hugging_face import open_safetensors
+from adapter_bert import files
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.foreign import Tensors
+from adapter_bert.checkpoints.hugging_face import open_safetensors
+from adapter_bert.errors import UserError
+from adapter_bert.serving import library
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
+from lab.trials import fuzz
 
 pytestmark = pytest.mark.newer_stack
 

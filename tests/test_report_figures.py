@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from html_reader import Page
 
-from scripts.internal.html_page import figure, page, section
-from scripts.internal.report_figures import lines
+from adapter_bert.reports.html_page import figure, lines, page, section
 
 pytestmark = pytest.mark.newer_stack
 

@@ -16,9 +16,9 @@ import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
 
-from serving.batching import Bounds
-from serving.exported import ExportedModel
-from serving.rest import Limits, Refused, RestServer, read_rows
+from adapter_bert.serving.batching import Bounds
+from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.serving.rest import Limits, Refused, RestServer, read_rows
 
 pytestmark = pytest.mark.newer_stack
 

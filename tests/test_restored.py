@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from task_files import PROPERTY, refusal
 
-from tasks.custom import custom_task
-from tasks.restored import custom_arguments, kind_of
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.restored import custom_arguments, kind_of
 
 
 @PROPERTY

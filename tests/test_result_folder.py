@@ -5,9 +5,9 @@ import json
 import pytest
 from fake_runs import FakeRuns
 
-from errors import UserError
-from scripts import plot, summarize
-from scripts.internal.result_folder import replace_results
+from adapter_bert.commands import plot, summarize
+from adapter_bert.errors import UserError
+from adapter_bert.reports.collect_runs import replace_results
 
 pytestmark = pytest.mark.older_stack
 

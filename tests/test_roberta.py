@@ -12,18 +12,17 @@ from roberta_folders import (
 )
 from tiny_artifacts import read_base
 
-import modeling
-import run_mlm
-import task_model
-from bert.hooks import Context, Hooks
-from methods.composition import Composition
-from methods.parsing import parse
-from methods.registry import METHODS
-from serving.predictor import Predictor
-from task_model import TaskModel
-from tasks.masked_lm import MaskedLMHead
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.commands import run_mlm
+from adapter_bert.data.tables import Layout
+from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.masked_lm import MaskedLMHead
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.text_classification import TextClassification
 
 pytestmark = pytest.mark.newer_stack
 
@@ -58,7 +57,7 @@ def test_golden_hidden_states(recorded_roberta, name):
     assert found.config.first_position == 2
     assert found.config.max_tokens == 40 == found.values["input_ids"].shape[1]
     create = reader(found.opened.weights)
-    bert = modeling.Bert(found.config, create, Hooks(), pooler=False)
+    bert = encoder.Bert(found.config, create, Hooks(), pooler=False)
     features = features_of(found.values)
     output = bert(
         features["input_ids"],
@@ -79,7 +78,7 @@ def test_golden_logits_of_masked_tokens(recorded_roberta):
     found = recorded_roberta("roberta")
     create = reader(found.opened.weights)
     head = MaskedLMHead(found.config, create)
-    bert = modeling.Bert(found.config, create, Hooks(), pooler=False)
+    bert = encoder.Bert(found.config, create, Hooks(), pooler=False)
     features = features_of(found.values)
     context = Context(features["input_mask"])
     hidden = bert(
@@ -118,7 +117,7 @@ def test_a_bare_model_is_the_same_model(roberta_folder):
     bare["embeddings.position_ids"] = np.arange(42)[np.newaxis]
     safetensors.numpy.save_file(bare, path)
     assert read_base(roberta_folder)[2].fingerprint == base.fingerprint
-    assert not any("pooler" in n for n in modeling.list_variables(config))
+    assert not any("pooler" in n for n in encoder.list_variables(config))
 
 
 @pytest.mark.parametrize(

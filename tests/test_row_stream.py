@@ -10,8 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from errors import UserError
-from serving import row_stream
+from adapter_bert.errors import UserError
+from adapter_bert.serving import row_stream
 
 pytestmark = pytest.mark.older_stack
 

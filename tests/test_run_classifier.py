@@ -12,8 +12,8 @@ from conftest import ROOT, TINY_WORDS, run_process, spoil, write_table
 from run_folders import artifact_bytes, check_nearly_equal, kill_twice
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-from errors import UserError
-from weights import adapter_artifact
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
 
 FLAGS = flags.FLAGS
 

@@ -9,12 +9,9 @@ from absl.testing import flagsaver
 from conftest import entry_point
 from run_folders import artifact_bytes
 
-import run_classifier
-import run_mlm
-import run_squad
-import run_tagger
-from scripts.internal.report_run import read_run
-from scripts.internal.run_command import (
+from adapter_bert.commands import run_classifier, run_mlm, run_squad, run_tagger
+from adapter_bert.reports.report_run import read_run
+from adapter_bert.reports.run_command import (
     UNRECORDED,
     command_of,
     is_one_of_several,

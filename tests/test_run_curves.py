@@ -3,7 +3,7 @@
 import pytest
 from tensorboard.summary import Writer
 
-from scripts.internal.run_curves import read_curves
+from adapter_bert.reports.report_run import read_curves
 
 pytestmark = pytest.mark.older_stack
 

@@ -13,11 +13,11 @@ from test_masked_lm import (  # noqa: F401 (one is a fixture)
 )
 from test_methods_runs import TEXTS, without_size
 
-import run_mlm
-from errors import UserError
-from methods.invertible import SCOPE
-from tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
-from weights import adapter_artifact
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.commands import run_mlm
+from adapter_bert.errors import UserError
+from adapter_bert.methods.invertible import SCOPE
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
     model_text(**flags, do_eval=True)
     out, merged = text_flags["output_dir"], tmp_path / "merged"
     run_process(
-        "scripts.merge_adapter",
+        PROGRAM_merge,
         f"--init_checkpoint={text_flags['init_checkpoint']}",
         f"--adapter={out / 'adapter'}",
         f"--output_dir={merged}",

@@ -11,11 +11,11 @@ from conftest import SENTENCES, run_process, write_table
 from run_folders import bytes_by_task, check_nearly_equal, kill_twice
 from test_multi_worker import start_workers
 
-from errors import UserError
-from serving.library import AdapterLibrary, check
-from serving.predictor import Predictor
-from storage import files
-from weights import adapter_artifact, dev_scores
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact, dev_scores
+from adapter_bert.errors import UserError
+from adapter_bert.serving.library import AdapterLibrary, check
+from adapter_bert.serving.predictor import Predictor
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -199,7 +199,8 @@ def test_parts_of_a_batch_train_what_a_whole_one_does(
     classify, glue_flags, steady_config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "tasks.text_classification.dropout", lambda x, *arguments: x
+        "adapter_bert.tasks.text_classification.dropout",
+        lambda x, *arguments: x,
     )
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from run_folders import bytes_by_task
 
-from errors import UserError
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 

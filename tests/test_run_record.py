@@ -7,9 +7,9 @@ import json
 import pytest
 import tensorflow as tf
 
-from errors import UserError
-from weights import run_record
-from weights.base import Base
+from adapter_bert.checkpoints import run_record
+from adapter_bert.checkpoints.weights import Base
+from adapter_bert.errors import UserError
 
 BASE = Base("/models/bert/model.safetensors", "abc", "abc-")
 RECORD = {

@@ -10,11 +10,11 @@ from run_folders import artifact_bytes, kill, saved_step
 from task_files import squad_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-import modeling
-from errors import UserError
-from tasks.squad import Squad
-from weights import sources, training_state
-from weights.base import identify
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import sources, training_state
+from adapter_bert.checkpoints.weights import identify
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.squad import Squad
 
 FLAGS = flags.FLAGS
 
@@ -196,7 +196,7 @@ def test_an_older_runs_fingerprint_of_the_bert_is_known(
         sources.open_init_checkpoint(
             str(squad_flags["init_checkpoint"])
         ).weights,
-        modeling.list_variables(tiny_config),
+        encoder.list_variables(tiny_config),
     )
     for name in ("run.json", "adapter/adapter_config.json"):
         description = read(home, name)

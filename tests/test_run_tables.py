@@ -6,10 +6,10 @@ from html_reader import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from errors import UserError
-from scripts.internal import run_tables
-from scripts.internal.html_page import page
-from scripts.internal.run_tables import evaluation_sections, read_table
+from adapter_bert.errors import UserError
+from adapter_bert.reports import report_run
+from adapter_bert.reports.html_page import page
+from adapter_bert.reports.report_run import evaluation_sections, read_table
 
 pytestmark = pytest.mark.older_stack
 
@@ -48,7 +48,7 @@ def test_a_confusion_matrix_has_labels_on_both_sides(tmp_path):
 
 
 def test_of_many_labels_the_greatest_confusions_are_shown(tmp_path):
-    count = run_tables.MOST_LABELS + 1
+    count = report_run.MOST_LABELS + 1
     labels = [f"l{i}" for i in range(count)]
     rows = [
         (label, *(str(i * (column == 0)) for column in range(count)))
@@ -86,7 +86,7 @@ def test_the_hardest_rows_say_which_they_are_first(tmp_path):
         "loss",
     ]
     texts = made.texts("td")[2::5]
-    assert len(texts) == run_tables.MOST_ROWS
+    assert len(texts) == report_run.MOST_ROWS
     assert {text[:10] for text in texts} == {"<script>xx"}
     assert all(len(text) < 310 and text.endswith("…") for text in texts)
     assert "The 25 dev rows" in made.text and "of 40 in" in made.text

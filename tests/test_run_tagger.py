@@ -12,10 +12,10 @@ from run_folders import artifact_bytes, saved_step
 from task_files import TAGGED, conll
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from errors import UserError
-from serving.predictor import Predictor
-from tasks.restored import restore_task
-from tasks.tagging_files import read_sentences
+from adapter_bert.errors import UserError
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.tagging_files import read_sentences
 
 METHODS = [
     "pfeiffer(size=4)",

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import SENTENCES, STS_B_HEADER, write_mnli, write_table
 
-from errors import UserError
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 

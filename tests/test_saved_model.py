@@ -18,9 +18,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
 
-from errors import UserError
-from serving import saved_model
-from serving.predictor import Predictor
+from adapter_bert.errors import UserError
+from adapter_bert.serving import saved_model
+from adapter_bert.serving.predictor import Predictor
 
 FLOAT = tf.float32.as_datatype_enum
 

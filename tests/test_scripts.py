@@ -106,7 +106,9 @@ def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
         [
             sys.executable,
             "-m",
-            "scripts.internal.show_answers",
+            "adapter_bert",
+            "show",
+            "answers",
             "data/short_articles/dev.json",
             tmp_path / "predictions.json",
             "5",

@@ -1,4 +1,4 @@
-"""`serve.py` as its operator runs it, and as many clients ask it at once."""
+"""`adapter-bert serve` as its operator runs it, and as many clients ask it at once."""
 
 import concurrent.futures
 import http.client
@@ -20,12 +20,12 @@ from exported_models import mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
 
-import serve
-from errors import UserError
-from serving.batching import Bounds
-from serving.exported import ExportedModel
-from serving.predictor import Predictor
-from serving.rest import Limits
+from adapter_bert.commands import serve
+from adapter_bert.errors import UserError
+from adapter_bert.serving.batching import Bounds
+from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.rest import Limits
 
 pytestmark = pytest.mark.newer_stack
 
@@ -35,7 +35,15 @@ CLIENTS, REQUESTS = 16, 12
 def start(model, *flags):
     """A server's process and its port."""
     process = subprocess.Popen(
-        [sys.executable, "serve.py", f"--model={model}", "--port=0", *flags],
+        [
+            sys.executable,
+            "-m",
+            "adapter_bert",
+            "serve",
+            f"--model={model}",
+            "--port=0",
+            *flags,
+        ],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -221,7 +229,7 @@ def test_a_port_that_is_taken(tiny_exported):
         done = run_process(
             f"--model={tiny_exported}",
             f"--port={port}",
-            program="serve.py",
+            program="serve",
             check=False,
         )
     assert done.returncode == 1

@@ -10,17 +10,16 @@ import safetensors.numpy
 from conftest import TINY_WORDS
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-from engines import Hardware
-from errors import UserError
-from methods.composition import Composition
-from methods.parsing import parse
-from methods.registry import METHODS
-from runs import experiment as run_experiment
-from runs import setup
-from runs.setup import Experiment, Training
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
-from weights import pretrained
+from adapter_bert.checkpoints import sources
+from adapter_bert.data.tables import Layout
+from adapter_bert.errors import UserError
+from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.training import experiment as run_experiment
+from adapter_bert.training import setup
+from adapter_bert.training.engines import Hardware
+from adapter_bert.training.setup import Experiment, Training
 
 TRAINING = Training(
     batch_size=8,
@@ -133,7 +132,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     assert found.config.vocab_size == padded
     folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
     experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
-    too_many = len(TINY_WORDS) + pretrained.MAX_VOCABULARY_PADDING
+    too_many = len(TINY_WORDS) + sources.MAX_VOCABULARY_PADDING
     config = json.loads((folder / "config.json").read_text())
     config["vocab_size"] = too_many
     (folder / "config.json").write_text(json.dumps(config))

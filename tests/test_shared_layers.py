@@ -9,10 +9,10 @@ import tensorflow as tf
 from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
-import modeling
-from bert.hooks import Hooks
-from methods.base import TuningMethod
-from methods.parsing import parse
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.registry import parse
 
 pytestmark = pytest.mark.older_stack
 
@@ -75,13 +75,13 @@ def test_shared_layers_compute_what_each_would_compute(deep, text, training):
 def count_traces(monkeypatch, tiny, training):
     """How many layers a forward pass traces."""
     traced = []
-    run = modeling.Layer.__call__
+    run = encoder.Layer.__call__
 
     def note(layer, *arguments):
         traced.append(layer.layer)
         return run(layer, *arguments)
 
-    monkeypatch.setattr(modeling.Layer, "__call__", note)
+    monkeypatch.setattr(encoder.Layer, "__call__", note)
     table = tf.TensorSpec([None, None], tf.int32)
     names = ("input_ids", "segment_ids", "input_mask")
 

@@ -6,11 +6,11 @@ import random
 import pytest
 from conftest import ROOT, run_process
 
-from errors import UserError
-from soak import damage, kills, references, report, runs, starts, trials
-from soak.runs import Run
-from soak.starts import Moment
-from soak.trials import DIFFERENT, LOST, REFUSED, SAME, Bench
+from adapter_bert.errors import UserError
+from lab.trials import damage, kills, references, report, runs, starts, trials
+from lab.trials.runs import Run
+from lab.trials.starts import Moment
+from lab.trials.trials import DIFFERENT, LOST, REFUSED, SAME, Bench
 
 pytestmark = pytest.mark.newer_stack
 

@@ -6,8 +6,8 @@ import random
 import pytest
 from conftest import ROOT, run_process
 
-from soak import long, report
-from soak.memory import Sample, growth, sample
+from lab.trials import long, report
+from lab.trials.memory import Sample, growth, sample
 
 
 def samples(memory_of, files=4, threads=9, count=101):
@@ -121,7 +121,7 @@ def test_the_table_and_its_place():
 def test_little_work(name, tmp_path):
     done = run_process(
         "-m",
-        "soak.long",
+        "lab.trials.long",
         "--rows=300",
         "--steps=200",
         f"--only={name}",

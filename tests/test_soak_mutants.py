@@ -10,9 +10,9 @@ import sys
 import pytest
 from conftest import ROOT
 
-from errors import UserError
-from soak import mutants, report
-from soak.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
+from adapter_bert.errors import UserError
+from lab.trials import mutants, report
+from lab.trials.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
 PACKAGES = os.path.join(sys.prefix, "mutants")
 SOURCE = "def larger(a, b):\n    return a > b\n"
@@ -29,7 +29,10 @@ def try_sources(tmp_path):
     """Runs the tests of a small project upon sources of its module."""
     (tmp_path / "soak").mkdir()
     (tmp_path / "tests").mkdir()
-    for name in ("soak/mutant_tests.py", "start_tensorflow.py"):
+    for name in (
+        "lab/trials/mutant_tests.py",
+        "adapter_bert/start_tensorflow.py",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     for name, text in TESTS.items():
         (tmp_path / "tests" / name).write_text(text)
@@ -50,7 +53,7 @@ def try_sources(tmp_path):
             for source in sources
         ]
         done = subprocess.run(
-            [sys.executable, "-m", "soak.mutant_tests"],
+            [sys.executable, "-m", "lab.trials.mutant_tests"],
             cwd=tmp_path,
             input="".join(json.dumps(r) + "\n" for r in requests),
             stdout=subprocess.PIPE,
@@ -113,9 +116,9 @@ def test_the_tests_of_a_module_are_its_own_then_those_that_import_it():
     assert "tests/test_progress.py" in others
     assert not set(own) & set(others)
     # It has none of its name, and nothing imports it.
-    (of_package,) = mutants.tests_of("methods/bitfit.py")
+    (of_package,) = mutants.tests_of("adapter_bert/methods/fine_tuning.py")
     assert "tests/test_golden_methods.py" in of_package
-    own, others = mutants.tests_of("weights/training_state.py")
+    own, others = mutants.tests_of("adapter_bert/checkpoints/training_state.py")
     assert own == ["tests/test_training_state.py"]
     # By `from weights import google, training_state`.
     assert "tests/test_estimator.py" in others
@@ -158,7 +161,7 @@ def drawn(path, before, after, line=1):
 def test_mutants_are_tried_and_their_killers_confirmed(tmp_path):
     two = [
         drawn("optimization.py", "0.999", "1.999"),
-        drawn("methods/bitfit.py", "import", "import "),
+        drawn("adapter_bert/methods/fine_tuning.py", "import", "import "),
     ]
     tried = tmp_path / "tried.jsonl"
     killer = "tests/test_a.py::test_b"
@@ -178,7 +181,7 @@ def test_mutants_are_tried_and_their_killers_confirmed(tmp_path):
     assert minus.startswith("-BETA_1") and "1.999" in plus
     assert [r["path"] for r in runners.asked[:3]] == [
         "optimization.py",
-        "methods/bitfit.py",
+        "adapter_bert/methods/fine_tuning.py",
         "optimization.py",
     ]
     # The last question is about nothing that has changed.
@@ -188,7 +191,7 @@ def test_mutants_are_tried_and_their_killers_confirmed(tmp_path):
     runners = FakeRunners(answer(SURVIVED), answer(SURVIVED))
     again, _ = mutants.try_all(runners, two, tried)
     assert again == killed
-    assert runners.asked[0]["path"] == "methods/bitfit.py"
+    assert runners.asked[0]["path"] == "adapter_bert/methods/fine_tuning.py"
 
 
 def test_a_killer_that_fails_by_itself_is_found(tmp_path):

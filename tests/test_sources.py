@@ -16,26 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-import modeling
-import task_model
-from adapter_modeling import Houlsby
-from errors import UserError
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
-from weights import (
-    google,
-    hugging_face,
-    object_graph,
-    pretrained,
-    sources,
-)
-from weights.base import (
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import google, hub_module, hugging_face, sources
+from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
     choose_initial_values,
     identify,
     start_fingerprint,
 )
+from adapter_bert.data.tables import Layout
+from adapter_bert.errors import UserError
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -109,15 +103,15 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     assert set(opened.weights.shapes) == set(tiny_weights)
     for name, value in tiny_weights.items():
         np.testing.assert_array_equal(opened.weights.read(name), value)
-    config = pretrained.read_config(opened)
+    config = sources.read_config(opened)
     assert config == tiny_config
-    assert pretrained.read_tokenizer(opened, config).do_lower_case
+    assert sources.read_tokenizer(opened, config).do_lower_case
     beside = google_bert / "bert_config.json"
     beside.write_text(
         json.dumps({**vars(tiny_config), "num_attention_heads": 4})
     )
     with pytest.raises(UserError, match="json says 4 .* has 2; pass the model"):
-        pretrained.read_config(opened)
+        sources.read_config(opened)
 
 
 @pytest.mark.parametrize("generation", [1, 3])
@@ -169,10 +163,10 @@ def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
         for name in reader.get_variable_to_shape_map()
     }
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        values[object_graph.GRAPH]
+        values[hub_module.GRAPH]
     )
     damaged = damage(graph) or graph.SerializeToString()
-    save_tensorflow(prefix, {**values, object_graph.GRAPH: damaged})
+    save_tensorflow(prefix, {**values, hub_module.GRAPH: damaged})
     with pytest.raises(UserError, match="tf2_model.ckpt is damaged or incompl"):
         sources.open_init_checkpoint(prefix)
 
@@ -190,7 +184,7 @@ def digest(tiny_config):
 
     def read(path):
         weights = sources.open_init_checkpoint(str(path)).weights
-        variables = modeling.list_variables(tiny_config)
+        variables = encoder.list_variables(tiny_config)
         return identify(weights, variables).fingerprint
 
     return read
@@ -214,13 +208,13 @@ def test_a_bert_without_a_pooler_has_the_fingerprint_without_it(
     """As runs of question answering wrote it of any BERT."""
     without = {k: v for k, v in tiny_weights.items() if "pooler" not in k}
     save_tensorflow(tmp_path / "without.ckpt", without)
-    variables = modeling.list_variables(tiny_config)
+    variables = encoder.list_variables(tiny_config)
     whole, bare = (
         identify(sources.open_init_checkpoint(str(path)).weights, variables)
         for path in (tiny_bert, tmp_path / "without.ckpt")
     )
     old = hashlib.sha256()
-    for name in sorted(modeling.list_variables(tiny_config, pooler=False)):
+    for name in sorted(encoder.list_variables(tiny_config, pooler=False)):
         old.update(name.encode() + b"\0" + tiny_weights[name].tobytes())
     assert whole.without_pooler == bare.without_pooler == old.hexdigest()
     assert bare.fingerprint == bare.without_pooler != whole.fingerprint
@@ -433,9 +427,9 @@ def test_models_are_read_through_tensorflows_file_systems(
         assert opened.weights.source.startswith("ram://")
         for name, value in tiny_weights.items():
             np.testing.assert_array_equal(opened.weights.read(name), value)
-        config = pretrained.read_config(opened)
+        config = sources.read_config(opened)
         assert config == tiny_config
-        assert pretrained.read_tokenizer(opened, config).do_lower_case
+        assert sources.read_tokenizer(opened, config).do_lower_case
     with pytest.raises(UserError, match="not on a local disk.*copy its folder"):
         sources.open_init_checkpoint(to_memory(tiny_bert, "hugging_face"))
 

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import pytest
 from task_files import PROPERTY, refusal
 
-from tasks.split_files import FLAGS_OF_SPLITS, SplitFiles, ending_of
+from adapter_bert.data.tables import FLAGS_OF_SPLITS, SplitFiles, ending_of
 
 pytestmark = pytest.mark.older_stack
 

@@ -10,12 +10,17 @@ import pytest
 import tensorflow as tf
 from absl import logging as absl_logging
 
-from errors import UserError
-from input_pipeline import make_batch
-from tasks import squad_scores
-from tasks.squad import NEVER, Squad, best_logits
-from tasks.squad_answers import Candidates, Prediction
-from tasks.squad_data import Answer, Question
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad import (
+    NEVER,
+    Candidates,
+    Prediction,
+    Squad,
+    best_logits,
+)
+from adapter_bert.tasks.squad_data import Answer, Question
 
 TASK = Squad(
     "squad",
@@ -295,9 +300,7 @@ def test_scores_are_those_of_the_version(tokenizer):
     questions = [TWO[0], ask("q3", "the cat sat")]
     answers = [["cat"], []]
     assert TASK_2.evaluate(questions, None, predictions) == (
-        squad_scores.squad_2_scores(
-            answers, ["cat", "cat"], np.array([0.5, -0.5])
-        )
+        squad.squad_2_scores(answers, ["cat", "cat"], np.array([0.5, -0.5]))
     )
     assert TASK.evaluate(TWO, None, predictions) == {
         "exact_match": 50.0,

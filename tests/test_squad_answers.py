@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from tasks import squad_answers
-from tasks.squad_answers import (
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad import (
     CERTAINLY_NONE,
     Candidates,
     Rules,
     predict_answers,
 )
-from tasks.squad_data import Question
-from tasks.squad_windows import Windows, cut_windows
+from adapter_bert.tasks.squad_data import Question, Windows, cut_windows
 
 pytestmark = pytest.mark.older_stack
 
@@ -501,10 +500,10 @@ def test_answers_are_cut_out_of_their_own_context():
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_progress_is_shown_of_many_questions_only(monkeypatch, count):
-    started, progress = [], squad_answers.Progress
-    monkeypatch.setattr(squad_answers, "SHOWN_FROM", 2)
+    started, progress = [], squad.Progress
+    monkeypatch.setattr(squad, "SHOWN_FROM", 2)
     monkeypatch.setattr(
-        squad_answers,
+        squad,
         "Progress",
         lambda *what: started.append(what) or progress(*what),
     )

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from test_squad_answers import FIRST, listed, make_outputs
 
-from tasks.squad_answers import Rules, _has_most_context, predict_answers
-from tasks.squad_data import Question
-from tasks.squad_windows import cut_windows
+from adapter_bert.tasks.squad import Rules, _has_most_context, predict_answers
+from adapter_bert.tasks.squad_data import Question, cut_windows
 
 pytestmark = pytest.mark.older_stack
 

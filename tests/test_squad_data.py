@@ -8,8 +8,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from errors import UserError
-from tasks.squad_data import (
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.squad_data import (
     SPACES,
     Answer,
     Question,

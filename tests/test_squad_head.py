@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from engine_jobs import SQUAD
 
-import task_model
-from bert.hooks import Context
-from methods.parsing import parse
-from tasks.squad import NEVER, SpanHead, best_logits
+from adapter_bert.bert.hooks import Context
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.squad import NEVER, SpanHead, best_logits
 
 
 def make_head(hidden_size, config, n_best_size=4):

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tasks import squad_scores
+from adapter_bert.tasks import squad
 
 pytestmark = pytest.mark.older_stack
 
@@ -29,7 +29,7 @@ PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
     ],
 )
 def test_answers_are_normalized(text, expected):
-    assert squad_scores.normalize_answer(text) == expected
+    assert squad.normalize_answer(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,16 @@ def test_answers_are_normalized(text, expected):
     ],
 )
 def test_answers_score_as_counted_by_hand(answer, prediction, exact, f1):
-    assert squad_scores.exact_match(answer, prediction) == exact
-    assert squad_scores.words_f1(answer, prediction) == pytest.approx(
-        f1, abs=1e-12
-    )
-    scores = squad_scores.squad_1_scores([[answer]], [prediction])
+    assert squad.exact_match(answer, prediction) == exact
+    assert squad.words_f1(answer, prediction) == pytest.approx(f1, abs=1e-12)
+    scores = squad.squad_1_scores([[answer]], [prediction])
     assert list(scores) == ["exact_match", "f1"]
     assert list(scores.values()) == pytest.approx([100 * exact, 100 * f1])
 
 
 def test_the_best_of_several_answers_counts():
     answers = [["slow dog ran", "slow dog", "cat"], ["cat", "dog"], ["x"]]
-    scores = squad_scores.squad_1_scores(
-        answers, ["a slow dog", "slow dog", ""]
-    )
+    scores = squad.squad_1_scores(answers, ["a slow dog", "slow dog", ""])
     # Exact: 1, 0, 0. F1: 1, 2 * 1/2 * 1 / (3/2), 0.
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["f1"] == pytest.approx(100 * (1 + 2 / 3) / 3)
@@ -79,7 +75,7 @@ def test_scores_of_version_2_are_those_counted_by_hand():
     answers = [["slow dog", "dog"], ["cat"], ["the mat"], [], []]
     predictions = ["slow dog ran", "cat", "", "film", ""]
     null_odds = np.array([-3.0, 2.0, 1.0, -1.0, -4.0])
-    scores = squad_scores.squad_2_scores(answers, predictions, null_odds)
+    scores = squad.squad_2_scores(answers, predictions, null_odds)
     # Exact: 0, 1, 0, 0, 1. F1: 0.8, 1, 0, 0, 1.
     assert scores == {
         "exact": pytest.approx(40),
@@ -106,7 +102,7 @@ def test_the_best_threshold_is_the_least_that_reaches_the_best_score():
     answers = [["cat"], ["dog"], [], ["mat"]]
     predictions = ["cat", "dog", "film", "cat"]
     null_odds = np.array([0.5, -2.0, 7.0, 0.75])
-    scores = squad_scores.squad_2_scores(answers, predictions, null_odds)
+    scores = squad.squad_2_scores(answers, predictions, null_odds)
     # From 1, all refused: +1 at -2, +1 at 0.5, +0 at 0.75, -1 at 7.
     assert scores["exact"] == scores["f1"] == 50.0
     assert scores["best_exact"] == scores["best_f1"] == 75.0
@@ -116,9 +112,7 @@ def test_the_best_threshold_is_the_least_that_reaches_the_best_score():
 def test_thresholds_of_exact_match_and_f1_differ():
     answers = [["slow dog"], ["cat"]]
     predictions = ["slow dog ran", "cat"]
-    scores = squad_scores.squad_2_scores(
-        answers, predictions, np.array([3.0, 1.0])
-    )
+    scores = squad.squad_2_scores(answers, predictions, np.array([3.0, 1.0]))
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (50.0, 1.0)
     assert scores["best_f1"] == pytest.approx(90)
     assert scores["best_f1_thresh"] == 3.0
@@ -131,7 +125,7 @@ def test_thresholds_of_exact_match_and_f1_differ():
 def test_questions_of_one_kind_have_no_scores_of_the_other(
     answers, kind, other
 ):
-    scores = squad_scores.squad_2_scores(answers, ["cat", ""], np.zeros(2))
+    scores = squad.squad_2_scores(answers, ["cat", ""], np.zeros(2))
     assert f"{kind}_total" in scores
     assert scores[f"{kind}_exact"] == scores["exact"] == 50.0
     assert not [name for name in scores if name.startswith(other)]
@@ -140,14 +134,14 @@ def test_questions_of_one_kind_have_no_scores_of_the_other(
 def test_an_answer_of_articles_only_is_matched_by_no_answer():
     answers = [["The"], ["the", "cat"], ["a", "!"]]
     odds = np.zeros(3)
-    scores = squad_scores.squad_2_scores(answers, ["", "cat", ""], odds)
+    scores = squad.squad_2_scores(answers, ["", "cat", ""], odds)
     # It is an answer, though one of no words.
     assert (scores["exact"], scores["f1"]) == (100.0, 100.0)
     assert scores["HasAns_total"] == 3
-    scores = squad_scores.squad_2_scores(answers, ["an", "the", "cat"], odds)
+    scores = squad.squad_2_scores(answers, ["an", "the", "cat"], odds)
     assert scores["exact"] == scores["f1"] == pytest.approx(100 / 3)
     # Beside another answer it does not count.
-    scores = squad_scores.squad_2_scores([["the", "cat"]], [""], odds[:1])
+    scores = squad.squad_2_scores([["the", "cat"]], [""], odds[:1])
     assert (scores["exact"], scores["f1"]) == (0.0, 0.0)
 
 
@@ -170,9 +164,7 @@ SQUAD_TEXTS = st.sampled_from(["", "the", "cat", "a cat", "slow cat", "dog"])
 )
 def test_best_scores_are_those_of_a_slow_search(rows):
     answers, predictions, odds = zip(*rows)
-    scores = squad_scores.squad_2_scores(
-        answers, predictions, np.array(odds, float)
-    )
+    scores = squad.squad_2_scores(answers, predictions, np.array(odds, float))
     for name in ("exact", "f1"):
         # All thresholds, the first of which refuses every question.
         found = []
@@ -182,7 +174,7 @@ def test_best_scores_are_those_of_a_slow_search(rows):
                 if odd > threshold:
                     total += 100.0 * (not texts)
                 else:
-                    one = squad_scores.squad_2_scores(
+                    one = squad.squad_2_scores(
                         [texts], [prediction], np.zeros(1)
                     )
                     # Only an empty text leaves a question unanswered.

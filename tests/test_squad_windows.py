@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from conftest import TINY_WORDS
 
-from tasks import squad_windows
-from tasks.squad_data import Answer, Question
-from tasks.squad_windows import cut_windows
+from adapter_bert.tasks import squad_data
+from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
 
 pytestmark = pytest.mark.older_stack
 
@@ -457,7 +456,7 @@ def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
         "encode",
         lambda texts: batches.append(texts) or encode(texts),
     )
-    monkeypatch.setattr(squad_windows, "CHUNK", chunk)
+    monkeypatch.setattr(squad_data, "CHUNK", chunk)
     parts = cut_windows(questions, tokenizer, 10, 3, 4)
     # Contexts and questions of two chunks at least.
     assert len(batches) >= 4
@@ -478,7 +477,7 @@ def test_a_context_that_follows_upon_itself_is_tokenized_once(
     monkeypatch.setattr(
         tokenizer, "encode", lambda batch: texts.extend(batch) or encode(batch)
     )
-    monkeypatch.setattr(squad_windows, "CHUNK", 1)
+    monkeypatch.setattr(squad_data, "CHUNK", 1)
     questions = [ask("a slow film", text=text) for text in ("is", "it", "in")]
     cut_windows([*questions, ask("the mat")], tokenizer, 16, 4, 4)
     assert texts.count("a slow film") == texts.count("the mat") == 1
@@ -486,10 +485,10 @@ def test_a_context_that_follows_upon_itself_is_tokenized_once(
 
 def test_no_more_is_tokenized_at_once_than_fills_a_chunk(monkeypatch):
     """All characters count, those of a context once."""
-    monkeypatch.setattr(squad_windows, "CHUNK", 20)
+    monkeypatch.setattr(squad_data, "CHUNK", 20)
     questions = [
         ask(context, text=10 * "?") for context in (10 * "a", 10 * "b", "c")
     ]
     questions += [ask("c", text=9 * "?"), ask("d")]
-    chunks = list(squad_windows._chunks(questions))
+    chunks = list(squad_data._chunks(questions))
     assert chunks == [questions[:1], questions[1:2], questions[2:4], [ask("d")]]

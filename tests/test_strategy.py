@@ -21,20 +21,19 @@ from engine_jobs import (
     trained_values,
 )
 
-import optimization
-from bert.hooks import Context
-from engines import (
+from adapter_bert import optimization
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import training_state
+from adapter_bert.data.input_pipeline import TrainPlan
+from adapter_bert.errors import UserError
+from adapter_bert.training import multi_worker, strategy
+from adapter_bert.training.engines import (
     Hardware,
     Pause,
     check_batch_size,
     choose_engine,
-    multi_worker,
-    strategy,
 )
-from engines.strategy import StrategyEngine
-from errors import UserError
-from input_pipeline import TrainPlan
-from weights import training_state
+from adapter_bert.training.strategy import StrategyEngine
 
 
 def engine(name="strategy"):

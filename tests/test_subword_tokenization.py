@@ -13,13 +13,12 @@ from roberta_folders import (
     put,
 )
 
-import subword_tokenization
-from errors import UserError
-from subword_tokenization import SubwordTokenizer
-from tasks.masking import Pieces
-from tasks.squad_data import Answer, Question
-from tasks.squad_windows import cut_windows
-from tasks.text_task import make_row
+from adapter_bert.data import subword
+from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.masked_lm import Pieces
+from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
+from adapter_bert.tasks.text_task import make_row
 
 ACCENTS = "\u0300\u0301\u0308"
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
@@ -214,7 +213,7 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
         raise Panic("index out of range")
 
     tokenizer = types.SimpleNamespace(from_str=fail)
-    monkeypatch.setattr(subword_tokenization, "Tokenizer", tokenizer)
+    monkeypatch.setattr(subword, "Tokenizer", tokenizer)
     with pytest.raises(UserError, match="read here: index out of range"):
         open_tokenizer(roberta_folder)
 

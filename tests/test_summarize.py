@@ -12,11 +12,11 @@ from conftest import ROOT
 from fake_runs import FakeRuns
 from tensorboard.backend.event_processing import event_accumulator
 
-import modeling
-from errors import UserError
-from methods.parsing import parse
-from scripts import summarize
-from scripts.internal import collect_runs
+from adapter_bert.bert import encoder
+from adapter_bert.commands import summarize
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.reports import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 
@@ -29,7 +29,7 @@ def fake(tmp_path, tiny_config):
 @pytest.fixture
 def bert(tiny_config):
     """How many parameters the tiny BERT has."""
-    return sum(map(math.prod, modeling.list_variables(tiny_config).values()))
+    return sum(map(math.prod, encoder.list_variables(tiny_config).values()))
 
 
 def groups(fake):
@@ -372,7 +372,13 @@ def test_all_forms_hold_the_same_cells(tmp_path):
 
 def summarize_process(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "scripts.summarize", *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "adapter_bert",
+            "summarize",
+            *map(str, arguments),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

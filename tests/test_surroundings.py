@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import ROOT
 
-from soak import (
+from lab.trials import (
     clock,
     company,
     kills,
@@ -20,11 +20,11 @@ from soak import (
     runs,
     surroundings,
 )
-from soak.references import HALF, WHOLE
-from soak.runs import OUT, Run
-from soak.starts import NEVER, Moment
-from soak.surroundings import PERMISSION, VANISHED, Away, Mounted, Plan
-from soak.trials import DIFFERENT, LOST, SAME, Bench
+from lab.trials.references import HALF, WHOLE
+from lab.trials.runs import OUT, Run
+from lab.trials.starts import NEVER, Moment
+from lab.trials.surroundings import PERMISSION, VANISHED, Away, Mounted, Plan
+from lab.trials.trials import DIFFERENT, LOST, SAME, Bench
 
 pytestmark = pytest.mark.newer_stack
 
@@ -287,7 +287,7 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
         "    datetime.datetime.now().timestamp(), sys.argv[1:]]))\n"
     )
     changed = {"clock": [[0, -7200], [0.3, 86400]]}
-    words = ["soak/inside.py", json.dumps(changed), str(program), "word"]
+    words = ["lab/trials/inside.py", json.dumps(changed), str(program), "word"]
     done = subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,

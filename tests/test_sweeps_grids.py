@@ -8,9 +8,8 @@ import pytest
 from conftest import write_table
 from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
 
-from methods.composition import Composition
-from methods.parsing import parse
-from methods.registry import METHODS
+from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.registry import METHODS, parse
 
 pytestmark = pytest.mark.newer_stack
 

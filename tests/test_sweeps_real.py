@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
-from scripts.internal import collect_runs
+from adapter_bert.reports import collect_runs
 
 pytestmark = pytest.mark.newer_stack
 

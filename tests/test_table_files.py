@@ -17,16 +17,17 @@ from task_files import (
     refusal,
 )
 
-from errors import UserError
-from tasks import get_task, table_files
-from tasks.table_files import READERS, Layout
+from adapter_bert.data import tables
+from adapter_bert.data.tables import READERS, Layout
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import get_task
 
 pytestmark = pytest.mark.older_stack
 
 
 def read_rows(path, layout):
     """[(line from 0, cells)] of a table."""
-    return listed(table_files.read_rows(path, layout))
+    return listed(tables.read_rows(path, layout))
 
 
 def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from task_files import PROPERTY, refusal
 
-from tasks import tag_schemes
-from tasks.tag_schemes import (
+from adapter_bert.tasks import tagging_files
+from adapter_bert.tasks.tagging_files import (
     BILOU,
     BIO,
     BIOES,
@@ -48,8 +48,8 @@ def write(sentence, scheme):
         else:
             name, words = part
             prefixes = ["B"] + ["I"] * (words - 1)
-            if scheme in tag_schemes.ENDS:
-                within, end, single = tag_schemes.ENDS[scheme]
+            if scheme in tagging_files.ENDS:
+                within, end, single = tagging_files.ENDS[scheme]
                 prefixes[1:] = [within] * (words - 1)
                 prefixes[-1] = end if words > 1 else single
             elif scheme == IOB1 and not (before and before[0] == name):

@@ -11,17 +11,16 @@ from engine_jobs import TAGGING, make_rows
 from task_files import TAGGED, conll, refusal
 from tiny_artifacts import make_artifact
 
-import input_pipeline
-import modeling
-from bert.hooks import Context, Hooks
-from engines import Job
-from engines.training_step import loss_and_gradients
-from exchange import base as exchange_base
-from tasks.restored import kind_of, restore_task
-from tasks.tag_schemes import split_tag
-from tasks.tagging import TaggingHead, tagging_task
-from tasks.tagging_files import Sentences
-from weights import adapter_artifact
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints import foreign as exchange_base
+from adapter_bert.data import input_pipeline
+from adapter_bert.tasks.restored import kind_of, restore_task
+from adapter_bert.tasks.tagging import TaggingHead, tagging_task
+from adapter_bert.tasks.tagging_files import Sentences, split_tag
+from adapter_bert.training.engines import Job
+from adapter_bert.training.training_step import loss_and_gradients
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
 TAGS += ["B-art-work", "I-art-work"]
@@ -263,7 +262,7 @@ def test_sentences_that_all_are_empty_have_scores(tokenizer):
 
 
 def test_the_head_reads_every_token():
-    config = modeling.BertConfig(
+    config = encoder.BertConfig(
         vocab_size=9, hidden_size=4, num_attention_heads=1
     )
     rng = np.random.default_rng(0)
@@ -296,7 +295,7 @@ class Tokens(tf.Module):
         self.table = tf.Variable(
             np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
         )
-        config = modeling.BertConfig(
+        config = encoder.BertConfig(
             vocab_size=9, hidden_size=3, num_attention_heads=1
         )
         self.head = TaggingHead(3, config, lambda name, *_: None)

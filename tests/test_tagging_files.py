@@ -8,13 +8,13 @@ import pytest
 from conftest import spoil
 from task_files import PROPERTY, refusal
 
-from tasks.tag_schemes import split_tag
-from tasks.tagging_files import (
+from adapter_bert.tasks.tagging_files import (
     Columns,
     Sentences,
     map_types,
     read_map,
     read_sentences,
+    split_tag,
     write_tags,
 )
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from task_files import PROPERTY
 
-from tasks.tag_schemes import find_entities, split_tag, to_bio
-from tasks.tagging_scores import TypeScores, entity_scores, type_scores
+from adapter_bert.tasks.tagging import TypeScores, entity_scores, type_scores
+from adapter_bert.tasks.tagging_files import find_entities, split_tag, to_bio
 
 pytestmark = pytest.mark.older_stack
 

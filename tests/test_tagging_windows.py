@@ -7,10 +7,10 @@ import pytest
 from conftest import TINY_WORDS
 from task_files import PROPERTY
 
-from input_pipeline import NO_LABEL
-from tasks import tagging_windows
-from tasks.tagging_files import Sentences
-from tasks.tagging_windows import cut, cut_sentences
+from adapter_bert.data.input_pipeline import NO_LABEL
+from adapter_bert.tasks import tagging
+from adapter_bert.tasks.tagging import cut, cut_sentences
+from adapter_bert.tasks.tagging_files import Sentences
 
 pytestmark = pytest.mark.older_stack
 
@@ -35,7 +35,7 @@ def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     assert owned == list(range(len(lengths)))
     if not lengths:
         return
-    spans = list(tagging_windows._spans(ends, room))
+    spans = list(tagging._spans(ends, room))
     assert [w[:2] for w in windows] == [
         s for s in spans if s in {w[:2] for w in windows}
     ]

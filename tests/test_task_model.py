@@ -4,15 +4,14 @@ import dataclasses
 
 import pytest
 
-import modeling
-import task_model
-from adapter_modeling import Houlsby
-from errors import UserError
-from methods.base import TuningMethod
-from methods.parsing import parse
-from tasks import get_task
+from adapter_bert.bert import encoder
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import get_task, task_model
 
-BASE = modeling.BertConfig(vocab_size=30522)
+BASE = encoder.BertConfig(vocab_size=30522)
 
 
 def counts(table):

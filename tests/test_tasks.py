@@ -25,15 +25,16 @@ from task_files import (
 )
 from test_table_files import FILE_CONTENTS
 
-from errors import UserError
-from tasks import TASKS, base, get_task, text_task
-from tasks.multi_task import multi_task
-from tasks.text_task import make_row
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import TASKS, get_task, text_task
+from adapter_bert.tasks import task as task_module
+from adapter_bert.tasks.multi_task import multi_task
+from adapter_bert.tasks.text_task import make_row
 
 
 def test_a_class_of_tasks_must_say_what_it_is():
     """It is refused when it is made, not when it has been trained."""
-    names = base.Task.__abstractmethods__
+    names = task_module.Task.__abstractmethods__
     assert names == {
         "answer",
         "build_head",
@@ -50,14 +51,14 @@ def test_a_class_of_tasks_must_say_what_it_is():
     for name in names:
         parts = {other: None for other in names - {name}}
         with pytest.raises(TypeError, match=name):
-            type("Half", (base.Task,), parts)("half")
+            type("Half", (task_module.Task,), parts)("half")
 
 
 def test_a_class_of_heads_must_say_what_it_computes():
-    assert base.Head.__abstractmethods__ == {"__call__", "loss"}
+    assert task_module.Head.__abstractmethods__ == {"__call__", "loss"}
     for name, other in (("__call__", "loss"), ("loss", "__call__")):
         with pytest.raises(TypeError, match=name):
-            type("Half", (base.Head,), {other: None})()
+            type("Half", (task_module.Head,), {other: None})()
 
 
 # Reading

@@ -9,19 +9,19 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT
 
-from errors import UserError
-from tasks.custom import custom_task
-from tasks.glue import STS_B
-from tasks.multi_label import MultiLabel
-from tasks.multiple_choice import MultipleChoice
-from tasks.table_files import Layout, Rows
-from tasks.text_classification import (
+from adapter_bert.data.tables import Layout, Rows
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.glue import STS_B
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.text_classification import (
     HARDEST,
     ClassificationHead,
     TextClassification,
     weigh_classes,
 )
-from tasks.text_regression import TextRegression
+from adapter_bert.tasks.text_regression import TextRegression
 
 TASK = dataclasses.replace(custom_task(), labels=("a", "b", "c"))
 

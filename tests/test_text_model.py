@@ -9,12 +9,12 @@ import tensorflow as tf
 from test_asking import LIBRARY, QUESTIONS, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from errors import UserError
-from serving.frozen_bert import FrozenBert
-from serving.loaded_task import TaskValues, load_task
-from serving.predictor import Predictor
-from serving.text_model import TextModel
-from tasks.restored import restore_task
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import TaskValues, load_task
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -10,18 +10,17 @@ from conftest import SENTENCES, write_table
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
-import exchange
-from exchange.base import exported
-from scripts import merge_adapter
-from serving.predictor import Predictor
-from storage import files
-from tasks.custom import custom_task
-from tasks.glue import STS_B
-from tasks.multi_task import multi_task
-from tasks.restored import restore_task
-from tasks.text_regression import AS_IS, LabelUnit
-from weights import adapter_artifact
-from weights.base import Weights
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact, exchange
+from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.commands import merge
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.glue import STS_B
+from adapter_bert.tasks.multi_task import multi_task
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.text_regression import AS_IS, LabelUnit
 
 TASK = custom_task(regression=True)
 PERCENT = ("5", "25", "50", "75", "95")
@@ -180,7 +179,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     base, config, _ = read_base(tiny_bert)
     plain = adapter_artifact.read(str(adapters / "as_is"))
     read = plain.weights.read
-    merged = merge_adapter.merge(base, [str(adapters / "unit")], [1.0])
+    merged = merge.merge(base, [str(adapters / "unit")], [1.0])
     values = merged["values"]
     weights, bias = values["output_weights"], values["output_bias"]
     np.testing.assert_allclose(weights, read("output_weights") * 32)

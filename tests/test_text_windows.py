@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
-from errors import UserError
-from serving import text_windows
-from serving.graph_tokenizer import GraphTokenizer
-from serving.loaded_task import LoadedTask
-from serving.text_windows import Rows
-from tasks.restored import restore_task
+from adapter_bert.errors import UserError
+from adapter_bert.serving import text_windows
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.text_windows import Rows
+from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

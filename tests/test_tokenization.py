@@ -8,13 +8,13 @@ import hypothesis.strategies as st
 import pytest
 from tokenizers import Tokenizer, models
 
-from errors import UserError
-from tokenization import (
+from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
     read_vocabulary,
     vocabulary_bytes,
 )
+from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 
@@ -293,7 +293,7 @@ def test_an_empty_vocabulary_is_refused(tmp_path):
     "word", ["ΟΔΟΣ", "ΣΟΦΟΣ", "ΟΔΟΣ.", "ΑΣ-Σ", "İΣ", "Σ", "ΑΣ́ ΣΑ"]
 )
 def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
-    from tokenization import lower_sigmas
+    from adapter_bert.data.tokenization import lower_sigmas
 
     assert lower_sigmas(word).lower() == word.lower()
     assert len(lower_sigmas(word)) == len(word)

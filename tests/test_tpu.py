@@ -5,9 +5,10 @@ import types
 import pytest
 import tensorflow as tf
 
-from engines import Hardware, tpu
-from engines.strategy import StrategyEngine
-from errors import UserError
+from adapter_bert.errors import UserError
+from adapter_bert.training import tpu
+from adapter_bert.training.engines import Hardware
+from adapter_bert.training.strategy import StrategyEngine
 
 
 def test_no_tpu_is_one_clear_line(monkeypatch):

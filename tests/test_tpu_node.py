@@ -11,8 +11,8 @@ import google_cloud
 import pytest
 from conftest import ROOT
 
-from engines import tpu_node
-from errors import UserError
+from adapter_bert.errors import UserError
+from adapter_bert.training import tpu
 
 # Where `make tpu-client` puts what a lookup needs, or TPU_CLIENT names.
 CLIENT = os.environ.get("TPU_CLIENT", os.path.join(sys.prefix, "tpu-client"))
@@ -59,54 +59,54 @@ def set_all(monkeypatch, variables):
 
 
 def test_the_machine_knows_the_name_of_its_own_tpu(monkeypatch):
-    assert not tpu_node.is_own("mine")
+    assert not tpu.is_own("mine")
     with google_cloud.serve("mine", {}) as variables:
         set_all(monkeypatch, variables)
-        assert tpu_node.is_own("mine")
-        assert not tpu_node.is_own("other")
+        assert tpu.is_own("mine")
+        assert not tpu.is_own("other")
         # No one may have asked a proxy.
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-        assert tpu_node.is_own("mine")
+        assert tpu.is_own("mine")
 
 
 def test_whoever_else_answers_is_not_believed(monkeypatch):
     with google_cloud.serve("mine", {}, flavor="Hotel") as variables:
         set_all(monkeypatch, variables)
-        assert not tpu_node.is_own("mine")
+        assert not tpu.is_own("mine")
 
 
 def test_a_container_knows_it_by_two_variables(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "mine")
-    assert not tpu_node.is_own("mine")
+    assert not tpu.is_own("mine")
     monkeypatch.setenv("TPU_WORKER_ID", "0")
-    assert tpu_node.is_own("mine")
-    assert not tpu_node.is_own("other")
+    assert tpu.is_own("mine")
+    assert not tpu.is_own("other")
 
 
 def test_an_address_needs_no_lookup():
-    error = tpu_node.refusal("grpc://10.0.0.1:8470", "", "")
+    error = tpu.refusal("grpc://10.0.0.1:8470", "", "")
     assert re.search("another machine; run on the TPU VM itself", str(error))
 
 
 def test_elsewhere_zone_and_project_must_be_named():
     for zone, project in (("", ""), ("z", ""), ("", "p")):
-        error = tpu_node.refusal("other", zone, project)
+        error = tpu.refusal("other", zone, project)
         assert re.search("pass --tpu_zone and --gcp_project", str(error))
 
 
 def test_without_the_client_its_installation_is_told(monkeypatch):
-    monkeypatch.setattr(tpu_node, "MODULES", ("os", "no_such_module"))
+    monkeypatch.setattr(tpu, "MODULES", ("os", "no_such_module"))
     with pytest.raises(UserError, match="install cloud-tpu-client") as error:
-        tpu_node.look_up("other", "z", "p")
+        tpu.look_up("other", "z", "p")
     command = str(error.value).rpartition(": ")[2]
-    assert command == tpu_node.INSTALL
+    assert command == tpu.INSTALL
     assert (ROOT / command.split()[-1]).exists()
 
 
 @pytest.mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
 def test_every_state_is_one_line(name, monkeypatch):
-    monkeypatch.setattr(tpu_node, "look_up", lambda *_: NODES[name])
-    error = tpu_node.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
+    monkeypatch.setattr(tpu, "look_up", lambda *_: NODES[name])
+    error = tpu.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
     assert re.search(TOLD[name], str(error))
     assert WHERE in str(error) or name == "old"
 
@@ -132,8 +132,8 @@ def test_images_that_cannot_serve_are_told(
     accelerator, runtime, needed, monkeypatch
 ):
     node = {**READY, "acceleratorType": accelerator, "runtimeVersion": runtime}
-    monkeypatch.setattr(tpu_node, "look_up", lambda *_: node)
-    text = str(tpu_node.refusal("x", "z", "p"))
+    monkeypatch.setattr(tpu, "look_up", lambda *_: node)
+    text = str(tpu.refusal("x", "z", "p"))
     if needed is None:
         assert "is ready" in text
     else:

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from engine_jobs import CLASSIFICATION, make_job, make_rows, predict, train
 
-from engines import Hardware, choose_engine
-from errors import UserError
-from weights import training_state
+from adapter_bert.checkpoints import training_state
+from adapter_bert.errors import UserError
+from adapter_bert.training.engines import Hardware, choose_engine
 
 
 @pytest.fixture(scope="module")

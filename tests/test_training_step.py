@@ -23,18 +23,18 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import task_model
-from bert import hooks
-from engines import (
+from adapter_bert.bert import hooks
+from adapter_bert.checkpoints import training_state
+from adapter_bert.methods.registry import parse
+from adapter_bert.methods.sparse import GateHooks, Gates
+from adapter_bert.tasks import task_model
+from adapter_bert.training import training_step
+from adapter_bert.training.engines import (
     Hardware,
     Job,
     Prediction,
     choose_engine,
-    training_step,
 )
-from methods.parsing import parse
-from methods.sparse import GateHooks, Gates
-from weights import training_state
 
 
 @pytest.fixture

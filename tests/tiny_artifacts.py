@@ -7,16 +7,16 @@ import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 
-import modeling
-import task_model
-from bert.hooks import Context
-from methods.base import PARTS
-from methods.parsing import parse
-from task_model import TaskModel
-from tasks.restored import restore_task
-from weights import adapter_artifact, pretrained
-from weights.base import identify
-from weights.sources import open_init_checkpoint
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.checkpoints.sources import open_init_checkpoint
+from adapter_bert.checkpoints.weights import identify
+from adapter_bert.methods.base import PARTS
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.task_model import TaskModel
 
 CLASSIFICATION = {"name": "custom", "labels": ["bad", "good"], "pairs": False}
 LENGTH = 24
@@ -33,8 +33,8 @@ LIBRARY = {
 def read_base(folder):
     """The weights of a BERT, its sizes, and which it is."""
     opened = open_init_checkpoint(str(folder))
-    config = pretrained.read_config(opened)
-    base = identify(opened.weights, modeling.list_variables(config))
+    config = sources.read_config(opened)
+    base = identify(opened.weights, encoder.list_variables(config))
     return opened.weights, config, base
 
 
@@ -66,7 +66,7 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
     stored = values
     if method.changes_few:
         stored = adapter_artifact.changes(
-            values, weights.read, modeling.list_variables(config)
+            values, weights.read, encoder.list_variables(config)
         )
     if task.name == "squad":
         # Questions leave room for contexts.
@@ -84,7 +84,7 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
             "method": str(kept),
             "task": description or CLASSIFICATION,
             "base": base.describe(),
-            "tokenizer": pretrained.read_tokenizer(
+            "tokenizer": sources.read_tokenizer(
                 open_init_checkpoint(str(bert)), config
             ).describe(),
             "bert_config": dataclasses.asdict(config),
@@ -125,7 +125,7 @@ def outputs_of(bert, method, values, task, features):
         if name in values:
             return tf.Variable(values[name], trainable=p.trained)
         if p.is_added:
-            value = modeling.initial_values(name, shape, initializer, 0)
+            value = encoder.initial_values(name, shape, initializer, 0)
             return tf.Variable(value, trainable=False)
         return tf.Variable(weights.read(name), trainable=False)
 

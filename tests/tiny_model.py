@@ -3,12 +3,12 @@
 import numpy as np
 import tensorflow as tf
 
-import modeling
-import optimization
-import task_model
-from bert.hooks import Context
-from tasks.table_files import Layout
-from tasks.text_classification import TextClassification
+from adapter_bert import optimization
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.tables import Layout
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -28,7 +28,7 @@ class TinyModel:
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
-                modeling.initial_values(name, shape, initializer, seed=3),
+                encoder.initial_values(name, shape, initializer, seed=3),
                 trainable=name in trained,
             )
             return self.variables[name]

@@ -189,7 +189,7 @@ _add_schedules() { # function, name of the method, its flags ...
 }
 
 grid_status() { # arguments of grid_status.py ...
-  (cd "$project" && exec "$python" -m scripts.internal.grid_status "$@")
+  (cd "$project" && exec "$python" -m adapter_bert grid_status "$@")
 }
 
 # Rows are numbers into the file, so it must not change under those who count;

@@ -1,0 +1,1 @@
+"""Adapter-tuned BERT: one frozen model, a small adapter for each task."""

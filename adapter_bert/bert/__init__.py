@@ -1,0 +1,1 @@
+"""BERT, and the places where a tuning method acts on it."""

@@ -1,0 +1,175 @@
+"""The sizes of a BERT or a RoBERTa, and what else decides what it computes."""
+
+import dataclasses
+from typing import Any, Dict
+
+from adapter_bert import files
+from adapter_bert.bert import functional
+from adapter_bert.errors import UserError
+
+# What transformers take where a RoBERTa's config does not say it.
+ROBERTA_PADDING = 1
+ROBERTA = ("roberta", "xlm-roberta")
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a BERT model, under the key names of Google's JSON files.
+
+    `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
+    the first token's position embedding: 0 in BERT, one more than the padding
+    token's id in RoBERTa, where those before it are of padding.
+
+    Raises:
+        UserError: a size that is not a positive integer, a hidden size that
+            the number of heads does not divide, a dropout outside [0, 0.99],
+            an epsilon outside (0, 0.01], a first position that is not there,
+            or an unknown activation.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = functional.LAYER_NORM_EPSILON
+    first_position: int = 0
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 1
+            limit = 1000 if field.name == "num_hidden_layers" else 10**7
+            if field.name == "first_position":
+                # At least one position is left.
+                least, limit = 0, self.max_position_embeddings - 1
+            if field.type is int and not (
+                type(value) is int and least <= value <= limit
+            ):
+                raise UserError(
+                    f"BERT config: {field.name} is {value!r}, expected a "
+                    f"whole number from {least} to {limit}"
+                )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value <= 0.99:
+                raise UserError(
+                    f"BERT config: {name} is {value!r}, expected a number "
+                    "from 0 to 0.99"
+                )
+        if (
+            type(self.initializer_range) not in (int, float)
+            or not self.initializer_range > 0
+        ):
+            raise UserError(
+                f"BERT config: initializer_range is {self.initializer_range!r}"
+                ", expected a positive number"
+            )
+        if (
+            type(self.layer_norm_eps) not in (int, float)
+            or not 0 < self.layer_norm_eps <= 0.01
+        ):
+            raise UserError(
+                f"BERT config: layer_norm_eps is {self.layer_norm_eps!r}, "
+                "expected a number above 0, at most 0.01"
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"BERT config: hidden_size {self.hidden_size} is not a "
+                f"multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        functional.activation(self.hidden_act)
+
+    @property
+    def head_size(self) -> int:
+        """Size of one attention head, H."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_roberta(self) -> bool:
+        """Whether it is a RoBERTa, which alone has positions of padding."""
+        return self.first_position > 0
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the pretrained model has a pooler; a RoBERTa has none."""
+        return not self.is_roberta
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest input."""
+        return self.max_position_embeddings - self.first_position
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "BertConfig":
+        """Reads Google's `bert_config.json` or Hugging Face's `config.json`.
+
+        Keys that do not describe the encoder are ignored, since both
+        publishers add some (`pooler_*`, `architectures`, ...), but not those
+        that would change what it computes.
+
+        Raises:
+            UserError: the file is missing, is no JSON object, lacks a size,
+                or describes a model that is neither BERT nor RoBERTa.
+        """
+        values = files.read_json(path, "the BERT config")
+        if not isinstance(values, dict):
+            raise UserError(f"{path} holds no JSON object of BERT sizes")
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [
+            name
+            for name in names[: names.index("hidden_act")]
+            if name not in values
+        ]
+        if missing:
+            raise UserError(
+                f"{path} lacks {', '.join(missing)}: it is not a BERT config"
+            )
+        for key, known in (
+            ("model_type", ("bert", *ROBERTA)),
+            ("position_embedding_type", ("absolute",)),
+            # A decoder's tokens do not see those behind them.
+            ("is_decoder", (False,)),
+        ):
+            # Hugging Face writes null for what is not set.
+            if values.get(key) not in (None, *known):
+                raise UserError(
+                    f"{path}: {key} is {values[key]!r}, but only "
+                    f"{' or '.join(map(repr, known))} can be computed here"
+                )
+        sizes = {name: values[name] for name in names if name in values}
+        if "model_type" in values and values.get("hidden_act") == "gelu":
+            sizes["hidden_act"] = "gelu_erf"
+        sizes["first_position"] = _first_position(values, path)
+        return cls(**sizes)
+
+
+def _first_position(values: Dict[str, Any], path: str) -> int:
+    """The position of the first token that a config's JSON values tell.
+
+    Raises:
+        UserError: a RoBERTa whose padding token has no id.
+
+    Source: transformers, `create_position_ids_from_input_ids`.
+    """
+    if values.get("model_type") not in ROBERTA:
+        return 0
+    padding = values.get("pad_token_id", ROBERTA_PADDING)
+    if type(padding) is not int or padding < 0:
+        raise UserError(
+            f"{path}: pad_token_id is {padding!r}, expected the id of the "
+            "padding token, after which positions are counted"
+        )
+    return padding + 1
+
+
+def same_activation(one: Any, other: Any) -> bool:
+    """Whether two values of `hidden_act` mean one function."""
+    known = functional.ACTIVATIONS
+    are_known = all(isinstance(x, str) and x in known for x in (one, other))
+    return are_known and known[one] is known[other]

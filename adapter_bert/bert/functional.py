@@ -1,0 +1,341 @@
+"""Operations between matrix products, with gradients of their own.
+
+Written out as TensorFlow's operations, gelu, LayerNorm, dropout and attention
+make many passes over memory and keep many intermediate tensors for the
+backward pass. The gradients here are worked out by hand: they keep little,
+recompute what is cheap, and compute the same function up to rounding.
+The dimension letters are those of `modeling.py`; R stands for rows of any
+number of leading dimensions.
+"""
+
+import math
+from typing import Callable, Dict, Optional, Tuple
+
+import tensorflow as tf
+
+from adapter_bert.errors import UserError
+
+# Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
+# google-research/bert calls.
+LAYER_NORM_EPSILON = 1e-12
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit in its tanh approximation, any shape.
+
+    Source: Hendrycks and Gimpel 2016; google-research/bert and adapter-bert
+    compute this form. Computed as `x sigmoid(2 u)`, which equals
+    `x (1 + tanh(u)) / 2`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+    """
+    linear = 2.0 * math.sqrt(2.0 / math.pi)
+    cubic = 0.044715 * linear
+
+    def compute(x):
+        square = tf.square(x)
+        gate = tf.sigmoid(x * (linear + cubic * square))
+        outputs = x * gate
+        bend = outputs - outputs * gate  # x gate (1 - gate)
+        return outputs, gate + bend * (linear + 3.0 * cubic * square)
+
+    return _with_slope(compute, x)
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit with the error function, any shape.
+
+    Hugging Face's configs call this form `gelu`, and the approximation
+    `gelu_new`. With the normal distribution function `Phi` it is `x Phi(x)`.
+    """
+    log_peak = -0.5 * math.log(2.0 * math.pi)
+
+    def compute(x):
+        scaled = x * math.sqrt(0.5)
+        share = 0.5 + 0.5 * tf.math.erf(scaled)
+        density = tf.exp(log_peak - tf.square(scaled))
+        return x * share, share + x * density
+
+    return _with_slope(compute, x)
+
+
+def _with_slope(
+    compute: Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
+) -> tf.Tensor:
+    """A function of each element, of which only the slope is kept.
+
+    The slope shares most of its work with the function. So it is made in the
+    forward pass, in graphs only if a gradient is asked for, and kept in the
+    place of `x`.
+
+    Args:
+        compute: gives the function's values and slopes of a float32 tensor.
+        x: float32 or bfloat16.
+    """
+
+    @tf.custom_gradient
+    def apply(x):
+        outputs, slope = compute(tf.cast(x, tf.float32))
+        slope = tf.cast(slope, x.dtype)
+        return tf.cast(outputs, x.dtype), lambda upstream: upstream * slope
+
+    return apply(x)
+
+
+def leaky_relu(x: tf.Tensor) -> tf.Tensor:
+    """`max(x, 0.01 x)`, with PyTorch's slope, any shape."""
+    return tf.nn.leaky_relu(x, alpha=0.01)
+
+
+def mish(x: tf.Tensor) -> tf.Tensor:
+    """`x tanh(log(1 + exp(x)))`, any shape. Source: Misra 2019."""
+    return x * tf.tanh(tf.math.softplus(x))
+
+
+def quick_gelu(x: tf.Tensor) -> tf.Tensor:
+    """`x sigmoid(1.702 x)`, any shape. Source: Hendrycks and Gimpel 2016."""
+    return x * tf.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": gelu,
+    "gelu_erf": gelu_erf,
+    "relu": tf.nn.relu,
+    "swish": tf.nn.silu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+    # Those of other programs' adapters.
+    "leaky_relu": leaky_relu,
+    "mish": mish,
+    "quick_gelu": quick_gelu,
+    "relu6": tf.nn.relu6,
+    "sigmoid": tf.sigmoid,
+}
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The activation function called `name`.
+
+    Raises:
+        UserError: no activation has this name.
+    """
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise UserError(
+            f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+def layer_norm(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float = LAYER_NORM_EPSILON,
+) -> tf.Tensor:
+    """Layer normalization over the last axis, computed in float32.
+
+    Args:
+        x: float32 or bfloat16 [..., D].
+        gamma: float32 [D]; or [B, D], of each row its own, where the first
+            axis of `x` is that of the rows.
+        beta: like `gamma`.
+        epsilon: added to the variance.
+
+    Returns:
+        `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
+
+    Source: Ba et al. 2016.
+    """
+
+    if len(gamma.shape) == 2:
+        rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
+        _, normal = _standardize(tf.cast(x, tf.float32), epsilon)
+        outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
+        return tf.cast(outputs, x.dtype)
+
+    @tf.custom_gradient
+    def compute(x, gamma, beta):
+        # The gradient must not read a tensor from outside of a branch
+        # (`tf.cond`) that this is called in.
+        gamma = tf.identity(gamma)
+        size = x.shape[-1]
+        wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
+        inverse, normal = _standardize(wide, epsilon)
+        outputs = tf.cast(normal * gamma + beta, x.dtype)
+
+        def gradient(upstream):
+            upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
+            product = upstream * normal
+            scaled = upstream * gamma
+            shift = tf.reduce_mean(scaled, axis=-1, keepdims=True)  # [R, 1]
+            stretch = tf.reduce_mean(product * gamma, axis=-1, keepdims=True)
+            x_gradient = inverse * (scaled - (normal * stretch + shift))
+            return (
+                tf.reshape(tf.cast(x_gradient, x.dtype), tf.shape(x)),
+                tf.reduce_sum(product, axis=0),
+                tf.reduce_sum(upstream, axis=0),
+            )
+
+        return tf.reshape(outputs, tf.shape(x)), gradient
+
+    outputs = compute(x, gamma, beta)
+    outputs.set_shape(x.shape)
+    return outputs
+
+
+def _standardize(x: tf.Tensor, epsilon: float) -> Tuple[tf.Tensor, tf.Tensor]:
+    """1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
+    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    return inverse, centered * inverse
+
+
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """`x + bias` over the last axis.
+
+    Args:
+        x: float32 or bfloat16 [R, O].
+        bias: like `x` [O]; or [B, O], where R is a multiple of B: of as many
+            of `x`, one after another, its own.
+    """
+    if len(bias.shape) == 1:
+        return tf.nn.bias_add(x, bias)
+    by_row = tf.reshape(x, [tf.shape(bias)[0], -1, bias.shape[-1]])
+    return tf.reshape(by_row + bias[:, tf.newaxis], tf.shape(x))
+
+
+def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Draws what dropout keeps.
+
+    Eight random bits decide over an element. Since `rate` is no multiple of
+    1/256, they are compared with one of its two neighbours, which each call
+    draws so that an element is dropped with probability `rate` exactly.
+
+    Args:
+        shape: int32 [n].
+        rate: the share to drop, in [0, 255/256].
+        seed: int32 [2].
+
+    Returns:
+        bool of that shape, true where an element is kept.
+
+    Raises:
+        ValueError: a rate beyond that, whose upper neighbour is no byte.
+    """
+    if not 0.0 <= rate <= 255 / 256:
+        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
+    size = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform(
+        [(size + 3) // 4 + 1],
+        seed,
+        minval=None,
+        maxval=None,
+        dtype=tf.int32,
+        # Named, so that every device and compiler draws the same bits.
+        alg="philox",
+    )
+    octets = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
+    # TensorFlow slices, adds and compares int32 on the host, where it expects
+    # shapes: a GPU's work would wait for a copy of all words.
+    last = tf.cast(tf.bitcast(octets[-4:], tf.int32), tf.int64)
+    lower = int(rate * 256)
+    is_upper = last < int((rate * 256 - lower) * 2**32) - 2**31
+    threshold = tf.cast(lower + tf.cast(is_upper, tf.int64), tf.uint8)
+    return tf.reshape(octets[:size], shape) >= threshold
+
+
+def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
+    """Zeroes what is not kept and scales up the rest.
+
+    Args:
+        x: float32 or bfloat16 [...].
+        keep: bool like `x`, of `keep_mask`.
+        rate: the share that was dropped.
+    """
+
+    @tf.custom_gradient
+    def compute(x):
+        def masked(x):
+            return x * _share(keep, x) * (1.0 / (1.0 - rate))
+
+        return masked(x), masked
+
+    return compute(x)
+
+
+def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """What is kept as ones, the rest as zeros, like `x`.
+
+    A product with them is faster than a selection. They are cast when `x` is
+    there, forward and again backward: four bytes an element would otherwise be
+    kept between, and from the start.
+    """
+    with tf.control_dependencies([x]):
+        return tf.cast(keep, x.dtype)
+
+
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    attention_bias: tf.Tensor,
+    keep: Optional[tf.Tensor],
+    rate: float,
+) -> tf.Tensor:
+    """Scaled dot-product attention with dropout of the probabilities.
+
+    Args:
+        query: float32 or bfloat16 [B, N, T, H].
+        key: like it [B, N, S, H], S positions to attend to.
+        value: like `key`.
+        attention_bias: like it [B, 1, 1, S], added to the scores; gets no
+            gradient.
+        keep: bool [B, N, T, S] of `keep_mask`, or None for no dropout.
+        rate: the share that `keep` drops.
+
+    Returns:
+        [B, N, T, H].
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1])
+
+    def kept(x: tf.Tensor) -> tf.Tensor:
+        return x if keep is None else x * _share(keep, x)
+
+    def enlarged(x: tf.Tensor) -> tf.Tensor:
+        # Dropout's factor goes with values, which are fewer than probabilities.
+        return x if keep is None else x * (1.0 / (1.0 - rate))
+
+    @tf.custom_gradient
+    def compute(query, key, value):
+        scores = tf.matmul(query * scale, key, transpose_b=True)
+        scores = tf.cast(scores + attention_bias, tf.float32)
+        probabilities = tf.cast(tf.nn.softmax(scores), query.dtype)
+        outputs = tf.matmul(kept(probabilities), enlarged(value))
+
+        def gradient(upstream):
+            # Computed again now, not kept since the forward pass.
+            with tf.control_dependencies([upstream]):
+                # As a tensor of the graph that computes the gradient, to which
+                # control dependencies are confined.
+                again = kept(tf.identity(probabilities))
+            value_gradient = tf.matmul(
+                again, enlarged(upstream), transpose_a=True
+            )
+            # Row sums of gradient times probability, which the softmax's
+            # gradient needs, are those of gradient times output.
+            sums = tf.reduce_sum(
+                tf.cast(upstream * outputs, tf.float32), -1, keepdims=True
+            )
+            slope = tf.matmul(upstream, enlarged(value), transpose_b=True)
+            slope = probabilities * (kept(slope) - tf.cast(sums, slope.dtype))
+            return (
+                tf.matmul(slope, key) * scale,
+                tf.matmul(slope, query, transpose_a=True) * scale,
+                value_gradient,
+            )
+
+        return outputs, gradient
+
+    return compute(query, key, value)

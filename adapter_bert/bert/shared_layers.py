@@ -1,0 +1,181 @@
+"""Layers of one kind as calls of one function, which is traced once.
+
+BERT's layers compute the same of different values. TensorFlow takes some
+tenths of a second to trace a layer and its gradient, so that a training starts
+the sooner, the fewer it traces.
+
+A layer's number may matter through names alone: of the variables that it reads,
+of what is handed on to it, of the sites of its dropout. Whatever else tells
+layers apart, a method's hooks say (`Hooks.layer_kind`).
+"""
+
+import re
+from typing import Any, Callable, Dict, Hashable, Mapping
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.gradients import differentiable
+from adapter_bert.bert.hooks import Context, TracedLayer, layer_of, rename_layer
+
+# (layer, create) -> that layer, with hooks of its own, of what `create` gives.
+MakeLayer = Callable[[int, encoder.CreateVariable], encoder.Layer]
+
+EMBEDDINGS = re.compile(r"(.*/)?bert/embeddings/.*")
+POOLER = re.compile(r"(.*/)?bert/pooler/.*")
+# What no layer reads.
+OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
+
+
+class SharedLayers:
+    """The layers of one model, of which each kind is traced once."""
+
+    def __init__(self, count: int, make_layer: MakeLayer):
+        """Takes the number of layers, and what makes one."""
+        self._count = count
+        self._make_layer = make_layer
+        self._variables: Dict[str, Any] = {}
+        self._functions: Dict[Hashable, Callable] = {}
+
+    def noting(self, create: encoder.CreateVariable) -> encoder.CreateVariable:
+        """The same `create`; layers will read what it creates."""
+
+        def create_and_note(name, shape, initializer):
+            self._variables[name] = create(name, shape, initializer)
+            return self._variables[name]
+
+        return create_and_note
+
+    def __call__(
+        self,
+        number: int,
+        layer_kind: Hashable,
+        hidden: tf.Tensor,
+        attention_bias: tf.Tensor,
+        context: Context,
+    ) -> tf.Tensor:
+        """Computes a layer.
+
+        Args:
+            number: of the layer, from 0.
+            layer_kind: of the layer, as the model's hooks say.
+            hidden: float32 [B, T, D].
+            attention_bias: float32 [B, 1, 1, T], added to scores.
+            context: of this forward pass.
+
+        Returns:
+            float32 [B, T, D], or of the first token [B, 1, D].
+        """
+        trained, frozen = {}, {}
+        for name, variable in _of_layer(number, self._variables).items():
+            # In prediction it may be a tensor, of which there is no gradient.
+            is_trained = context.training and variable.trainable
+            values = trained if is_trained else frozen
+            values[name] = tf.convert_to_tensor(variable)
+        handed_on = _of_layer(number, context.handed_on)
+        arguments = {
+            "number": tf.constant(number),
+            "trained": trained,
+            "frozen": frozen,
+            "handed_on": handed_on,
+            "hidden": hidden,
+            "attention_bias": attention_bias,
+            "input_mask": context.input_mask,
+            "seed": context.seed,
+            "step_seed": context.step_seed,
+            "task": context.task,
+        }
+        arguments = {k: v for k, v in arguments.items() if v is not None}
+        has_gradients = {
+            **tf.nest.map_structure(lambda _: False, arguments),
+            "trained": dict.fromkeys(trained, True),
+            "handed_on": {
+                name: context.training and value.dtype.is_floating
+                for name, value in handed_on.items()
+            },
+            "hidden": context.training and self._is_trained_below(number),
+        }
+        sources = [n for n, x in enumerate(tf.nest.flatten(has_gradients)) if x]
+        tensors = tf.nest.flatten(arguments)
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
+        kind = (
+            layer_kind,
+            tuple(sources),
+            tuple(specs),
+            frozenset(trained),
+            frozenset(frozen),
+            frozenset(handed_on),
+            context.training,
+            context.dtype,
+            context.first_token,
+        )
+        if kind not in self._functions:
+            compute = self._make_function(number, context, arguments)
+            self._functions[kind] = differentiable(compute, specs, sources)
+        return self._functions[kind](*tensors)
+
+    def _is_trained_below(self, number: int) -> bool:
+        """Whether a layer's input may depend on anything that is trained.
+
+        What is named after no layer may be read in every one of them.
+        """
+
+        def is_below(name: str) -> bool:
+            if not number or EMBEDDINGS.fullmatch(name):
+                return bool(EMBEDDINGS.fullmatch(name))
+            layer = layer_of(name)
+            return not POOLER.fullmatch(name) and (layer or 0) < number
+
+        return any(
+            variable.trainable and is_below(name)
+            for name, variable in self._variables.items()
+        )
+
+    def _make_function(
+        self, traced: int, example: Context, arguments: Any
+    ) -> Callable[..., tf.Tensor]:
+        """What computes every layer of the kind of `traced`.
+
+        Args:
+            traced: the first layer of its kind.
+            example: a context of such layers.
+            arguments: an example of what it takes, flattened.
+        """
+
+        def compute(*tensors: tf.Tensor) -> tf.Tensor:
+            of = tf.nest.pack_sequence_as(arguments, tensors)
+            values = {**of["trained"], **of["frozen"]}
+
+            def create(name, shape, initializer):
+                del shape, initializer
+                if layer_of(name) in (traced, None):
+                    return values.get(rename_layer(name, 0))
+                return None  # Of another layer, which nobody reads.
+
+            context = Context(
+                of["input_mask"],
+                training=example.training,
+                seed=of.get("seed"),
+                dtype=example.dtype,
+                step_seed=of.get("step_seed"),
+                handed_on={
+                    rename_layer(name, traced): value
+                    for name, value in of["handed_on"].items()
+                },
+                layer=TracedLayer(of["number"], self._count),
+                task=of.get("task"),
+                first_token=example.first_token,
+            )
+            layer = self._make_layer(traced, create)
+            return layer(of["hidden"], of["attention_bias"], context)
+
+        return compute
+
+
+def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a layer may read: its own, as if of layer 0, and what all may."""
+    return {
+        rename_layer(name, 0): value
+        for name, value in values.items()
+        if layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)
+    }

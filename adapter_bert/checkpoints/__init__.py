@@ -1,0 +1,1 @@
+"""Weights in every format that is read or written."""

@@ -1,0 +1,1020 @@
+"""Writes this project's adapters as AdapterHub's library loads them.
+
+`AutoAdapterModel.load_adapter(folder, use_safetensors=True)` then computes the
+same. The head reads the pooled output of the BERT that it is loaded upon, which
+the library's models have.
+
+Where AdapterHub's adapters have tensors, and whether the config agrees.
+
+Reads the heads of AdapterHub's adapters.
+
+Its own models have heads of any number of layers, and transformers' models
+their one head.
+
+Reads AdapterHub's adapters, as its library `adapters` 1.3 saves them.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import foreign_fields, peft
+from adapter_bert.checkpoints.foreign import (
+    CLASSIFICATION,
+    QUESTIONS,
+    Exported,
+    Foreign,
+    Head,
+    Layer,
+    Tensors,
+    activation,
+    as_lora_number,
+    check_layer,
+    check_number,
+    classifier,
+    foreign_activation,
+    labels_in_order,
+    layers_text,
+    task_of,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.adapter_variants import (
+    AdapterDrop,
+    Parallel,
+    Pfeiffer,
+)
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.houlsby import SCOPES, SITES, Houlsby
+from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
+from adapter_bert.methods.invertible import SCOPE, MadX
+from adapter_bert.methods.lora import TARGETS, Lora
+from adapter_bert.methods.prefix import PARTS, Prefix
+from adapter_bert.tasks.text_task import POOLED, HeadShape
+
+WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
+# Where invertible adapters are.
+INVERTIBLE = "invertible_adapters"
+
+
+class Named:
+    """Tensors by place, whose own names have the adapter's name in them."""
+
+    def __init__(self, tensors: Tensors, name: str):
+        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
+
+        Invertible adapters are in no module: their kind is their place.
+        """
+        self._tensors = tensors
+        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
+        pattern = re.compile(
+            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
+            rf"{re.escape(name)}\.(.*)"
+        )
+        self._names: Dict[Tuple[str, str], str] = {}
+        copies = []
+        for full in tensors.names:
+            match = pattern.fullmatch(full)
+            if match is None:
+                continue
+            place = match[1] or match[2]
+            # A prefix is in the model once for all layers, and once in each.
+            if place.endswith("prefix_tuning.pool"):
+                copies.append(full)
+                continue
+            self._names[place, match[3]] = full
+        tensors.drop(copies)
+        self.check_all_taken = tensors.check_all_taken
+
+    def places(self) -> List[str]:
+        """Modules that have a tensor left, each once."""
+        return list(dict.fromkeys(place for place, _ in self._names))
+
+    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
+        """A module's tensor, as `Tensors.take`."""
+        name = self._names.pop((place, part), f"{place}...{part}")
+        return self._tensors.take(name, *shape)
+
+
+def by_layer(
+    own: Mapping[str, Any],
+    tensors: Named,
+    config: BertConfig,
+    path: str,
+    sites: Mapping[str, str],
+) -> Dict[Tuple[int, str], str]:
+    """Places by layer and name within it.
+
+    Args:
+        own: the adapter's config.
+        tensors: of the adapter.
+        config: of the BERT.
+        path: of the description, for messages.
+        sites: the names within a layer where the config has tensors -> the
+            field that says so.
+
+    Raises:
+        UserError: a place is in no layer, or the tensors are at other places
+            than the config says.
+    """
+    left_out = own.get("leave_out") or ()
+    layers = range(config.num_hidden_layers)
+    for layer in left_out:
+        if type(layer) is not int or layer not in layers:
+            raise UserError(
+                f"{path}: leave_out names the layer {str(layer)[:80]}, "
+                f"expected numbers from 0 to {len(layers) - 1}"
+            )
+    found = {}
+    for place in tensors.places():
+        match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
+        if match is None:
+            raise UserError(
+                f"{path}: no method of this project has anything at {place}"
+            )
+        check_layer(int(match[1]), config, path)
+        found[int(match[1]), match[2]] = place
+    for layer, name in found:
+        if layer in left_out or name not in sites:
+            which = "no field of the config names"
+            if layer in left_out:
+                which = "leave_out excludes"
+            raise UserError(
+                f"{path}: {WEIGHTS_FILE} has tensors of {name} in layer "
+                f"{layer}, which {which}; the description contradicts the "
+                "tensors"
+            )
+    for layer in layers:
+        for name, field in sites.items():
+            if layer not in left_out and (layer, name) not in found:
+                raise UserError(
+                    f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} in "
+                    f"layer {layer}, which {field} names and leave_out does not"
+                )
+    return found
+
+
+def check_size(
+    own: Mapping[str, Any],
+    key: str,
+    whole: int,
+    size: int,
+    path: str,
+    layer: str = "",
+) -> None:
+    """Compares the size of an adapter with the factor that its config has.
+
+    Args:
+        own: the config.
+        key: of the factor: a number, or numbers by layer.
+        whole: what is divided by it.
+        size: what the tensors have.
+        path: of the description, for messages.
+        layer: in which the adapter is.
+
+    Raises:
+        UserError: the factor is none, or makes another size.
+    """
+    factor = own.get(key)
+    if isinstance(factor, dict):
+        factor = factor.get(layer, factor.get("default"))
+    if not is_number(factor):
+        raise UserError(
+            f"{path}: {key} is {str(own.get(key))[:80]}, expected a number "
+            "above 0, or one for each layer"
+        )
+    # As the library rounds; a huge factor is of size 1, a tiny one of none.
+    expected = max(1, whole // factor)
+    if size != expected:
+        raise UserError(
+            f"{path}: {key} is {str(factor)[:80]}, so adapters have the size "
+            f"{expected:.0f}, but {WEIGHTS_FILE} has one of the size {size}; "
+            "the description contradicts the tensors"
+        )
+
+
+def check_count(
+    own: Mapping[str, Any], key: str, found: int, path: str
+) -> None:
+    """Compares a size of the config with that of the tensors.
+
+    Raises:
+        UserError: they differ.
+    """
+    if own.get(key) != found:
+        raise UserError(
+            f"{path}: {key} is {str(own.get(key))[:80]}, but {WEIGHTS_FILE} "
+            f"has {found}; the description contradicts the tensors"
+        )
+
+
+def is_number(scaling: Any) -> bool:
+    """Whether a value of a description is a number above 0."""
+    return isinstance(scaling, (int, float)) and scaling > 0
+
+
+HEAD_CONFIG_FILE = "head_config.json"
+HEAD_WEIGHTS_FILE, HEAD_PICKLE = (
+    "model_head.safetensors",
+    "pytorch_model_head.bin",
+)
+HEAD_CONFIG = {
+    "model_class": str,
+    "model_type?": str,
+    "hidden_size?": int,
+    "config?": dict,
+    "config?.use_pooler?": bool,
+    "config?.bias?": bool,
+    "num_labels?": int,
+}
+# Class of a model of transformers' -> its head's tensors.
+STATIC_HEADS = {
+    "BertForSequenceClassification": "classifier",
+    "BertForQuestionAnswering": "qa_outputs",
+}
+FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
+
+
+def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
+    """The head beside an adapter.
+
+    Args:
+        folder: of the adapter.
+        config: of the BERT.
+        labels: in the order of the logits; default: those of the file.
+
+    Raises:
+        UserError: there is none, or it is of a kind that is not read.
+    """
+    path = os.path.join(folder, HEAD_CONFIG_FILE)
+    if not files.exists(path):
+        raise UserError(
+            f"{folder} holds an adapter without a head ({HEAD_CONFIG_FILE} is "
+            "missing), which answers nothing; save it with its head"
+        )
+    described = files.read_object(path, "AdapterHub's head", HEAD_CONFIG)
+    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
+    for key, expected in (
+        ("model_type", "bert"),
+        ("hidden_size", config.hidden_size),
+    ):
+        if described.get(key) not in (None, expected):
+            raise UserError(
+                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
+            )
+    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_PICKLE)
+    model_class = described["model_class"]
+    if model_class in STATIC_HEADS:
+        layer = tensors.take_layer(
+            STATIC_HEADS[model_class],
+            described.get("num_labels"),
+            config.hidden_size,
+        )
+        head = _make_head(
+            STATIC_HEADS[model_class] == "qa_outputs",
+            [layer],
+            POOLED,
+            described.get("label2id"),
+            labels,
+            path,
+        )
+    elif model_class in FLEXIBLE:
+        head = _read_flexible(described, tensors, config, labels, path)
+    else:
+        raise UserError(
+            f"{path}: the head is of a {model_class}, expected one of "
+            f"{', '.join((*FLEXIBLE, *STATIC_HEADS))}"
+        )
+    tensors.check_all_taken()
+    return head
+
+
+def _read_flexible(described, tensors, config, labels, path) -> Head:
+    """A head of a model with any number of them."""
+    own = described.get("config") or {}
+    kind, count = own.get("head_type"), own.get("layers")
+    if kind not in ("classification", "question_answering"):
+        raise UserError(
+            f"{path}: a head of the type {kind!r} is not read; expected "
+            "classification or question_answering"
+        )
+    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
+    if not isinstance(count, int) or count < 1:
+        raise UserError(f"{path}: the head has {count!r} layers")
+    name, bias = described.get("name"), own.get("bias", True)
+    shape = HeadShape(
+        layers=count,
+        activation=activation(own.get("activation_function") or "linear", path)
+        if count > 1
+        else HeadShape.activation,
+        pooler=bool(own.get("use_pooler")),
+        bias=bias,
+    )
+    # Dropout, dense layer and activation are numbered in one row.
+    step = 3 if own.get("activation_function") else 2
+    layers = []
+    for number in range(count):
+        last = number == count - 1
+        layers.append(
+            tensors.take_layer(
+                f"heads.{name}.{1 + step * number}",
+                own.get("num_labels", 2) if last else config.hidden_size,
+                config.hidden_size,
+                bias or not last,
+            )
+        )
+    return _make_head(
+        kind == "question_answering",
+        layers,
+        shape,
+        own.get("label2id"),
+        labels,
+        path,
+    )
+
+
+def _make_head(
+    questions: bool,
+    layers: List[Layer],
+    shape: HeadShape,
+    label2id: Optional[Dict[str, Any]],
+    labels: Tuple[str, ...],
+    path: str,
+) -> Head:
+    count = len(layers[-1][0])
+    if questions:
+        if count != 2:
+            raise UserError(f"{path}: a question has 2 logits, not {count}")
+        spans = dataclasses.replace(shape, pooler=False, bias=True)
+        return Head(QUESTIONS, spans, tuple(layers))
+    if labels and len(labels) != count:
+        raise UserError(
+            f"{path}: {len(labels)} labels are named, but the head has {count}"
+        )
+    return classifier(
+        layers, shape, labels or labels_in_order(label2id, count, path)
+    )
+
+
+CONFIG_FILE = "adapter_config.json"
+CONFIG = {
+    "config": dict,
+    "config.architecture?": str,
+    "config.alpha?": float,
+    "config.leave_out?": list,
+    "config.attn_matrices?": list,
+    "config.non_linearity?": str,
+    "config.r?": int,
+    "config.prefix_length?": int,
+    "config.bottleneck_size?": int,
+    **dict.fromkeys(
+        (
+            f"config.{name}?"
+            for name in (
+                "mh_adapter",
+                "output_adapter",
+                "original_ln_before",
+                "is_parallel",
+                "selfattn_lora",
+                "intermediate_lora",
+                "output_lora",
+                "flat",
+            )
+        ),
+        bool,
+    ),
+    "name": str,
+    "model_type": str,
+    "hidden_size": int,
+    "version?": str,
+}
+# What a bottleneck's config has that says nothing else. Source:
+# `adapters.BnConfig`.
+BOTTLENECK = {
+    "original_ln_before": False,
+    "original_ln_after": True,
+    "ln_before": False,
+    "ln_after": False,
+    "is_parallel": False,
+    "scaling": 1.0,
+    "use_gating": False,
+    "residual_before_ln": True,
+    "adapter_residual_before_ln": False,
+    "inv_adapter": None,
+    "phm_layer": False,
+}
+# The invertible adapters that this project has.
+NICE = "nice"
+# Site -> the field that says whether there are adapters.
+SITE_FIELDS = {"attention": "mh_adapter", "ffn": "output_adapter"}
+LORA_TARGETS = {
+    "attention.self.query": "query",
+    "attention.self.key": "key",
+    "attention.self.value": "value",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+}
+# Of these, the field that says whether there are updates, and of attention the
+# matrix's letter in `attn_matrices`.
+LORA_FIELDS = {
+    place: ("selfattn_lora", name[0])
+    if place.startswith("attention")
+    else (f"{name}_lora", "")
+    for place, name in LORA_TARGETS.items()
+}
+
+
+def is_one(folder: str) -> bool:
+    """Whether the folder is an adapter of this program's."""
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return False
+    config = files.read_json(path, "an adapter's description")
+    return isinstance(config, dict) and "model_type" in config
+
+
+def read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Foreign:
+    """Reads an adapter with its head.
+
+    Args:
+        folder: as `save_adapter` writes it, with safetensors.
+        config: of the BERT that it was trained upon.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; by default those of the file.
+
+    Raises:
+        UserError: it is damaged, a pickle, of another BERT, or computes what
+            no method of this project's does.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    described = files.read_object(path, "AdapterHub's description", CONFIG)
+    found = (described["model_type"], described["hidden_size"])
+    if found != ("bert", config.hidden_size):
+        raise UserError(
+            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
+            f"a bert with {config.hidden_size}"
+        )
+    own = _as_of_now(described)
+    architecture = own.get("architecture")
+    readers: Dict[Any, Tuple[Callable[..., Any], Dict[str, Any]]] = {
+        None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
+        "lora": (_read_lora, foreign_fields.HUB_LORA),
+        "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
+    }
+    if architecture not in readers:
+        raise UserError(
+            f"{path}: no method of this project computes what "
+            f"{architecture!r} is; expected bottleneck adapters, lora, "
+            "(IA)^3 of keys and values, or prefix_tuning"
+        )
+    reader, known = readers[architecture]
+    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
+    foreign_fields.check(own, known, path)
+    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
+    tensors = Named(tensors, described["name"])
+    method, values = reader(own, tensors, config, path)
+    tensors.check_all_taken()
+    head = read_head(folder, config, tuple(labels))
+    task, head_values = task_of(head, pairs)
+    return Foreign(
+        method,
+        task,
+        {**values, **head_values},
+        {
+            "program": "adapterhub",
+            "version": described.get("version"),
+            "name": described["name"],
+        },
+    )
+
+
+def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
+    """The config as the library takes it, whatever version has written it.
+
+    Source: `load_weights_config` and `_fix_backward_compat` of the library.
+    """
+    own, version = dict(described["config"]), described.get("version")
+    if version is None and "non_linearity" in own:
+        name = own["non_linearity"]
+        older = {"gelu": "gelu_new", "gelu_orig": "gelu"}
+        own["non_linearity"] = older.get(name, name)
+    if own.get("architecture") == "lora" and "alpha" in own:
+        # Before 1.1 the library did not divide by the rank.
+        if re.match(r"adapters\.(0|1\.0)\.", version or ""):
+            own["alpha"] = own.get("r")
+    return own
+
+
+def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
+    """Which of this project's methods a bottleneck's config is."""
+    residual = own["residual_before_ln"]
+    attention = bool(own.get("mh_adapter"))
+    pfeiffer = (
+        own["original_ln_before"]
+        and residual is True
+        and not attention
+        and not own["is_parallel"]
+    )
+    if own["inv_adapter"] is not None:
+        if pfeiffer and own["inv_adapter"] == NICE:
+            return "mad_x"
+        raise UserError(
+            f"{path}: inv_adapter is {own['inv_adapter']!r}: no method of this "
+            f"project has such invertible adapters; expected {NICE!r}, and the "
+            "other adapters as in seq_bn_inv"
+        )
+    if pfeiffer:
+        return "pfeiffer"
+    if own["is_parallel"]:
+        if not attention:
+            return "parallel"
+        raise UserError(
+            f"{path}: adapters beside the attention are not read, only beside "
+            "the feed-forward sublayer (mh_adapter=false)"
+        )
+    if not own["original_ln_before"] and residual in (True, False):
+        return "houlsby"
+    raise UserError(
+        f"{path}: original_ln_before={own['original_ln_before']}, "
+        f"residual_before_ln={residual!r} and mh_adapter={attention} together "
+        "are no method of this project; expected those of double_seq_bn, "
+        "seq_bn or par_bn"
+    )
+
+
+def _read_bottleneck(
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """Bottleneck adapters; a scale goes into their second matrix."""
+    own = {**BOTTLENECK, **own}
+    kind = _bottleneck_kind(own, path)
+    act = activation(own.get("non_linearity"), path)
+    values, found, sizes = {}, {}, set()
+    if kind == "mad_x":
+        values.update(_take_invertible(own, tensors, config, path))
+    sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
+    named = {
+        place: SITE_FIELDS[site]
+        for place, site in sites.items()
+        if own.get(SITE_FIELDS[site])
+    }
+    for (layer, place), full in by_layer(
+        own, tensors, config, path, named
+    ).items():
+        down = tensors.take(
+            full, "adapter_down.0.weight", None, config.hidden_size
+        )
+        size = len(down)
+        check_size(
+            own, "reduction_factor", config.hidden_size, size, path, str(layer)
+        )
+        sizes.add(size)
+        down_bias = tensors.take(full, "adapter_down.0.bias", size)
+        up = tensors.take(full, "adapter_up.weight", config.hidden_size, size)
+        up_bias = tensors.take(full, "adapter_up.bias", config.hidden_size)
+        scale = _scale(own, kind, tensors, full, config)
+        scope = f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters"
+        values[f"{scope}/weights1"] = down.T
+        values[f"{scope}/biases1"] = down_bias[np.newaxis]
+        values[f"{scope}/weights2"] = up.T * scale
+        values[f"{scope}/biases2"] = (up_bias * scale)[np.newaxis]
+        found.setdefault(sites[place], set()).add(layer)
+    if (
+        not found
+        or len(sizes) > 1
+        or len(set(map(frozenset, found.values()))) > 1
+    ):
+        raise UserError(
+            f"{path}: the adapters have the sizes {sorted(sizes)} and are in "
+            f"the layers {[sorted(layers) for layers in found.values()]}; "
+            "expected one size, and the same layers at both sites"
+        )
+    layers = layers_text(next(iter(found.values())), config)
+    arguments = {"size": sizes.pop(), "nonlinearity": act, "layers": layers}
+    if kind == "pfeiffer":
+        return Pfeiffer(**arguments), values
+    if kind == "mad_x":
+        inverse_size = len(values[f"{SCOPE}/F/weights2"])
+        return MadX(inverse_size=inverse_size, **arguments), values
+    if kind == "parallel":
+        scaling = own["scaling"]
+        given = float(scaling) if is_number(scaling) else 1.0
+        return Parallel(scale=given, **arguments), values
+    [site] = found if len(found) == 1 else ["both"]
+    return Houlsby(sites=site, layer_norms=False, **arguments), values
+
+
+def _take_invertible(
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
+) -> Dict[str, np.ndarray]:
+    """The invertible adapter: the two dense layers of F, and those of G."""
+    values: Dict[str, np.ndarray] = {}
+    half, size = config.hidden_size // 2, None
+    for name in ("F", "G"):
+        down = tensors.take(INVERTIBLE, f"{name}.0.weight", size, half)
+        size = len(down)
+        check_size(own, "inv_adapter_reduction_factor", half, size, path)
+        down_bias = tensors.take(INVERTIBLE, f"{name}.0.bias", size)
+        up = tensors.take(INVERTIBLE, f"{name}.2.weight", half, size)
+        up_bias = tensors.take(INVERTIBLE, f"{name}.2.bias", half)
+        values[f"{SCOPE}/{name}/weights1"] = down.T
+        values[f"{SCOPE}/{name}/biases1"] = down_bias[np.newaxis]
+        values[f"{SCOPE}/{name}/weights2"] = up.T
+        values[f"{SCOPE}/{name}/biases2"] = up_bias[np.newaxis]
+    return values
+
+
+def _scale(own, kind, tensors, place, config) -> np.ndarray:
+    """What an adapter's output is multiplied by, beside the method's scale."""
+    scaling = own["scaling"]
+    if scaling == "learned":
+        return tensors.take(place, "scaling", 1)
+    if scaling == "channel":
+        return tensors.take(place, "scaling", config.hidden_size)
+    if not isinstance(scaling, (int, float)):
+        raise UserError(
+            f"scaling is {scaling!r}, expected a number, learned or channel"
+        )
+    check_number(scaling, "scaling")
+    in_method = kind == "parallel" and is_number(scaling)
+    return np.float32([1.0 if in_method else scaling])
+
+
+def _read_lora(
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """LoRA, and (IA)^3, which is LoRA for this program."""
+    matrices = own.get("attn_matrices") or ()
+    named = {
+        place: field
+        for place, (field, letter) in LORA_FIELDS.items()
+        if own.get(field) and (not letter or letter in matrices)
+    }
+    places = by_layer(own, tensors, config, path, named)
+    mode = own.get("composition_mode", "add")
+    if mode == "scale":
+        return _read_ia3(own, places, tensors, config, path)
+    if mode != "add":
+        raise UserError(
+            f"{path}: composition_mode is {mode!r}, expected add or scale"
+        )
+    if own.get("alpha") is None:
+        raise UserError(f"{path} has no alpha, which scales the updates")
+    check_number(own["alpha"], f"{path}: alpha")
+    found = {}
+    for (layer, place), full in places.items():
+        down = tensors.take(full, "lora_A", None, None)
+        up = tensors.take(full, "lora_B", None, len(down))
+        check_count(own, "r", len(down), path)
+        found[layer, LORA_TARGETS[place]] = peft.Factors(
+            down.T, up.T, float(own["alpha"])
+        )
+    return peft.to_method(found, config, path)
+
+
+def _read_ia3(own, places, tensors, config, path):
+    """Scales of keys and values; others act elsewhere than this project's."""
+    alpha = 1 if own.get("alpha") is None else own["alpha"]
+    check_count(own, "r", 1, path)
+    check_number(alpha, f"{path}: alpha")
+    values = {
+        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
+            size, np.float32
+        )
+        for layer in range(config.num_hidden_layers)
+        for name, size in (
+            *((name, config.hidden_size) for name in KEY_VALUE),
+            (OUTPUT, config.intermediate_size),
+        )
+    }
+    for (layer, place), full in places.items():
+        name = place.replace(".", "/")
+        if name not in KEY_VALUE:
+            raise UserError(
+                f"{path}: (IA)^3 scales {place} here, before the activation "
+                "if at all, but T-Few's, which this project has, scales keys, "
+                "values and what comes after the activation; expected "
+                "intermediate_lora=false"
+            )
+        scale = tensors.take(full, "lora_B", config.hidden_size, 1)[:, 0]
+        key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
+        values[key] = scale * np.float32(alpha)
+    return Ia3(), values
+
+
+def _read_prefix(
+    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
+) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+    """A prefix, of which the network's output is kept."""
+    place, part = "prefix_tuning", "self_prefix."
+    count = 2 * config.num_hidden_layers * config.hidden_size
+    if own.get("flat"):
+        table = tensors.take(place, f"{part}control_trans", None)
+        if table.size % count:
+            raise UserError(
+                f"{path}: the prefix has {table.size} numbers, expected a "
+                f"multiple of {count}"
+            )
+        table = table.reshape(-1, count)
+    else:
+        words = tensors.take(
+            place, f"{part}wte.weight", None, config.hidden_size
+        )
+        if own.get("non_linearity", "tanh") != "tanh":
+            raise UserError(
+                f"{path}: the prefix's network has the activation "
+                f"{own['non_linearity']!r}, expected tanh"
+            )
+        inner = tensors.take(
+            place, f"{part}control_trans.0.weight", None, config.hidden_size
+        )
+        size = len(inner)
+        check_count(own, "bottleneck_size", size, path)
+        bias = tensors.take(place, f"{part}control_trans.0.bias", size)
+        outer = tensors.take(
+            place, f"{part}control_trans.2.weight", count, size
+        )
+        outer_bias = tensors.take(place, f"{part}control_trans.2.bias", count)
+        table = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
+    check_count(own, "prefix_length", len(table), path)
+    slices = np.split(table, 2 * config.num_hidden_layers, axis=1)
+    values = {
+        f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": slices[
+            2 * layer + number
+        ]
+        for layer in range(config.num_hidden_layers)
+        for number, name in enumerate(PARTS)
+    }
+    return Prefix(length=len(table), reparameterize=False), values
+
+
+# By which the library knows how to read the rest.
+VERSION = "adapters.1.3.0"
+
+Arrays = Dict[str, np.ndarray]
+
+
+def write(exported: Exported) -> Dict[str, Any]:
+    """The files of an adapter.
+
+    Returns:
+        Contents by name: an object for JSON, or tensors by name.
+
+    Raises:
+        UserError: such a method is not written, or the library cannot hold it.
+    """
+    config, tensors = _write(exported.method, exported)
+    common = {
+        "hidden_size": exported.config.hidden_size,
+        "model_class": FLEXIBLE[0],
+        "model_name": exported.base_name,
+        "model_type": "bert",
+        "name": exported.name,
+        "version": VERSION,
+    }
+    head_config, head = _write_head(exported.head, exported.name)
+    return {
+        WEIGHTS_FILE: tensors,
+        CONFIG_FILE: {"config": config, **common},
+        HEAD_WEIGHTS_FILE: head,
+        HEAD_CONFIG_FILE: {"config": head_config, **common},
+    }
+
+
+@functools.singledispatch
+def _write(
+    method: TuningMethod, exported: Exported
+) -> Tuple[Dict[str, Any], Arrays]:
+    """The config and the tensors of a method.
+
+    Raises:
+        UserError: it is not written.
+    """
+    raise UserError(
+        f"{exported.source}: {method.name} is not written for AdapterHub's "
+        "library; expected houlsby(layer_norms=false), pfeiffer, parallel, "
+        "mad_x, lora or prefix"
+    )
+
+
+@_write.register
+def _(method: Houlsby, exported: Exported):
+    if method.layer_norms:
+        raise UserError(
+            f"{exported.source}: {method} has trained BERT's LayerNorms, which "
+            "AdapterHub's files cannot hold; train "
+            "--tuning_method='houlsby(layer_norms=false)' to export it"
+        )
+    if method.depth > 1 or method.layer_norm:
+        raise UserError(
+            f"{exported.source}: {method} is not written for AdapterHub's "
+            "library; expected depth=1 and layer_norm=false"
+        )
+    return _bottleneck(
+        method, SITES[method.sites], method.nonlinearity, {}, exported
+    )
+
+
+@_write.register
+def _(method: Pfeiffer, exported: Exported):
+    return _bottleneck(
+        method,
+        SITES["ffn"],
+        method.nonlinearity,
+        {"original_ln_before": True},
+        exported,
+    )
+
+
+@_write.register
+def _(method: Parallel, exported: Exported):
+    return _bottleneck(
+        method,
+        SITES["ffn"],
+        method.nonlinearity,
+        {"is_parallel": True, "scaling": method.scale},
+        exported,
+    )
+
+
+@_write.register
+def _(method: MadX, exported: Exported):
+    half = exported.config.hidden_size // 2
+    config, tensors = _bottleneck(
+        method,
+        SITES["ffn"],
+        method.nonlinearity,
+        {
+            "original_ln_before": True,
+            "inv_adapter": NICE,
+            "inv_adapter_reduction_factor": half / (method.inverse_size + 0.5),
+        },
+        exported,
+    )
+    for name in ("F", "G"):
+        scope, prefix = (
+            f"{SCOPE}/{name}",
+            f"bert.{INVERTIBLE}.{exported.name}.{name}",
+        )
+        for number, part in (("1", "0"), ("2", "2")):
+            kernel = exported.read(f"{scope}/weights{number}")
+            tensors[f"{prefix}.{part}.weight"] = kernel.T
+            bias = exported.read(f"{scope}/biases{number}")
+            tensors[f"{prefix}.{part}.bias"] = bias[0]
+    return config, tensors
+
+
+@_write.register
+def _(method: AdapterDrop, exported: Exported):
+    return _write(method.kept(exported.config), exported)
+
+
+def _bottleneck(
+    method: Any,
+    sites: Tuple[str, ...],
+    nonlinearity: str,
+    more: Dict[str, Any],
+    exported: Exported,
+) -> Tuple[Dict[str, Any], Arrays]:
+    """Bottleneck adapters of some sites."""
+    hidden, count = (
+        exported.config.hidden_size,
+        exported.config.num_hidden_layers,
+    )
+    layers = base.choose_layers(method.layers, exported.config)
+    tensors: Arrays = {}
+    for layer in layers:
+        for site in sites:
+            scope = f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters"
+            place = SCOPES[site].replace("/", ".")
+            prefix = (
+                f"bert.encoder.layer.{layer}.{place}.adapters.{exported.name}"
+            )
+            for number, part in (("1", "adapter_down.0"), ("2", "adapter_up")):
+                kernel = exported.read(f"{scope}/weights{number}")
+                tensors[f"{prefix}.{part}.weight"] = kernel.T
+                bias = exported.read(f"{scope}/biases{number}")
+                tensors[f"{prefix}.{part}.bias"] = bias[0]
+    config = {
+        **BOTTLENECK,
+        "mh_adapter": "attention" in sites,
+        "output_adapter": "ffn" in sites,
+        # The library divides and rounds down, which this survives.
+        "reduction_factor": hidden / (method.size + 0.5),
+        "non_linearity": foreign_activation(nonlinearity),
+        "leave_out": sorted(set(range(count)) - set(layers)),
+        "dropout": 0.0,
+        "init_weights": "bert",
+        **more,
+    }
+    return config, tensors
+
+
+@_write.register
+def _(method: Lora, exported: Exported):
+    places = {target: place for place, target in LORA_TARGETS.items()}
+    targets = method.targets.split(",")
+    for target in targets:
+        if target not in places:
+            raise UserError(
+                f"{exported.source}: LoRA at {target} is not written for "
+                "AdapterHub's library; write it for peft"
+            )
+    tensors: Arrays = {}
+    for layer in range(exported.config.num_hidden_layers):
+        for target in targets:
+            scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+            prefix = (
+                f"bert.encoder.layer.{layer}.{places[target]}.loras."
+                f"{exported.name}"
+            )
+            tensors[f"{prefix}.lora_A"] = exported.read(f"{scope}/lora_a").T
+            tensors[f"{prefix}.lora_B"] = exported.read(f"{scope}/lora_b").T
+    attention = [t[0] for t in ("query", "key", "value") if t in targets]
+    config = {
+        "architecture": "lora",
+        "selfattn_lora": bool(attention),
+        "intermediate_lora": "intermediate" in targets,
+        "output_lora": "output" in targets,
+        "attn_matrices": attention,
+        "r": method.rank,
+        "alpha": as_lora_number(method.alpha),
+        "dropout": method.dropout,
+        "composition_mode": "add",
+        "init_weights": "lora",
+        "leave_out": [],
+        "use_gating": False,
+    }
+    return config, tensors
+
+
+@_write.register
+def _(method: Ia3, exported: Exported):
+    raise UserError(
+        f"{exported.source}: AdapterHub's (IA)^3 scales before the activation, "
+        "not after it as T-Few's; write it for peft"
+    )
+
+
+@_write.register
+def _(method: Prefix, exported: Exported):
+    rows = [
+        exported.read(
+            f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
+        )
+        for layer in range(exported.config.num_hidden_layers)
+        for part in PARTS
+    ]
+    config = {
+        "architecture": "prefix_tuning",
+        "flat": True,
+        "prefix_length": method.length,
+        "encoder_prefix": True,
+        "cross_prefix": True,
+        "dropout": 0.0,
+        "leave_out": [],
+        "use_gating": False,
+    }
+    name = f"bert.prefix_tuning.prefix_tunings.{exported.name}.self_prefix"
+    table = np.concatenate(rows, axis=1)  # [P, 2 L D]
+    return config, {f"{name}.control_trans": table.ravel()}
+
+
+def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:
+    """A flexible head."""
+    shape = head.shape
+    has_activation = shape.layers > 1
+    step = 3 if has_activation else 2
+    tensors: Arrays = {}
+    for number, (weights, bias) in enumerate(head.layers):
+        prefix = f"heads.{name}.{1 + step * number}"
+        tensors[f"{prefix}.weight"] = weights
+        if bias is not None:
+            tensors[f"{prefix}.bias"] = bias
+    labels: List[str] = list(head.labels)
+    if head.kind != CLASSIFICATION:
+        labels = [f"LABEL_{i}" for i in range(len(head.layers[-1][0]))]
+    config: Dict[str, Any] = {
+        "head_type": "classification",
+        "num_labels": len(labels),
+        "layers": shape.layers,
+        "activation_function": foreign_activation(shape.activation)
+        if has_activation
+        else None,
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "dropout_prob": None,
+    }
+    if head.kind == QUESTIONS:
+        return {**config, "head_type": "question_answering"}, tensors
+    return {**config, "use_pooler": shape.pooler, "bias": shape.bias}, tensors

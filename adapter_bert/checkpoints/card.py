@@ -1,0 +1,202 @@
+"""The README.md of an exported adapter, as Hugging Face's hub shows it."""
+
+import json
+from typing import Any, Dict, List, Mapping, Optional
+
+from adapter_bert.checkpoints.foreign import Exported
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+
+# Ours -> the hub's, where they differ.
+METRICS = {
+    "exact_match": "exact_match",
+    "matthews_correlation": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+}
+PIPELINES = {
+    CLASSIFICATION: "text-classification",
+    REGRESSION: "text-classification",
+    QUESTIONS: "question-answering",
+}
+TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
+LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
+
+# What a user runs: the model, then the answer.
+MODELS = {
+    "adapterhub": """\
+from adapters import AutoAdapterModel
+from transformers import AutoTokenizer
+
+model = AutoAdapterModel.from_pretrained({base})
+# Without use_safetensors the library looks for pickles.
+model.load_adapter({folder}, use_safetensors=True, set_active=True)
+""",
+    "peft": """\
+from peft import PeftModel
+from transformers import {model_class}, AutoTokenizer
+
+labels = {labels}
+model = {model_class}.from_pretrained({base}{num_labels})
+model = PeftModel.from_pretrained(model, {folder}){unwrap}
+""",
+}
+ANSWERS = {
+    CLASSIFICATION: """\
+inputs = tokenizer({text}, return_tensors="pt")
+logits = model(**inputs).logits
+print({label_list}[int(logits.argmax())], logits.softmax(-1).max().item())
+""",
+    REGRESSION: """\
+inputs = tokenizer({text}, return_tensors="pt")
+print(model(**inputs).logits.item())
+""",
+    QUESTIONS: """\
+inputs = tokenizer({text}, return_tensors="pt")
+outputs = model(**inputs)
+start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+""",
+}
+
+
+def make_card(
+    program: str,
+    exported: Exported,
+    folder: str,
+    description: Mapping[str, Any],
+    scores: Mapping[str, float],
+    data: Mapping[str, str],
+) -> str:
+    """The text of a card.
+
+    Args:
+        program: `adapterhub` or `peft`.
+        exported: the adapter.
+        folder: its folder's name, which usage lines have.
+        description: `adapter_config.json`.
+        scores: of its run's evaluation, by metric.
+        data: SHA-256 of what was scored, by split.
+    """
+    head = _head(program, exported, description, scores)
+    lines = "\n".join(["---", *_yaml(head), "---"])
+    training = description.get("training") or {}
+    facts = {
+        "method": description["method"],
+        "BERT": f"{exported.base_name}, SHA-256 "
+        f"{description['base']['fingerprint']}",
+        **{f"training: {key}": value for key, value in training.items()},
+        **{f"data: {split}": f"SHA-256 {sha}" for split, sha in data.items()},
+    }
+    table = "".join(f"| {key} | {value} |\n" for key, value in facts.items())
+    results = "No evaluation of this adapter is known.\n"
+    if scores:
+        rows = "".join(f"| {k} | {v:.4f} |\n" for k, v in scores.items())
+        results = f"| metric | dev set |\n|---|---|\n{rows}"
+    task = description["task"]["name"]
+    return f"""\
+{lines}
+
+# {exported.name}
+
+An adapter for the task `{task}` upon a frozen BERT, in the format of \
+`{"adapters" if program == "adapterhub" else "peft"}`.
+
+## Use
+
+```python
+{_usage(program, exported, folder, description)}```
+
+## Results
+
+{results}
+## Training
+
+| | |
+|---|---|
+{table}"""
+
+
+def _head(program, exported, description, scores) -> Dict[str, Any]:
+    """What the hub reads."""
+    task = description["task"]["name"]
+    pipeline = PIPELINES[exported.head.kind]
+    data_set: Optional[str] = None
+    if task in TASKS:
+        data_set = "glue"
+    elif task == "squad":
+        data_set = "squad"
+    metrics = [METRICS.get(name, name) for name in scores if name != "loss"]
+    head: Dict[str, Any] = {
+        "library_name": LIBRARIES[program],
+        "base_model": exported.base_name,
+        "pipeline_tag": pipeline,
+        "tags": TAGS[program],
+    }
+    if data_set:
+        head["datasets"] = [data_set]
+    if metrics:
+        head["metrics"] = metrics
+        head["model-index"] = [
+            {
+                "name": exported.name,
+                "results": [
+                    {
+                        "task": {"type": pipeline},
+                        "dataset": {"name": task, "type": data_set or task},
+                        "metrics": [
+                            {"type": METRICS.get(name, name), "value": value}
+                            for name, value in scores.items()
+                            if name != "loss"
+                        ],
+                    }
+                ],
+            }
+        ]
+    return head
+
+
+def _yaml(values: Mapping[str, Any]) -> List[str]:
+    """YAML, of which JSON is a part."""
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, list):
+            lines.append(f"{key}:")
+            lines += [f"- {json.dumps(v, ensure_ascii=False)}" for v in value]
+        else:
+            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
+    return lines
+
+
+def _usage(program, exported, folder, description) -> str:
+    """Lines that load the adapter and answer a row."""
+    kind = exported.head.kind
+    questions = kind == QUESTIONS
+    text = '"A text.", "Another one."'
+    if questions:
+        text = '"Who sat down?", "He sat down."'
+    elif not description["task"].get("pairs"):
+        text = '"A text."'
+    labels = list(exported.head.labels)
+    model = MODELS[program].format(
+        base=repr(exported.base_name),
+        folder=repr(folder),
+        labels=labels,
+        model_class="AutoModelForQuestionAnswering"
+        if questions
+        else "AutoModelForSequenceClassification",
+        num_labels="" if questions else f", num_labels={max(len(labels), 1)}",
+        # peft's own model of this kind drops token_type_ids.
+        unwrap=".base_model" if questions else "",
+    )
+    if program == "peft" and not labels:
+        model = model.replace("labels = []\n", "")
+    answer = ANSWERS[kind].format(
+        text=text,
+        label_list="labels" if program == "peft" else "model.get_labels()",
+    )
+    base = repr(exported.base_name)
+    return (
+        f"{model}model.eval()\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({base})\n\n{answer}"
+    )

@@ -1,0 +1,107 @@
+"""Other programs' adapters, read as this project's, and written from them.
+
+A program is a module with `is_one`, `read` and a function that gives the files
+to write.
+"""
+
+import os
+from typing import Any, Callable, Dict, Optional, Sequence
+
+import numpy as np
+import safetensors.numpy
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import adapterhub, peft
+from adapter_bert.checkpoints.foreign import Exported, Foreign, check_is_bert
+from adapter_bert.data.tables import is_one_cell
+from adapter_bert.errors import UserError
+
+READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
+WRITERS: Dict[str, Callable[[Exported], Dict[str, Any]]] = {
+    "adapterhub": adapterhub.write,
+    "peft": peft.write,
+}
+
+
+def detect(folder: str) -> Optional[str]:
+    """The name of the program that has written an adapter, or None.
+
+    Raises:
+        UserError: its description cannot be read.
+    """
+    for name, program in READERS.items():
+        if program.is_one(folder):
+            return name
+    return None
+
+
+def read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Foreign:
+    """Reads another program's adapter.
+
+    Args:
+        folder: of the adapter.
+        config: of the BERT that it was trained upon.
+        pairs: whether its texts are pairs; None for either.
+        labels: in the order of the logits; default: those of its files.
+
+    Raises:
+        UserError: no known program has written it, or it cannot be read; a
+            label is no name; or the model is a RoBERTa.
+    """
+    check_is_bert(config, folder)
+    program = detect(folder)
+    if program is None:
+        raise UserError(
+            f"{folder} is no adapter of {' or '.join(READERS)}: there is no "
+            f"{adapterhub.CONFIG_FILE} of theirs"
+        )
+    # A library refuses what is not finite then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = READERS[program].read(folder, config, pairs, labels)
+    kept = found.task.get("labels", ())
+    if labels and not kept:
+        raise UserError(
+            f"{folder} has a head without labels; leave out --label"
+        )
+    if len(set(kept)) < len(kept):
+        raise UserError(f"{folder}: two labels have one name")
+    for label in kept:
+        # They are keys of an answer, and cells of a table.
+        if not is_one_cell(label):
+            raise UserError(
+                f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
+                "or a line break; name the labels yourself (--label)"
+            )
+    return found
+
+
+def write(program: str, folder: str, exported: Exported, card: str) -> None:
+    """Writes an adapter for another program.
+
+    Args:
+        program: a name of `WRITERS`.
+        folder: that is not there yet, or is empty.
+        exported: the adapter.
+        card: `README.md`.
+
+    Raises:
+        UserError: the program cannot compute it, or the folder is not empty.
+    """
+    contents = WRITERS[program](exported)
+    with files.new_folder(folder) as place:
+        for name, content in contents.items():
+            path = os.path.join(place, name)
+            if name.endswith(".json"):
+                files.write_json(path, content)
+            else:
+                tensors = {k: v.copy(order="C") for k, v in content.items()}
+                # transformers and its kin look for the framework.
+                data = safetensors.numpy.save(tensors, {"format": "pt"})
+                files.write_bytes(path, data)
+        files.write_text(os.path.join(place, "README.md"), card)

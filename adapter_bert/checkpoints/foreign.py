@@ -1,0 +1,429 @@
+"""What the adapters of all other programs have in common."""
+
+import dataclasses
+import os
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+import numpy as np
+import safetensors.numpy
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import run_record
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.hugging_face import pickle_advice
+from adapter_bert.checkpoints.weights import UNREADABLE_TENSORS, as_floats
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import ALL_LAYERS, TuningMethod
+from adapter_bert.tasks.restored import (
+    CLASSIFICATION,
+    QUESTIONS,
+    REGRESSION,
+    kind_of,
+)
+from adapter_bert.tasks.text_regression import LabelUnit
+from adapter_bert.tasks.text_task import POOLED, SPANS, HeadShape
+
+# A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
+Layer = Tuple[np.ndarray, Optional[np.ndarray]]
+
+# Theirs -> a name of `functional.ACTIVATIONS`. Source: transformers,
+# `activations.py`; the three after `gelu_new` are the same function.
+ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_accurate": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "leakyrelu": "leaky_relu",
+    "leaky_relu": "leaky_relu",
+    "linear": "linear",
+    "mish": "mish",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu6": "relu6",
+    "sigmoid": "sigmoid",
+    "silu": "swish",
+    "swish": "swish",
+    "tanh": "tanh",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A head as dense layers.
+
+    Attributes:
+        kind: `CLASSIFICATION`, `REGRESSION` or `QUESTIONS`.
+        shape: what the layers compute.
+        layers: the dense ones, first to last.
+        labels: of a classification, in the order of the logits.
+    """
+
+    kind: str
+    shape: HeadShape
+    layers: Tuple[Layer, ...]
+    labels: Tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """An adapter of another program's, as this project has it.
+
+    Attributes:
+        method: that computes the same.
+        task: the description of its task.
+        values: float32 arrays by name, all that the method and the head train.
+        origin: program, version and name, for people.
+    """
+
+    method: TuningMethod
+    task: Dict[str, Any]
+    values: Dict[str, np.ndarray]
+    origin: Dict[str, Any]
+
+
+class Tensors:
+    """The tensors of a safetensors file, of which none may be left over.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, folder: str, name: str, pickle: str):
+        """Reads a file.
+
+        Args:
+            folder: of the adapter.
+            name: of the file.
+            pickle: name of the file that programs write in its place if nobody
+                asks for safetensors.
+
+        Raises:
+            UserError: the file is missing, damaged, or a pickle.
+        """
+        self.path = os.path.join(folder, name)
+        pickle = os.path.join(folder, pickle)
+        if not files.exists(self.path) and files.exists(pickle):
+            raise UserError(pickle_advice(pickle, self.path))
+        content = files.read_bytes(self.path, "the adapter's weights")
+        try:
+            self._left = {
+                name: as_floats(value)
+                # Versions of safetensors differ in their order.
+                for name, value in sorted(
+                    safetensors.numpy.load(content).items()
+                )
+            }
+        except UNREADABLE_TENSORS as error:
+            raise UserError(
+                f"{self.path} is damaged, no safetensors file, or of a type "
+                f"that numpy lacks ({error}); save it as float32"
+            ) from error
+        for name, value in self._left.items():
+            if not np.isfinite(value).all():
+                raise UserError(f"{self.path}: {name} is not finite")
+
+    def rename(self, function: Callable[[str], str]) -> None:
+        """Gives each tensor the name that a function makes of its own.
+
+        Raises:
+            UserError: two would have one name.
+        """
+        found: Dict[str, np.ndarray] = {}
+        for name, value in self._left.items():
+            if found.setdefault(function(name), value) is not value:
+                raise UserError(
+                    f"{self.path}: {name} is there twice, as of two adapters; "
+                    "save one of them"
+                )
+        self._left = found
+
+    @property
+    def names(self) -> List[str]:
+        """Those that nobody has taken."""
+        return list(self._left)
+
+    def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
+        """A tensor, which is then not left over.
+
+        Args:
+            name: of the tensor.
+            *shape: that it must have; None for any size.
+
+        Raises:
+            UserError: it is missing or of another shape.
+        """
+        value = self._left.pop(name, None)
+        if value is None:
+            raise UserError(f"{self.path} lacks the tensor {name}")
+        fits = value.ndim == len(shape) and all(
+            size in (None, found) for size, found in zip(shape, value.shape)
+        )
+        if not fits:
+            wanted = ["any" if size is None else size for size in shape]
+            raise UserError(
+                f"{self.path}: {name} has the shape {list(value.shape)}, "
+                f"expected {wanted}; is it the adapter of another BERT?"
+            )
+        return value
+
+    def take_layer(
+        self,
+        prefix: str,
+        outputs: Optional[int],
+        inputs: int,
+        bias: bool = True,
+    ) -> Layer:
+        """The tensors `<prefix>.weight` and `<prefix>.bias`."""
+        weights = self.take(f"{prefix}.weight", outputs, inputs)
+        if not bias:
+            return weights, None
+        return weights, self.take(f"{prefix}.bias", len(weights))
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Leaves tensors out, which are copies of others."""
+        for name in names:
+            del self._left[name]
+
+    def check_all_taken(self) -> None:
+        """Nothing may be in the file that would be left out silently.
+
+        Raises:
+            UserError: something is.
+        """
+        if self._left:
+            names = sorted(self._left)
+            raise UserError(
+                f"{self.path}: {len(names)} tensors are of no part that this "
+                f"project reads: {', '.join(names)[:200]}"
+            )
+
+
+def activation(name: Any, source: str) -> str:
+    """A name of `functional.ACTIVATIONS` for one of theirs.
+
+    Raises:
+        UserError: this project does not have it.
+    """
+    known = ACTIVATIONS.get(str(name).lower())
+    if known is None:
+        raise UserError(
+            f"{source}: the activation {name!r} is not known; expected one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    return known
+
+
+def foreign_activation(name: str) -> str:
+    """Their name of one of `functional.ACTIVATIONS`."""
+    # A config may call the approximation so, too.
+    name = {"gelu_new": "gelu"}.get(name, name)
+    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
+
+
+def check_layer(layer: int, config: BertConfig, source: str) -> None:
+    """Checks that a model has a layer.
+
+    Raises:
+        UserError: it does not.
+    """
+    if layer >= config.num_hidden_layers:
+        raise UserError(
+            f"{source}: the adapter is in layer {layer} too, but this BERT has "
+            f"{config.num_hidden_layers} layers; expected the BERT that it was "
+            "trained upon"
+        )
+
+
+def layers_text(layers: Iterable[int], config: BertConfig) -> str:
+    """What a method's `layers` says of some of a model's layers."""
+    numbers = sorted(layers)
+    if numbers == list(range(config.num_hidden_layers)):
+        return ALL_LAYERS
+    return ",".join(map(str, numbers))
+
+
+def labels_in_order(
+    label2id: Optional[Dict[str, Any]], count: int, source: str
+) -> Tuple[str, ...]:
+    """The labels of a head in the order of its logits.
+
+    Args:
+        label2id: as transformers writes it; None for `LABEL_0`, ...
+        count: of the logits.
+        source: the file, for messages.
+
+    Raises:
+        UserError: they are not as many, or are numbered otherwise.
+    """
+    if label2id is None:
+        return tuple(f"LABEL_{number}" for number in range(count))
+    try:
+        names = {int(number): label for label, number in label2id.items()}
+    except (AttributeError, TypeError, ValueError):
+        names = {}
+    if sorted(names) != list(range(count)) or len(label2id) != count:
+        raise UserError(
+            f"{source}: label2id is {str(label2id)[:200]}, expected a number "
+            f"from 0 to {count - 1} for each of {count} labels"
+        )
+    return tuple(names[number] for number in range(count))
+
+
+def classifier(
+    layers: Iterable[Layer], shape: HeadShape, labels: Tuple[str, ...]
+) -> Head:
+    """A head of labels, or with a single output that of a number."""
+    kind = CLASSIFICATION if len(labels) > 1 else REGRESSION
+    return Head(
+        kind, shape, tuple(layers), labels if kind == CLASSIFICATION else ()
+    )
+
+
+def task_of(
+    head: Head, pairs: Optional[bool]
+) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
+    """A head as this project has it.
+
+    Args:
+        head: of the other program.
+        pairs: whether its texts are pairs; None for either.
+
+    Returns:
+        The task's description, the head's variables.
+    """
+    description: Dict[str, Any] = {"name": "squad"}
+    scope = "cls/squad/"
+    usual = SPANS
+    if head.kind != QUESTIONS:
+        scope, usual = "", POOLED
+        description = {"name": "custom", "pairs": pairs}
+        if head.kind == REGRESSION:
+            description["regression"] = True
+        else:
+            description["labels"] = list(head.labels)
+    if head.shape != usual:
+        description.update(head.shape.describe())
+    *hidden, (weights, bias) = head.layers
+    values = {f"{scope}output_weights": weights}
+    if bias is not None:
+        values[f"{scope}output_bias"] = bias
+    for number, (weights, bias) in enumerate(hidden):
+        values[f"{scope}hidden_weights_{number}"] = weights
+        values[f"{scope}hidden_bias_{number}"] = bias
+    return description, values
+
+
+def head_of(artifact: Artifact) -> Head:
+    """The head of one of this project's adapters.
+
+    Raises:
+        UserError: its description cannot be read, or the head is of a kind
+            that is not written for other programs.
+    """
+    task, read = artifact.config["task"], artifact.weights.read
+    source = artifact.weights.source
+    kind = kind_of(task)
+    if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
+        raise UserError(
+            f"{source} is of the kind {kind}, whose heads cannot be written "
+            "for other programs yet"
+        )
+    questions = kind == QUESTIONS
+    scope = "cls/squad/" if questions else ""
+    shape = SPANS if questions else POOLED
+    if "head" in task:
+        shape = HeadShape.restore(task, source)
+    layers = [
+        (
+            read(f"{scope}hidden_weights_{number}"),
+            read(f"{scope}hidden_bias_{number}"),
+        )
+        for number in range(shape.layers - 1)
+    ]
+    bias = read(f"{scope}output_bias") if shape.bias else None
+    last = read(f"{scope}output_weights"), bias
+    if kind == REGRESSION:
+        # Other programs have no place for a unit.
+        last = LabelUnit.restore(task, source).join(*last)
+        shape = dataclasses.replace(shape, bias=last[1] is not None)
+    layers.append(last)
+    labels = task["labels"] if kind == CLASSIFICATION else ()
+    return Head(kind, shape, tuple(layers), tuple(labels))
+
+
+def check_is_bert(config: BertConfig, source: str) -> None:
+    """Refuses a RoBERTa, whose heads and names other programs have otherwise.
+
+    Raises:
+        UserError: it is one.
+    """
+    if config.is_roberta:
+        raise UserError(
+            f"{source} is of a RoBERTa, but other programs' adapters are read "
+            "and written for BERT alone"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """One of this project's adapters, to be written for another program.
+
+    Attributes:
+        name: that it has there: letters, digits, `_` and `-`.
+        method: whose values they are.
+        config: of the BERT.
+        base_name: of the BERT's folder.
+        head: the task's.
+        read: gives a variable.
+        source: the adapter's file, for messages.
+    """
+
+    name: str
+    method: TuningMethod
+    config: BertConfig
+    base_name: str
+    head: Head
+    read: Callable[[str], np.ndarray]
+    source: str
+
+
+def exported(artifact: Artifact, name: str) -> Exported:
+    """One of this project's adapters, read.
+
+    Raises:
+        UserError: as `head_of`; or it is of a RoBERTa.
+    """
+    config, source = artifact.config, artifact.weights.source
+    bert_config = run_record.bert_config(config, source)
+    check_is_bert(bert_config, source)
+    return Exported(
+        # A name there is that of a module, in which a dot separates.
+        name=name.replace(".", "_"),
+        method=registry.parse(config["method"]),
+        config=bert_config,
+        base_name=config["base"].get("name") or "bert",
+        head=head_of(artifact),
+        read=artifact.weights.read,
+        source=source,
+    )
+
+
+def check_number(number: float, name: str) -> None:
+    """Checks that a number can be one of a model's, which are float32.
+
+    Raises:
+        UserError: it is too large, or nan.
+    """
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise UserError(
+            f"{name} is {str(number)[:50]}, expected a number of at most 3.4e38"
+        )
+
+
+def as_lora_number(alpha: float) -> Any:
+    """A whole number where it is one, as other programs write it."""
+    return int(alpha) if alpha == int(alpha) else alpha

@@ -1,0 +1,414 @@
+"""TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own.
+
+What a TensorFlow checkpoint's index may say, before TensorFlow reads it.
+
+TensorFlow's reader believes an index whose checksums are right. One that was
+made on purpose, as with a negative shape or a text of 2^40 bytes, ends the
+whole process. So all that the reader would believe is compared with the files.
+
+Source of the layout: TensorFlow, `tensor_bundle.proto`, `tensor_bundle.cc` and
+`lib/io/table`, which is that of LevelDB's tables.
+"""
+
+import contextlib
+import re
+import struct
+from typing import Any, Dict, Iterator, Set, Tuple
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import tensor_bundle_pb2
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import Shape
+from adapter_bert.checkpoints.weights import Weights, as_floats
+from adapter_bert.errors import UserError, first_line
+
+# A table's footer, with the number at its end; what follows each block.
+FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
+# The block of what a table tells of itself, with what follows it. TensorFlow
+# writes it empty, and never looks at its checksum.
+ABOUT = bytes.fromhex("00000000 01000000 00 c0f2a1b0")
+# Entries of which one alone has its whole name; the others have what differs
+# from the name before. So many are written by TensorFlow.
+PER_WHOLE_NAME = 16
+# Axes of an array of numpy's.
+MOST_AXES = 32
+# Files of one checkpoint.
+MOST_SHARDS = 100_000
+# By the number that stands for it in a file. What else TensorFlow has are parts
+# of a running program.
+KINDS = {
+    kind.as_datatype_enum: kind
+    for kind in (
+        tf.bfloat16, tf.float16, tf.float32, tf.float64,
+        tf.int8, tf.int16, tf.int32, tf.int64,
+        tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+        tf.bool, tf.complex64, tf.complex128, tf.string,
+    )
+}  # fmt: skip
+
+
+def check_index(prefix: str) -> Set[str]:
+    """Compares what a checkpoint's index says with the checkpoint's files.
+
+    Nothing is said of checksums, which TensorFlow compares.
+
+    Args:
+        prefix: of the checkpoint.
+
+    Returns:
+        The names of partitioned variables. TensorFlow may open this checkpoint,
+        but their slices are not checked: it may not read them.
+
+    Raises:
+        UserError: a file is missing, or cannot be read.
+        ValueError: the index is damaged, or says what cannot be.
+    """
+    index = files.read_bytes(f"{prefix}.index", "the checkpoint's index")
+    entries = _entries(index)
+    name, content = next(entries, (b"", None))
+    if name or content is None:
+        raise ValueError("its index has no header")
+    header = _parse(tensor_bundle_pb2.BundleHeaderProto(), content)
+    shards = header.num_shards
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ValueError(f"its index says that it has {shards} files")
+    sizes: Dict[int, int] = {}
+    told: Dict[int, int] = {}
+    partitioned: Set[str] = set()
+    before, letters = b"", 0
+    for name, content in entries:
+        if name <= before:
+            raise ValueError("its index is not in order")
+        before = name
+        # Else a small index could hold names of gigabytes.
+        letters += len(name)
+        if letters > PER_WHOLE_NAME * len(index):
+            raise ValueError("its index has names that are far too long")
+        try:
+            entry = _parse(tensor_bundle_pb2.BundleEntryProto(), content)
+            if not 0 <= entry.shard_id < shards:
+                raise ValueError(f"is in file {entry.shard_id} of {shards}")
+            path = f"{prefix}.data-{entry.shard_id:05d}-of-{shards:05d}"
+            if entry.shard_id not in sizes:
+                sizes[entry.shard_id] = files.size(path)
+            _check_entry(entry, path, sizes[entry.shard_id])
+            # Else a small file could take long: each entry all of its bytes.
+            number = entry.shard_id
+            told[number] = told.get(number, 0) + entry.size
+            if told[number] > sizes[number]:
+                raise ValueError(f"and others share bytes of {path}")
+            if entry.slices:
+                partitioned.add(name.decode("utf-8", "replace"))
+        except ValueError as error:
+            shown = name[:100].decode("utf-8", "replace")
+            raise ValueError(f"its tensor {shown} {error}") from error
+    return partitioned
+
+
+def _check_entry(
+    entry: tensor_bundle_pb2.BundleEntryProto, path: str, available: int
+) -> None:
+    """Compares an entry with the file of its values.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    if not 0 <= entry.offset <= entry.offset + entry.size <= available:
+        raise ValueError(
+            f"has {entry.size} bytes from {entry.offset} on, but {path} has "
+            f"{available}"
+        )
+    shape = [axis.size for axis in entry.shape.dim]
+    if (
+        entry.shape.unknown_rank
+        or len(shape) > MOST_AXES
+        or min(shape or [0]) < 0
+    ):
+        raise ValueError(f"has the shape {str(shape)[:100]}")
+    count = 1
+    for size in shape:
+        count *= size
+    kind = KINDS.get(entry.dtype)
+    if kind is None:
+        raise ValueError(f"is of the type {entry.dtype}, no one of numbers")
+    if entry.slices:
+        _check_slices(entry)
+    elif kind == tf.string:
+        # Each has at least a byte, of its length.
+        if count > entry.size or entry.size != _size_of_texts(
+            path, entry.offset, entry.size, count
+        ):
+            raise ValueError("has texts of other lengths than it says")
+    elif count * kind.size != entry.size:
+        raise ValueError(
+            f"has {entry.size} bytes, but {kind.name} of the shape {shape} "
+            f"takes {count * kind.size}"
+        )
+
+
+def _check_slices(entry: tensor_bundle_pb2.BundleEntryProto) -> None:
+    """Checks that no slice of a partitioned variable is named twice.
+
+    Raises:
+        ValueError: one is; TensorFlow would end the process.
+    """
+    slices = [
+        tuple(
+            (part.start, part.length if part.HasField("length") else -1)
+            for part in each.extent
+        )
+        for each in entry.slices
+    ]
+    if len(set(slices)) < len(slices):
+        raise ValueError("has a slice twice")
+
+
+def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
+    """The bytes that texts take by the lengths that stand before them.
+
+    Raises:
+        ValueError: the lengths are none.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(offset)
+        content = file.read(size)
+    place = total = 0
+    for _ in range(count):
+        length, place = _varint(content, place)
+        total += length
+    # A checksum of the lengths is between them and the texts.
+    return place + 4 + total
+
+
+def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """The keys and values of a table.
+
+    Raises:
+        ValueError: it is none.
+    """
+    footer = table[-FOOTER:]
+    if len(footer) < FOOTER or footer[-8:] != struct.pack("<Q", MAGIC):
+        raise ValueError("its index is no table of TensorFlow's")
+    about, place = _handle(footer, 0)
+    index, place = _handle(footer, place)
+    if any(footer[place:-8]):
+        raise ValueError("its index is damaged")
+    if _block(table, about) + table[sum(about) :][:TRAILER] != ABOUT:
+        raise ValueError("its index is damaged")
+    for _, value in _in_block(_block(table, index)):
+        handle, _ = _handle(value, 0)
+        yield from _in_block(_block(table, handle))
+
+
+def _handle(content: bytes, place: int) -> Tuple[Tuple[int, int], int]:
+    """The offset and size of a block, and the place after them."""
+    offset, place = _varint(content, place)
+    size, place = _varint(content, place)
+    return (offset, size), place
+
+
+def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
+    """The content of a block.
+
+    Raises:
+        ValueError: it lies outside of the table, or is compressed.
+    """
+    offset, size = handle
+    block = table[offset : offset + size + TRAILER]
+    if len(block) != size + TRAILER:
+        raise ValueError("its index is cut off")
+    if block[size]:
+        raise ValueError("its index is compressed, as TensorFlow writes none")
+    return block[:size]
+
+
+def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """The keys and values of a block.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    if len(block) < 4:
+        raise ValueError("its index is damaged")
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 - 4 * restarts
+    if end < 0:
+        raise ValueError("its index is damaged")
+    key, place = b"", 0
+    while place < end:
+        shared, place = _varint(block, place)
+        added, place = _varint(block, place)
+        size, place = _varint(block, place)
+        if shared > len(key) or place + added + size > end:
+            raise ValueError("its index is damaged")
+        key = key[:shared] + block[place : place + added]
+        place += added
+        yield key, block[place : place + size]
+        place += size
+
+
+def _varint(content: bytes, place: int) -> Tuple[int, int]:
+    """A whole number of up to 64 bits, and the place after it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    value = 0
+    for number, byte in enumerate(content[place : place + 10]):
+        value |= (byte & 127) << 7 * number
+        if byte < 128:
+            return value, place + number + 1
+    raise ValueError("a number is cut off")
+
+
+def _parse(message, content: bytes):
+    """The message, filled with what the bytes say.
+
+    Raises:
+        ValueError: they are none.
+    """
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise ValueError("has a damaged entry") from error
+    return message
+
+
+# Ends of a checkpoint's files; all begin with its prefix.
+FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
+# What a training's checkpoints hold, beside what is trained.
+STEP = "global_step"
+
+
+@contextlib.contextmanager
+def guard(prefix: str) -> Iterator[None]:
+    """Makes one line of whatever a damaged checkpoint raises.
+
+    Raises:
+        UserError: instead of TensorFlow's errors.
+    """
+    try:
+        yield
+    # TensorFlow's reader raises Python's errors for some damages.
+    except (
+        tf.errors.OpError,
+        DecodeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UserError(
+            f"the checkpoint {prefix} is damaged or incomplete: "
+            f"{first_line(error)}"
+        ) from error
+
+
+class Reader:
+    """TensorFlow's reader of a checkpoint, whose entries are as they can be.
+
+    Attributes:
+        shapes: of all variables by name.
+    """
+
+    def __init__(self, prefix: str):
+        """Opens a checkpoint.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        self._prefix = prefix
+        with guard(prefix):
+            try:
+                self._partitioned = check_index(prefix)
+            except UserError as error:
+                raise ValueError(str(error)) from error
+            self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+            found = self._reader.get_variable_to_shape_map()
+        self.shapes: Dict[str, Shape] = {
+            name: tuple(shape) for name, shape in found.items()
+        }
+
+    def tensor(self, name: str) -> Any:
+        """The value of a variable: an array, or bytes of a single text.
+
+        Raises:
+            UserError: it is damaged, or partitioned.
+        """
+        if name in self._partitioned:
+            raise UserError(
+                f"the checkpoint {self._prefix}: {name} is partitioned, which "
+                "is not read here; save it again without a partitioner"
+            )
+        with guard(self._prefix):
+            return self._reader.get_tensor(name)
+
+
+def open_tensorflow(prefix: str) -> Weights:
+    """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
+
+    Raises:
+        UserError: there is none, or it is damaged; reading a tensor from a
+            damaged one raises it too.
+    """
+    reader = Reader(prefix)
+    if STEP in reader.shapes:
+        # The training that has written it may go on, and delete it. TensorFlow
+        # opens the values with the first one that is read, and holds them.
+        reader.tensor(STEP)
+
+    def read(name: str) -> np.ndarray:
+        value = reader.tensor(name)
+        with guard(prefix):
+            return as_floats(np.asarray(value))
+
+    return Weights(prefix, reader.shapes, read)
+
+
+def read_whole(prefix: str) -> None:
+    """Reads every tensor of a checkpoint, of any type.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    reader = Reader(prefix)
+    for name in reader.shapes:
+        reader.tensor(name)
+
+
+def refusal(path: str) -> str:
+    """Why no TensorFlow checkpoint can be opened by this path."""
+    prefix = FILE_ENDS.sub("", path)
+    if prefix != path and files.exists(f"{prefix}.index"):
+        return (
+            f"--init_checkpoint {path} is one file of a checkpoint; pass what "
+            f"all of them begin with, --init_checkpoint={prefix}"
+        )
+    if tf.io.gfile.glob(f"{prefix}.data-*") or files.exists(f"{prefix}.meta"):
+        return (
+            f"the checkpoint {prefix} lacks {prefix}.index; copy that file, "
+            "too, from where its others come from"
+        )
+    found = "is no checkpoint" if files.exists(path) else "does not exist"
+    return (
+        f"--init_checkpoint {path} {found}; expected a TensorFlow checkpoint's "
+        "prefix (as bert_model.ckpt), a .safetensors file, a module of TF-Hub "
+        "or a folder with one"
+    )
+
+
+def check_name(path: str, flag: str) -> None:
+    """Checks that TensorFlow can find checkpoints under a name.
+
+    Raises:
+        UserError: it would take the name for a pattern.
+    """
+    odd = "".join(sorted(set(path) & set("*?[\\")))
+    if odd:
+        raise UserError(
+            f"{flag} is {path}; TensorFlow finds no checkpoint under a name "
+            f"with {odd}, choose another"
+        )

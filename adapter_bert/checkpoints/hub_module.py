@@ -1,0 +1,410 @@
+"""Modules of TF-Hub and Kaggle: SavedModels that hold a BERT.
+
+Two kinds have been published. TensorFlow 1's (`google/bert_...`) have
+variables with Google's names, and a signature that tells the vocabulary.
+TensorFlow 2's (`tensorflow/bert_...`, `small_bert/...`) are objects with
+attributes of these names. Neither is loaded: all that is needed stands in
+their files, so that no Keras and no graph of theirs is asked for.
+
+BERTs that were written by TensorFlow 2, whose checkpoints hold objects.
+
+Such a checkpoint has names like `variables/7/.ATTRIBUTES/VARIABLE_VALUE`. What
+they are is in its object graph. Two generations of names are known, those of
+version 1 of the modules on TF-Hub and those of version 3 and later:
+
+    bert_model/encoder/layer_0/self_attention_output/kernel
+    transformer/layer_0/self_attention/attention_output/kernel
+
+Source: tensorflow/models, `tf1_bert_checkpoint_converter_lib.py`. Matrices of
+the attention have an axis for the heads, but in the first version: the same
+numbers in the same order.
+"""
+
+import dataclasses
+import os
+import re
+from typing import Dict, List, Mapping, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import (
+    meta_graph_pb2,
+    saved_model_pb2,
+    trackable_object_graph_pb2,
+)
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig, Shape
+from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
+from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
+from adapter_bert.errors import UserError, first_line
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+VALUE = "VARIABLE_VALUE"
+
+LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
+OURS = r"bert/encoder/layer_\1/"
+# End of a variable's name -> Google's name
+NAMES = tuple(
+    (re.compile(rf"(?:^|/){pattern}$"), name)
+    for pattern, name in (
+        ("word_embeddings/embeddings", "bert/embeddings/word_embeddings"),
+        (
+            "(?:position_embedding/embeddings|"
+            "embedding_postprocessor/position_embeddings)",
+            "bert/embeddings/position_embeddings",
+        ),
+        (
+            "(?:type_embeddings/embeddings|"
+            "embedding_postprocessor/type_embeddings)",
+            "bert/embeddings/token_type_embeddings",
+        ),
+        (
+            "(?:embeddings|embedding_postprocessor)/layer_norm/(gamma|beta)",
+            r"bert/embeddings/LayerNorm/\1",
+        ),
+        (
+            rf"{LAYER}self_attention/(query|key|value)/(kernel|bias)",
+            rf"{OURS}attention/self/\2/\3",
+        ),
+        (
+            rf"{LAYER}self_attention(?:/attention)?_output/(kernel|bias)",
+            rf"{OURS}attention/output/dense/\2",
+        ),
+        (
+            rf"{LAYER}self_attention_layer_norm/(gamma|beta)",
+            rf"{OURS}attention/output/LayerNorm/\2",
+        ),
+        (
+            rf"{LAYER}(intermediate|output)/(kernel|bias)",
+            rf"{OURS}\2/dense/\3",
+        ),
+        (
+            rf"{LAYER}output_layer_norm/(gamma|beta)",
+            rf"{OURS}output/LayerNorm/\2",
+        ),
+        (
+            "(?:pooler_transform|next_sentence/pooler_dense)/(kernel|bias)",
+            r"bert/pooler/dense/\1",
+        ),
+        (
+            r"(cls/predictions/transform/(?:dense|LayerNorm)/\w+)",
+            r"\1",
+        ),
+        ("(cls/predictions/output_bias)/bias", r"\1"),
+    )
+)
+# What cannot be left out, as a head can.
+OF_ENCODER = re.compile(rf"embedding_projection|{LAYER}")
+# A pretraining has a pooler of its own. BERT's is there too, but not trained.
+# Source: tensorflow/models, `export_tfhub.py`, `copy_pooler_dense_to_encoder`.
+TRAINED_POOLER = "next_sentence/pooler_dense/"
+UNTRAINED_POOLER = "pooler_transform/"
+# What an optimizer of Keras calls its counter of steps.
+STEPS = "_iterations"
+QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
+
+
+class Objects(NamedTuple):
+    """What a checkpoint of objects holds.
+
+    Attributes:
+        weights: under Google's names.
+        config: the sizes, as the shapes are; None where these do not tell the
+            number of heads.
+        do_lower_case: the whole object's value of that name, or None.
+    """
+
+    weights: Weights
+    config: Optional[BertConfig]
+    do_lower_case: Optional[bool]
+
+
+def open_objects(prefix: str, source: str) -> Objects:
+    """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
+
+    Args:
+        prefix: of the checkpoint.
+        source: what it is of, for messages.
+
+    Raises:
+        UserError: it is damaged, or holds no BERT of the known names.
+    """
+    reader = Reader(prefix)
+    if GRAPH not in reader.shapes:
+        raise UserError(
+            f"{source} holds no BERT: its variables have neither Google's "
+            "names nor an object graph"
+        )
+    with guard(prefix):
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.tensor(GRAPH)
+        )
+        keys = _google_names(graph, source)
+        raw = {name: reader.shapes[key] for name, key in keys.items()}
+        lower = _child(graph, "do_lower_case")
+        do_lower_case = bool(reader.tensor(lower)) if lower else None
+    heads = raw.get(QUERY, ())
+    if len(heads) not in (2, 3):
+        raise UserError(
+            f"{source}: {QUERY} has the shape {list(heads)}, expected "
+            "[hidden, heads, head size] or [hidden, hidden]: it is no BERT "
+            "whose names are known here"
+        )
+    shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
+    # Those of the first version have Google's own shapes.
+    count = heads[1] if len(heads) == 3 else 1
+    config = config_of(shapes, count, source)
+
+    def read(name: str) -> np.ndarray:
+        value = reader.tensor(keys[name])
+        with guard(prefix):
+            value = as_floats(value)
+        return value.reshape(shapes[name])
+
+    known = config if len(heads) == 3 else None
+    return Objects(Weights(source, shapes, read), known, do_lower_case)
+
+
+def config_of(
+    shapes: Mapping[str, Shape], heads: int, source: str
+) -> BertConfig:
+    """The sizes of a BERT whose variables have these shapes.
+
+    Dropout and activation are what all of Google's have: 0.1, gelu.
+
+    Args:
+        shapes: by Google's names.
+        heads: number of attention heads.
+        source: where they are from, for messages.
+
+    Raises:
+        UserError: a variable is missing, or has too few axes.
+    """
+    layers = {
+        int(match.group(1))
+        for match in map(re.compile(r"bert/encoder/layer_(\d+)/").match, shapes)
+        if match
+    }
+
+    def size(name: str, axis: int) -> int:
+        shape = shapes.get(name, ())
+        if len(shape) != 2:
+            raise UserError(
+                f"{source} holds no BERT that is known here: it lacks {name}"
+            )
+        return shape[axis]
+
+    return BertConfig(
+        vocab_size=size("bert/embeddings/word_embeddings", 0),
+        hidden_size=size("bert/embeddings/word_embeddings", 1),
+        num_hidden_layers=len(layers),
+        num_attention_heads=heads,
+        intermediate_size=size(
+            "bert/encoder/layer_0/intermediate/dense/kernel", 1
+        ),
+        max_position_embeddings=size("bert/embeddings/position_embeddings", 0),
+        type_vocab_size=size("bert/embeddings/token_type_embeddings", 0),
+    )
+
+
+def _google_names(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph, source: str
+) -> Dict[str, str]:
+    """Google's name -> the checkpoint's key, of all that are known."""
+    keys: Dict[str, str] = {}
+    attributes = [
+        attribute
+        for place in _without_optimizers(graph)
+        for attribute in graph.nodes[place].attributes
+        if attribute.name == VALUE
+    ]
+    is_pretraining = any(TRAINED_POOLER in a.full_name for a in attributes)
+    for attribute in attributes:
+        if is_pretraining and UNTRAINED_POOLER in attribute.full_name:
+            continue
+        name = _google_name(attribute.full_name)
+        if name is None and OF_ENCODER.search(attribute.full_name):
+            raise UserError(
+                f"{source}: {attribute.full_name} is no part of BERT as "
+                "Google published it, so this model cannot be computed here"
+            )
+        if name in keys:
+            raise UserError(
+                f"{source} holds {name} twice, as "
+                f"{keys[name]} and {attribute.checkpoint_key}"
+            )
+        if name is not None:
+            keys[name] = attribute.checkpoint_key
+    return keys
+
+
+def _without_optimizers(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph,
+) -> List[int]:
+    """The nodes that are a model's, as those of a training's checkpoint.
+
+    Slots of optimizers have the names of the variables that they belong to.
+    Those of newer optimizers are their children, those of older ones nobody's.
+    """
+    left = [0] if graph.nodes else []
+    found = set(left)
+    while left:
+        children = graph.nodes[left.pop()].children
+        if STEPS not in [child.local_name for child in children]:
+            new = {child.node_id for child in children} - found
+            found |= new
+            left += new
+    return sorted(found)
+
+
+def _google_name(name: str) -> Optional[str]:
+    """Google's name of a variable; None of what has no part in BERT."""
+    for pattern, replacement in NAMES:
+        match = pattern.search(name)
+        if match:
+            return match.expand(replacement)
+    return None
+
+
+def _without_heads(name: str, shape: Shape) -> Shape:
+    """The shape of Google's variable: [D, N, H] is [D, D] there."""
+    if "/attention/" not in name or "LayerNorm" in name:
+        return shape
+    if name.endswith("/bias"):
+        return (int(np.prod(shape)),)
+    # The heads' two axes come first in the matrix after them, else last.
+    axis = -1 if "/attention/output/" in name else 1
+    return (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
+
+
+def _child(
+    graph: trackable_object_graph_pb2.TrackableObjectGraph, name: str
+) -> Optional[str]:
+    """The key of a variable that the whole module has by a name."""
+    for child in graph.nodes[0].children if graph.nodes else ():
+        if child.local_name == name:
+            for attribute in graph.nodes[child.node_id].attributes:
+                return attribute.checkpoint_key
+    return None
+
+
+MODEL_FILE = "saved_model.pb"
+CHECKPOINT = os.path.join("variables", "variables")
+ASSETS = "assets"
+VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
+TF1_SIGNATURE = "tokenization_info"
+TF1_ASSETS = "saved_model_assets"
+# By this number the scores of attention are multiplied.
+TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
+
+
+def open_module(path: str) -> Pretrained:
+    """Opens a module by its `saved_model.pb`.
+
+    Raises:
+        UserError: it is missing, damaged, or holds no BERT.
+    """
+    content = files.read_bytes(path, "the module")
+    try:
+        model = saved_model_pb2.SavedModel.FromString(content)
+    except DecodeError as error:
+        raise UserError(f"{path} is damaged or no SavedModel") from error
+    if not model.meta_graphs:
+        raise UserError(f"{path} is damaged or no SavedModel: it has no graph")
+    folder = os.path.dirname(path)
+    prefix = os.path.join(folder, CHECKPOINT)
+    if not files.exists(prefix + ".index"):
+        raise UserError(f"{path} holds no BERT: it has no variables")
+    # Of TensorFlow 1's two, one is for training.
+    graph = min(model.meta_graphs, key=lambda g: len(g.meta_info_def.tags))
+    try:
+        if graph.HasField("object_graph_def"):
+            weights, config, lower = open_objects(prefix, path)
+            vocabulary = _tf2_vocabulary(graph)
+        else:
+            weights = dataclasses.replace(open_tensorflow(prefix), source=path)
+            config = _tf1_config(graph, weights)
+            vocabulary, lower = _tf1_vocabulary(graph), _tf1_lower_case(graph)
+    except (DecodeError, IndexError, TypeError, ValueError) as error:
+        # What a whole one's numbers and names lead to is there.
+        raise UserError(f"{path} is damaged: {first_line(error)}") from error
+    if os.path.basename(vocabulary) != vocabulary:
+        raise UserError(
+            f"{path} says that its vocabulary is {vocabulary}, expected the "
+            f"name of a file in its folder {ASSETS}; do not use this module"
+        )
+    if vocabulary:
+        vocabulary = os.path.join(folder, ASSETS, vocabulary)
+    return Pretrained(path, folder, weights, config, vocabulary, lower)
+
+
+def _tf2_vocabulary(graph: meta_graph_pb2.MetaGraphDef) -> str:
+    """The name of the asset that the module has as `vocab_file`, or ""."""
+    nodes = graph.object_graph_def.nodes
+    for child in nodes[0].children if nodes else ():
+        node = nodes[child.node_id]
+        if child.local_name == VOCABULARY and node.HasField("asset"):
+            asset = graph.asset_file_def[node.asset.asset_file_def_index]
+            return asset.filename
+    return ""
+
+
+def _tf1_vocabulary(graph: meta_graph_pb2.MetaGraphDef) -> str:
+    """The name of the asset that the signature gives as `vocab_file`, or ""."""
+    output = graph.signature_def[TF1_SIGNATURE].outputs[VOCABULARY]
+    for packed in graph.collection_def[TF1_ASSETS].any_list.value:
+        asset = meta_graph_pb2.AssetFileDef()
+        packed.Unpack(asset)
+        if asset.tensor_info.name == output.name:
+            return asset.filename
+    return ""
+
+
+def _tf1_lower_case(graph: meta_graph_pb2.MetaGraphDef) -> Optional[bool]:
+    """The constant that the signature gives as `do_lower_case`, or None."""
+    name = graph.signature_def[TF1_SIGNATURE].outputs[LOWER_CASE].name
+    value = _constants(graph).get(name.split(":")[0])
+    return None if value is None else bool(_number(value))
+
+
+def _tf1_config(
+    graph: meta_graph_pb2.MetaGraphDef, weights: Weights
+) -> Optional[BertConfig]:
+    """The sizes; None if the graph does not tell the number of heads."""
+    sizes = config_of(weights.shapes, 1, weights.source)
+    value = _constants(graph).get(TF1_SCALE)
+    scale = 0.0 if value is None else float(_number(value))
+    if not 0 < scale <= 1:
+        return None
+    head_size = round(scale**-2)
+    is_whole = abs(scale**-2 - head_size) < 1e-3 * head_size
+    if not is_whole or sizes.hidden_size % head_size:
+        return None
+    heads = sizes.hidden_size // head_size
+    return dataclasses.replace(sizes, num_attention_heads=heads)
+
+
+def _number(value: tensor_pb2.TensorProto) -> np.ndarray:
+    """The value of a constant that is a single one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value.tensor_shape.dim:
+        # A shape that a few bytes can claim would be filled up.
+        raise ValueError("a constant is no single number")
+    return tf.make_ndarray(value)
+
+
+def _constants(
+    graph: meta_graph_pb2.MetaGraphDef,
+) -> Dict[str, tensor_pb2.TensorProto]:
+    """The value of every constant of a graph, by name."""
+    return {
+        node.name: node.attr["value"].tensor
+        for node in graph.graph_def.node
+        if node.op == "Const"
+    }

@@ -1,0 +1,328 @@
+"""Safetensors files, under Hugging Face's names or Google's."""
+
+import contextlib
+import os
+import re
+import shlex
+import struct
+import threading
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import safetensors
+
+from adapter_bert import files
+from adapter_bert.checkpoints.weights import (
+    UNREADABLE_TENSORS,
+    Weights,
+    as_floats,
+)
+from adapter_bert.errors import UserError
+
+# Of models that have more than the encoder.
+PREFIXES = ("bert.", "roberta.")
+# Hugging Face name -> (Google's name, whether the matrix is transposed)
+HUGGING_FACE_NAMES = (
+    (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1", False),
+    (
+        r"embeddings\.LayerNorm\.(?:weight|gamma)",
+        "bert/embeddings/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"embeddings\.LayerNorm\.(?:bias|beta)",
+        "bert/embeddings/LayerNorm/beta",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:weight|gamma)",
+        r"bert/encoder/layer_\1/\2/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:bias|beta)",
+        r"bert/encoder/layer_\1/\2/LayerNorm/beta",
+        False,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.weight",
+        r"bert/encoder/layer_\1/\2/kernel",
+        True,
+    ),
+    (
+        r"encoder\.layer\.(\d+)\.(.*)\.bias",
+        r"bert/encoder/layer_\1/\2/bias",
+        False,
+    ),
+    (r"pooler\.dense\.weight", "bert/pooler/dense/kernel", True),
+    (r"pooler\.dense\.bias", "bert/pooler/dense/bias", False),
+    # RoBERTa's head of texts has two layers.
+    (r"classifier\.dense\.weight", "hidden_weights_0", False),
+    (r"classifier\.dense\.bias", "hidden_bias_0", False),
+    (r"classifier\.(?:out_proj\.)?weight", "output_weights", False),
+    (r"classifier\.(?:out_proj\.)?bias", "output_bias", False),
+    (
+        r"cls\.seq_relationship\.weight",
+        "cls/seq_relationship/output_weights",
+        False,
+    ),
+    (r"cls\.seq_relationship\.bias", "cls/seq_relationship/output_bias", False),
+    (r"qa_outputs\.weight", "cls/squad/output_weights", False),
+    (r"qa_outputs\.bias", "cls/squad/output_bias", False),
+    # RoBERTa calls the same head `lm_head`.
+    (
+        r"(?:cls\.predictions\.transform|lm_head)\.dense\.weight",
+        "cls/predictions/transform/dense/kernel",
+        True,
+    ),
+    (
+        r"(?:cls\.predictions\.transform|lm_head)\.dense\.bias",
+        "cls/predictions/transform/dense/bias",
+        False,
+    ),
+    (
+        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
+        r"\.(?:weight|gamma)",
+        "cls/predictions/transform/LayerNorm/gamma",
+        False,
+    ),
+    (
+        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
+        r"\.(?:bias|beta)",
+        "cls/predictions/transform/LayerNorm/beta",
+        False,
+    ),
+    # The product's other part, `decoder.weight`, is the word embeddings.
+    (
+        r"(?:cls\.predictions|lm_head)\.(?:decoder\.)?bias",
+        "cls/predictions/output_bias",
+        False,
+    ),
+)
+# Google's name -> Hugging Face's, of what is not named by the same parts
+HEADS = {
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+}
+# What a head gives, as tasks have it -> transformers' class of a BERT with such
+# a head, and its `problem_type`.
+HEAD_CLASSES = {
+    "classification": (
+        "BertForSequenceClassification",
+        "single_label_classification",
+    ),
+    "multi-label": (
+        "BertForSequenceClassification",
+        "multi_label_classification",
+    ),
+    "regression": ("BertForSequenceClassification", "regression"),
+    "multiple choice": ("BertForMultipleChoice", None),
+    "tagging": ("BertForTokenClassification", None),
+    "questions": ("BertForQuestionAnswering", None),
+    "masked_lm": ("BertForMaskedLM", None),
+}
+HEAD_FIELDS = (
+    "architectures",
+    "problem_type",
+    "num_labels",
+    "id2label",
+    "label2id",
+)
+# Bytes, as float32, that are read of a file before it is opened anew.
+HELD = 2**20
+LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+
+
+def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
+    """Google's name of a Hugging Face tensor, and whether to transpose it.
+
+    Returns:
+        (None, False) for tensors that have no part in the encoder or a head.
+    """
+    name = hugging_face_name
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    for pattern, replacement, transposed in HUGGING_FACE_NAMES:
+        if re.fullmatch(pattern, name):
+            result = re.sub(pattern, replacement, name)
+            return result.replace(".", "/"), transposed
+    return None, False
+
+
+def hugging_face_name(name: str) -> Optional[Tuple[str, bool]]:
+    """Hugging Face's name of Google's variable, and whether to transpose it.
+
+    Returns:
+        None for what has no part in the encoder or a head.
+    """
+    theirs = HEADS.get(name)
+    if theirs is None:
+        *parts, last = name.replace("/layer_", "/layer/").split("/")
+        last = LAST_PARTS.get(last, last)
+        if last.endswith("_embeddings"):
+            last += ".weight"
+        theirs = ".".join([*parts, last])
+    back, transposed = google_name(theirs)
+    return (theirs, transposed) if back == name else None
+
+
+def describe_head(kind: str, labels: Sequence[str]) -> Dict[str, Any]:
+    """What a config says of a head, as transformers call it.
+
+    Args:
+        kind: of `HEAD_CLASSES`.
+        labels: of the outputs, in their order; none if these have none.
+    """
+    name, problem = HEAD_CLASSES[kind]
+    found: Dict[str, Any] = {"architectures": [name]}
+    if problem:
+        found["problem_type"] = problem
+    if kind == "regression":
+        labels = ["LABEL_0"]
+    if labels:
+        found["num_labels"] = len(labels)
+        found["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        found["label2id"] = {label: i for i, label in enumerate(labels)}
+    return found
+
+
+def kind_of_head(config: Mapping[str, Any]) -> str:
+    """What the head of a config gives: of `HEAD_CLASSES`, or "" if unknown.
+
+    A model for texts whose `problem_type` nobody has named may be of any kind.
+    """
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    for kind, (known, problem) in HEAD_CLASSES.items():
+        # As of a RoBERTa's.
+        end = known.removeprefix("Bert")
+        if str(name).endswith(end) and config.get("problem_type") == problem:
+            return kind
+    return ""
+
+
+def pickle_advice(pickle: str, target: str) -> str:
+    """Why a file of PyTorch's is not read, and the line that converts it."""
+    return (
+        f"{pickle} is a pickle, which can run any program when it is read; "
+        "convert it where PyTorch is: python -c 'import sys, torch; from "
+        "safetensors.torch import save_file; save_file({k: v.contiguous()"
+        '.clone() for k, v in torch.load(sys.argv[1], map_location="cpu", '
+        "weights_only=True).items()}, sys.argv[2])' "
+        f"{shlex.quote(pickle)} {shlex.quote(target)}"
+    )
+
+
+def _which(path: str) -> Tuple[int, ...]:
+    """Tells a file from one that takes its place."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Opened:
+    """A safetensors file that is opened anew from time to time.
+
+    Left open, all that was read would stay in the process's memory. Opened for
+    each tensor, a file of many small ones would take long: all of its header
+    is read each time.
+
+    Attributes:
+        lock: of whoever reads from it; several threads may want to.
+    """
+
+    def __init__(self, path: str):
+        """Opens nothing yet."""
+        self.lock = threading.Lock()
+        self._path = path
+        self._held = contextlib.ExitStack()
+        self._file: Any = None
+        self._read = 0
+
+    def open(self) -> Any:
+        """What safetensors reads tensors from; raises its errors."""
+        if self._file is None:
+            opened = safetensors.safe_open(self._path, framework="np")
+            self._file, self._read = self._held.enter_context(opened), 0
+        return self._file
+
+    def note(self, size: int) -> None:
+        """Says how many bytes, as float32, were read; after many it closes."""
+        self._read += size
+        if self._read >= HELD:
+            self._file = None
+            self._held.close()
+
+
+def open_safetensors(path: str, translate: bool) -> Weights:
+    """Opens a safetensors file.
+
+    Args:
+        path: of the file.
+        translate: whether its names are Hugging Face's; else they are
+            Google's already.
+
+    Raises:
+        UserError: the file is missing, damaged, of another kind, no plain
+            one, or not on a local disk.
+    """
+    if "://" in path:
+        raise UserError(
+            f"{path} is not on a local disk, as a safetensors file has to be; "
+            "copy its folder to one"
+        )
+    files.check_plain(path, "the weights")
+    try:
+        opened = _which(path)
+        with safetensors.safe_open(path, framework="np") as file:
+            names = list(file.keys())
+            found = {
+                name: tuple(file.get_slice(name).get_shape()) for name in names
+            }
+    except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
+        raise UserError(
+            f"{path} is missing, damaged or no safetensors file: {error}"
+        ) from error
+    sources: Dict[str, Tuple[str, bool]] = {}
+    for name in names:
+        target, transposed = google_name(name) if translate else (name, False)
+        if target:
+            sources[target] = (name, transposed)
+    held = _Opened(path)
+
+    def read(name: str) -> np.ndarray:
+        source, transposed = sources[name]
+        try:
+            with held.lock:
+                file = held.open()
+                if _which(path) != opened:
+                    raise UserError(
+                        f"{path} has changed since it was opened; start the "
+                        "program again"
+                    )
+                value = file.get_tensor(source)
+                if translate and value.dtype.kind in "biu":
+                    raise TypeError("whole numbers, as of a quantized model")
+                value = as_floats(value)
+                held.note(value.nbytes)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read any more: {error}"
+            ) from error
+        except UNREADABLE_TENSORS as error:
+            raise UserError(
+                f"{path}: the tensor {source} cannot be read ({error}); save "
+                "it as float32"
+            ) from error
+        return np.ascontiguousarray(value.T if transposed else value)
+
+    shapes = {
+        name: found[source][::-1] if transposed else found[source]
+        for name, (source, transposed) in sources.items()
+    }
+    # Hugging Face's `gelu` is the error function, whatever its config says.
+    return Weights(path, shapes, read, "gelu_erf" if translate else "gelu")

@@ -1,0 +1,264 @@
+"""The values of trained adapters that are parts of another method."""
+
+import contextlib
+import os
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import Shape
+from adapter_bert.checkpoints import adapter_artifact, run_record
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.weights import POOLER, Weights
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import CHANGES, PARTS, changed_by
+
+
+def adapter_in(folder: str) -> Optional[str]:
+    """The folder of an adapter, where that of its run may be named; or None."""
+    for path in (folder, os.path.join(folder, "adapter")):
+        if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
+            return path
+    return None
+
+
+def adapters_in(folder: str) -> Dict[str, str]:
+    """The adapters that lie in a folder, or their runs: folders by name."""
+    names = files.folders(folder) if files.is_folder(folder) else []
+    found = {
+        name: adapter_in(os.path.join(folder, name))
+        for name in names
+        if not name.startswith(".")
+    }
+    return {name: path for name, path in found.items() if path}
+
+
+def places(folder: str) -> List[str]:
+    """Where the parts of an adapter may lie: around it, and as it was trained.
+
+    Args:
+        folder: of the adapter; beside it lies what its run has written.
+    """
+    around = os.path.dirname(files.absolute(folder))
+    lay = run_record.places_of_parts(around).values()
+    return list(dict.fromkeys([around, *map(os.path.dirname, lay)]))
+
+
+def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """The parts that an adapter names and does not hold: SHA-256 by name."""
+    return {} if config.get("carries_parts") else config.get("parts") or {}
+
+
+def as_part(
+    name: str, artifact: Artifact, base: Weights, own: Mapping[str, Shape]
+) -> Weights:
+    """An adapter's weights as those of a part.
+
+    Args:
+        name: of the part.
+        artifact: the adapter, read with its base.
+        base: the pretrained model.
+        own: BERT's own variables, shape by name.
+
+    Returns:
+        Its variables by the names that a composition has for them; of those
+        of BERT's own what has changed, float32. What was trained without a
+        pooler has not changed it.
+    """
+    weights, scope = artifact.weights, f"{PARTS}{name}/"
+    original = {
+        f"{scope}{CHANGES if variable in own else ''}{variable}": variable
+        for variable in weights.shapes
+    }
+
+    def read(name: str) -> np.ndarray:
+        variable = original[name]
+        value = weights.read(variable)
+        return value - base.read(variable) if variable in own else value
+
+    shapes = {name: weights.shapes[old] for name, old in original.items()}
+    return _with_poolers(Weights(weights.source, shapes, read), own)
+
+
+def _with_poolers(weights: Weights, own: Mapping[str, Shape]) -> Weights:
+    """No change of the pooler in every part that was trained without one."""
+    poolers = {n: shape for n, shape in own.items() if n.startswith(POOLER)}
+    scopes = {
+        name[: -len(changed_by(name))]
+        for name in weights.shapes
+        if changed_by(name)
+    }
+    zeros = {
+        f"{scope}{name}": shape
+        for scope in scopes
+        for name, shape in poolers.items()
+        if f"{scope}{name}" not in weights.shapes
+    }
+
+    def read(name: str) -> np.ndarray:
+        if name in zeros:
+            return np.zeros(zeros[name], np.float32)
+        return weights.read(name)
+
+    return Weights(weights.source, {**weights.shapes, **zeros}, read)
+
+
+def join(several: Iterable[Weights]) -> Optional[Weights]:
+    """All of some weights, of which no two have a name; None for none."""
+    of = {name: weights for weights in several for name in weights.shapes}
+    if not of:
+        return None
+    return Weights(
+        ", ".join(dict.fromkeys(weights.source for weights in of.values())),
+        {name: weights.shapes[name] for name, weights in of.items()},
+        lambda name: of[name].read(name),
+    )
+
+
+def complete(
+    artifact: Artifact,
+    libraries: Iterable[str],
+    base: Weights,
+    own: Mapping[str, Shape],
+) -> Artifact:
+    """An adapter with the parts that it names and does not hold.
+
+    Args:
+        artifact: the adapter.
+        libraries: folders of adapters, in which these are looked for by their
+            SHA-256.
+        base: the pretrained model.
+        own: BERT's own variables, shape by name.
+
+    Raises:
+        UserError: a part is nowhere, is damaged, or is replaced meanwhile.
+    """
+    needed = lacking(artifact.config)
+    if not needed:
+        return artifact
+    located = _locate(needed, artifact.weights.source, libraries)
+    found = [artifact.weights]
+    for name, (folder, held) in located.items():
+        sha256 = needed[name]
+        read = adapter_artifact.read(folder, base)
+        of_parts = read.config.get("parts", {})
+        check_same(
+            folder,
+            sha256,
+            of_parts.get(held) if held else read.config["sha256"],
+        )
+        if held:
+            found.append(_held(name, held, read.weights, own))
+        else:
+            around = [*libraries, *places(folder)]
+            read = complete(read, around, base, own)
+            found.append(as_part(name, read, base, own))
+    joined = join(found)
+    return Artifact(
+        artifact.config,
+        Weights(artifact.weights.source, joined.shapes, joined.read),
+    )
+
+
+def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
+    """Checks that the parts are whole that an adapter does not hold.
+
+    Args:
+        folder: of the adapter, around which they are looked for too.
+        libraries: folders of adapters, as of `complete`.
+
+    Raises:
+        UserError: one is nowhere, or is damaged.
+    """
+    libraries = [*libraries, *places(folder)]
+    needed = lacking(adapter_artifact.read_config(folder))
+    for part, _ in _locate(needed, folder, libraries).values():
+        adapter_artifact.read(part)
+        check_parts(part, libraries)
+
+
+def _locate(
+    needed: Mapping[str, str], source: str, libraries: Iterable[str]
+) -> Dict[str, Tuple[str, str]]:
+    """Where the parts are that `source` needs, by name; as of `by_hash`.
+
+    Raises:
+        UserError: one is nowhere.
+    """
+    libraries = list(dict.fromkeys(filter(None, libraries)))
+    known = by_hash(libraries) if needed else {}
+    for name, sha256 in needed.items():
+        if sha256 not in known:
+            where = " and ".join(libraries)
+            raise UserError(
+                f"{source} needs the adapter {name} (SHA-256 {sha256[:12]}), "
+                "which it does not hold"
+                + (f"; found none such in {where}" if where else "")
+                + "; add it to the library, the folder that is passed as "
+                "--library or in which the other one lies"
+            )
+    return {name: known[sha256] for name, sha256 in needed.items()}
+
+
+def check_same(folder: str, expected: str, found: Optional[str]) -> None:
+    """Compares an adapter that was read with the one that was chosen.
+
+    Args:
+        folder: that it was chosen by.
+        expected: SHA-256 of that one.
+        found: of the one that was read.
+
+    Raises:
+        UserError: another process has put another one in its place.
+    """
+    if found != expected:
+        raise UserError(
+            f"the adapter in {folder} was replaced while it was read; start "
+            "the same command again"
+        )
+
+
+def by_hash(
+    libraries: Iterable[str], without: str = ""
+) -> Dict[str, Tuple[str, str]]:
+    """Where adapters are, by their SHA-256.
+
+    Args:
+        libraries: folders of adapters, or of their runs.
+        without: the folder of one that is passed over.
+
+    Returns:
+        The folder of an adapter, and the name of the one that is meant if that
+        is a part which the other one carries.
+    """
+    found: Dict[str, Tuple[str, str]] = {}
+    for library in libraries:
+        for folder in adapters_in(library).values():
+            if folder == without:
+                continue
+            # What is damaged is none that is looked for.
+            with contextlib.suppress(UserError, KeyError):
+                config = adapter_artifact.read_config(folder)
+                found[config["sha256"]] = folder, ""
+                if config.get("carries_parts"):
+                    for part, sha256 in config["parts"].items():
+                        found.setdefault(sha256, (folder, part))
+    return found
+
+
+def _held(
+    name: str, held: str, weights: Weights, own: Mapping[str, Shape]
+) -> Weights:
+    """A part by another name than it has in what carries it."""
+    scope = f"{PARTS}{held}/"
+    original = {
+        f"{PARTS}{name}/{key[len(scope) :]}": key
+        for key in weights.shapes
+        if key.startswith(scope)
+    }
+    shapes = {key: weights.shapes[old] for key, old in original.items()}
+    renamed = Weights(
+        weights.source, shapes, lambda key: weights.read(original[key])
+    )
+    return _with_poolers(renamed, own)

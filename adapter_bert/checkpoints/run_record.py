@@ -1,0 +1,304 @@
+"""`run.json`: what a run in an output folder was, and whether another fits.
+
+It holds what is true on every machine. Where things lie on this one, which a
+run needs that is to go on, but not one that is handed on, is in `places.json`.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert.config import BertConfig, same_activation
+from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.weights import Base
+from adapter_bert.errors import UserError
+
+RUN_FILE = "run.json"
+PLACES_FILE = "places.json"
+# What a description holds, as `files.read_object` reads it.
+DESCRIPTION = {
+    "method": str,
+    "trained_with?": str,
+    "checkpoint?": str,
+    "sha256?": str,
+    "base": dict,
+    "base.fingerprint": str,
+    "base.name?": str,
+    # Of older runs, as `data_dir`.
+    "base.path?": str,
+    "data_name?": str,
+    "data_dir?": str,
+    "task": dict,
+    "task.name": str,
+    "task.held_out?": dict,
+    "task.held_out?.share": float,
+    "task.held_out?.seed": int,
+    "task_settings?": dict,
+    "parts?": dict,
+    "parts?.*": str,
+    "carries_parts?": bool,
+    "tokenizer": dict,
+    "bert_config": dict,
+    "training?": dict,
+    "training?.max_seq_length?": int,
+    "parameters?": dict,
+    "versions?": dict,
+}
+# Names that the log shows of labels or columns.
+SHOWN = 10
+PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
+
+# Two runs are the same if they agree in these; `training` only counts for a
+# run that trains.
+IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
+# What runs did that were recorded before they could do otherwise.
+LATER: Dict[str, Any] = {
+    "parts": {},
+    "bert_config.layer_norm_eps": 1e-12,
+    "bert_config.first_position": 0,
+    "training.adam_bias_correction": False,
+    "training.keep_best": "",
+    "training.early_stopping": 0,
+    "training.cache_frozen_layers": False,
+}
+
+
+def versions() -> Dict[str, str]:
+    """The versions that a run's numbers may depend on."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def read_description(path: str, what: str) -> Dict[str, Any]:
+    """Reads `run.json` or `adapter_config.json`.
+
+    A key that is null is left out.
+
+    Raises:
+        UserError: the file cannot be read, or is not as `DESCRIPTION` says.
+    """
+    found = files.read_object(path, what, DESCRIPTION)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
+    """`run.json` of the run that a folder holds, or None.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = os.path.join(output_dir, RUN_FILE)
+    if not output_dir or not files.exists(path):
+        return None
+    return read_description(path, "the run's description")
+
+
+def supplied(
+    description: Mapping[str, Any], length: int, is_adapter: bool
+) -> str:
+    """What something trained supplies, which needs no flags: for the log.
+
+    Args:
+        description: `run.json` or `adapter_config.json`.
+        length: longest input here, in tokens.
+        is_adapter: whether it is `--adapter`, which supplies its length too.
+    """
+    task, settings = description["task"], description.get("task_settings", {})
+    found = [f"task {task['name']}"]
+    for key, names in (
+        ("labels", task.get("labels") or task.get("tags")),
+        ("columns", settings.get("columns")),
+    ):
+        if names and isinstance(names, list):
+            found.append(f"{key} {_shown(names)}")
+    found.append(
+        f"method {description.get('trained_with') or description['method']}"
+    )
+    base = description["base"]
+    about = [f"BERT {base.get('name', '')} {base['fingerprint'][:8]}"]
+    lower_case = description["tokenizer"].get("do_lower_case")
+    if lower_case is not None:
+        about.append("lower case" if lower_case else "upper and lower case")
+    trained_length = description.get("training", {}).get("max_seq_length")
+    if is_adapter and trained_length == length:
+        found.append(f"--max_seq_length={length}")
+    elif trained_length:
+        here = "" if trained_length == length else f", not {length} as here"
+        about.append(f"--max_seq_length={trained_length}{here}")
+    return f"{', '.join(found)} (trained with {', '.join(about)})"
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Names as JSON, the first ones of many."""
+    shown = [json.dumps(name, ensure_ascii=False) for name in names[:SHOWN]]
+    more = len(names) - SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
+    """The BERT of a description that was read from `path`.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return BertConfig(**description["bert_config"])
+    except TypeError as error:
+        raise UserError(
+            f"{path}: bert_config is none of this program: {error}"
+        ) from error
+
+
+def write(
+    output_dir: str,
+    record: Dict[str, Any],
+    base: Base,
+    parts: Optional[Mapping[str, str]] = None,
+) -> None:
+    """Writes `run.json` and `places.json`.
+
+    Args:
+        output_dir: of the run.
+        record: what the run is.
+        base: its BERT.
+        parts: folders of the trained adapters that its method is made of.
+    """
+    places: Dict[str, Any] = {"base": base.path}
+    if parts:
+        places["parts"] = dict(parts)
+    files.write_json(os.path.join(output_dir, PLACES_FILE), places)
+    files.write_json(os.path.join(output_dir, RUN_FILE), record)
+
+
+def place_of_base(run_dir: str) -> str:
+    """Where the pretrained model of a run lies.
+
+    Raises:
+        UserError: the run's folder does not say.
+    """
+    run = read_description(
+        os.path.join(run_dir, RUN_FILE), "the run's description"
+    )
+    path = os.path.join(run_dir, PLACES_FILE)
+    # Runs once wrote it into their description.
+    place = run["base"].get("path")
+    if files.exists(path):
+        place = _read_places(run_dir).get("base")
+    if not place:
+        raise UserError(
+            f"{path} does not say where the BERT lies that {run_dir} was "
+            f"trained upon (its folder was called {run['base'].get('name')}); "
+            "pass that as --init_checkpoint"
+        )
+    return place
+
+
+def places_of_parts(run_dir: str) -> Dict[str, str]:
+    """Where the adapters lay that a run's method is made of, by name."""
+    return _read_places(run_dir).get("parts") or {}
+
+
+def _read_places(run_dir: str) -> Dict[str, Any]:
+    """What `places.json` says; nothing if it is damaged or not there."""
+    path = os.path.join(run_dir, PLACES_FILE)
+    with contextlib.suppress(UserError):
+        return files.read_object(path, "the places of a run", PLACES)
+    return {}
+
+
+def data_name(description: Dict[str, Any]) -> str:
+    """The name of the folder of a run's data."""
+    # Runs once wrote its whole path.
+    path = description.get("data_dir") or ""
+    return description.get("data_name") or pathlib.PurePath(path).name
+
+
+def check(
+    output_dir: str,
+    record: Dict[str, Any],
+    base: Base,
+    do_train: bool,
+    partial: bool = False,
+) -> None:
+    """Compares a run with the one that a folder already holds.
+
+    Args:
+        output_dir: the folder; may be empty.
+        record: of the new run.
+        base: the BERT of the new run.
+        do_train: whether the new run trains.
+        partial: whether the record will have more when data has been read;
+            what it does not have is not compared.
+
+    Raises:
+        UserError: the folder holds another run; the message says what differs.
+    """
+    old = read_run(output_dir)
+    if old is None:
+        if training_state.holds_checkpoints(output_dir):
+            raise UserError(
+                f"{output_dir} holds checkpoints of another program (no "
+                f"{RUN_FILE}); choose another --output_dir"
+            )
+        return
+    keys = IDENTITY + (("training",) if do_train else ())
+    differences = [
+        f"{name} was {before!r}, now {now!r}"
+        for key in keys
+        for name, before, now in _compare(
+            key, old.get(key), record.get(key), partial
+        )
+        if (before, now) != (None, LATER.get(name))
+        # The same weights may lie in another folder. Beside a dev or test set
+        # of its own, nothing is held out.
+        and name not in ("base.path", "base.name")
+        and (name, before, now)
+        != ("base.fingerprint", base.without_pooler, base.fingerprint)
+        and not (name.endswith(".held_out") and now is None)
+        and not (
+            name == "bert_config.hidden_act" and same_activation(before, now)
+        )
+    ]
+    if differences:
+        raise UserError(
+            f"{output_dir} holds a run with another configuration: "
+            f"{'; '.join(differences)}; choose another --output_dir"
+        )
+    if partial:
+        return
+    for name, before, now in _compare(
+        "versions", old.get("versions"), record["versions"]
+    ):
+        logging.warning(
+            "%s was %s when this run began, now %s: bits may differ",
+            name,
+            before,
+            now,
+        )
+
+
+def _compare(
+    name: str, old: Any, new: Any, partial: bool = False
+) -> Iterator[Tuple[str, Any, Any]]:
+    """Yields (dotted name, old, new) for every leaf that differs.
+
+    Of those that the new one does not have only if it is not partial.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(set(new) if partial else set(old) | set(new)):
+            yield from _compare(
+                f"{name}.{key}", old.get(key), new.get(key), partial
+            )
+    elif old != new:
+        yield name, old, new

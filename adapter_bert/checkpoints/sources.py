@@ -1,0 +1,539 @@
+"""What lies beside a pretrained model's weights: its sizes and vocabulary.
+
+What `--init_checkpoint` names, in every layout that can start a run.
+"""
+
+import dataclasses
+import os
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert.config import BertConfig, same_activation
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    dev_scores,
+    google,
+    handles,
+    hub_module,
+    run_record,
+    training_state,
+)
+from adapter_bert.checkpoints.google import check_name, open_tensorflow
+from adapter_bert.checkpoints.hugging_face import (
+    HEAD_FIELDS,
+    kind_of_head,
+    open_safetensors,
+    pickle_advice,
+)
+from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
+from adapter_bert.data.added_tokens import (
+    ADDED,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+)
+from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.tokenization import (
+    FullTokenizer,
+    TextTokenizer,
+    check_rules,
+)
+from adapter_bert.errors import UserError
+
+SAFETENSORS_FILE = "model.safetensors"
+GOOGLE_CHECKPOINT = "bert_model.ckpt"
+# Beside the first.
+CONFIG_FILE = "config.json"
+# Beside the second.
+BERT_CONFIG_FILE = "bert_config.json"
+# Of BERTs for languages or texts whose words no rule of BERT's finds.
+FOREIGN_TOKENIZERS = (
+    "BertJapaneseTokenizer",
+    "BertweetTokenizer",
+    "PhobertTokenizer",
+)
+# Other forms of Hugging Face's weights, which need their own libraries.
+FOREIGN = (
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "tf_model.h5",
+    "flax_model.msgpack",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class InitCheckpoint(Pretrained):
+    """What `--init_checkpoint` names: a BERT, or a training upon one.
+
+    All but `path` is of the BERT.
+
+    Attributes:
+        trained: a training checkpoint's own variables, else None.
+        run: the content of the run's `run.json`, else None.
+    """
+
+    trained: Optional[Weights] = None
+    run: Optional[Dict[str, Any]] = None
+
+
+def open_init_checkpoint(path: str) -> InitCheckpoint:
+    """Opens any of the layouts that can start a run.
+
+    Args:
+        path: a TensorFlow checkpoint's prefix (Google's of either
+            TensorFlow, adapter-bert's or a training checkpoint of this
+            project), a `.safetensors` file, a module of TF-Hub or Kaggle, a
+            folder with one of these, an archive of such a folder, or a
+            module's handle.
+
+    Raises:
+        UserError: nothing of the kind is there, or it is damaged, or the base
+            of a training checkpoint is.
+    """
+    model = open_pretrained(path)
+    opened, folder = InitCheckpoint(**vars(model)), model.folder
+    run_file = os.path.join(folder, run_record.RUN_FILE)
+    # Its training may have deleted it by now.
+    is_checkpoint = not model.path.endswith(
+        (".safetensors", hub_module.MODEL_FILE)
+    )
+    if not is_checkpoint or not files.exists(run_file):
+        return opened
+    run = run_record.read_description(run_file, "the run's description")
+    advice = (
+        "to use what was trained elsewhere, pass "
+        f"{os.path.join(folder, 'adapter')} as --adapter beside it"
+    )
+    try:
+        base_path = run_record.place_of_base(folder)
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from error
+    if files.absolute(base_path) == files.absolute(model.path):
+        # A run has written its files beside the model that it started from.
+        return opened
+    try:
+        base = open_pretrained(base_path)
+    except UserError as error:
+        raise UserError(
+            f"{model.path} was trained upon {base_path}, which cannot be "
+            f"opened: {error}; if it lies elsewhere now, pass that as "
+            f"--init_checkpoint; {advice}"
+        ) from error
+    return InitCheckpoint(
+        **{**vars(base), "path": model.path}, trained=model.weights, run=run
+    )
+
+
+def _find_model(folder: str) -> str:
+    """The model of a folder: a pretrained one before a training's.
+
+    Of a training that kept its best step that one, else the newest.
+    """
+    for name, end in (
+        (SAFETENSORS_FILE, ""),
+        (GOOGLE_CHECKPOINT, ".index"),
+        (hub_module.MODEL_FILE, ""),
+    ):
+        path = os.path.join(folder, name)
+        if files.exists(path + end):
+            return path
+    newest, _ = training_state.latest_step(folder)
+    path = dev_scores.best_checkpoint(folder) or newest
+    if path is not None:
+        return path
+    for name in FOREIGN:
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            return path
+    lacks = (
+        f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
+        f"{GOOGLE_CHECKPOINT} and no {hub_module.MODEL_FILE}; pass "
+    )
+    if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
+        raise UserError(
+            f"{lacks}the BERT as --init_checkpoint, and this adapter as "
+            "--adapter"
+        )
+    names = tf.io.gfile.listdir(folder)
+    # Whole ones first.
+    for name in sorted(names, key=lambda n: (not n.endswith(".index"), n)):
+        prefix = os.path.join(folder, google.FILE_ENDS.sub("", name))
+        if prefix != os.path.join(folder, name):
+            if not files.exists(f"{prefix}.index"):
+                raise UserError(google.refusal(prefix))
+            raise UserError(
+                f"{lacks}a checkpoint by what its files begin with, "
+                f"--init_checkpoint={prefix}"
+            )
+    raise UserError(
+        f"{lacks}--init_checkpoint with one, or with a checkpoint's prefix"
+    )
+
+
+def open_pretrained(path: str) -> Pretrained:
+    """Opens what `open_init_checkpoint` takes, as it is.
+
+    Raises:
+        UserError: nothing of the kind is there, or it is damaged.
+    """
+    if not path:
+        raise UserError("--init_checkpoint is empty; expected a path")
+    path = handles.resolve(path)
+    if handles.is_archive(path):
+        path = handles.unpack(path)
+    if not files.is_folder(path):
+        return _open_file(path)
+    # A training that goes on there may delete it meanwhile.
+    return files.read_newest(lambda: _find_model(path), _open_file)
+
+
+def _open_file(path: str) -> Pretrained:
+    """As `open_pretrained`, of a file or a prefix of files."""
+    folder, name = os.path.split(path)
+    if name in FOREIGN and files.exists(path):
+        _refuse(path)
+    if name == hub_module.MODEL_FILE:
+        return hub_module.open_module(path)
+    if path.endswith(".safetensors"):
+        return _open_hugging_face(path, folder)
+    check_name(path, "--init_checkpoint")
+    if not files.exists(path + ".index"):
+        raise UserError(google.refusal(path))
+    weights = open_tensorflow(path)
+    if hub_module.GRAPH in weights.shapes:
+        # As tensorflow/models publish theirs.
+        weights, config, _ = hub_module.open_objects(path, path)
+        heads = config.num_attention_heads if config else None
+        return Pretrained(path, folder, weights, num_attention_heads=heads)
+    # Where a merged BERT has it.
+    config = {}
+    place = os.path.join(folder, BERT_CONFIG_FILE)
+    if files.exists(place):
+        config = files.read_object(place, "the BERT config", {})
+    return Pretrained(path, folder, weights, **_head(config))
+
+
+def _open_hugging_face(path: str, folder: str) -> Pretrained:
+    """Opens a safetensors file, and reads what lies beside it.
+
+    Raises:
+        UserError: a file is damaged; or texts are prepared as cannot be done
+            here.
+    """
+    weights = open_safetensors(path, translate=True)
+    found = []
+    for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
+        place, described = os.path.join(folder, name), {}
+        if files.exists(place):
+            described = files.read_object(
+                place, "a description of a model", {"do_lower_case?": bool}
+            )
+        foreign = described.get("tokenizer_class")
+        if foreign in FOREIGN_TOKENIZERS:
+            raise UserError(
+                f"{place}: {foreign} cuts texts into words by a program of its "
+                "own, which cannot be done here; expected a tokenizer of BERT, "
+                "RoBERTa or XLM-R"
+            )
+        found.append(described)
+    config, tokenizer = found
+    lower = tokenizer.get("do_lower_case")
+    check_rules(
+        os.path.join(folder, TOKENIZER_CONFIG_FILE),
+        lower,
+        tokenizer.get("strip_accents"),
+        tokenizer.get("tokenize_chinese_chars"),
+    )
+    return Pretrained(
+        path, folder, weights, do_lower_case=lower, **_head(config)
+    )
+
+
+def _head(config: Dict[str, Any]) -> Dict[str, Any]:
+    """What a config says of a head: values of `Pretrained`."""
+    labels = _labels(config.get("id2label"))
+    if not labels and not kind_of_head(config):
+        return {}
+    head = {key: config[key] for key in HEAD_FIELDS if key in config}
+    return {"labels": labels, "head": head}
+
+
+def _labels(named: Any) -> Tuple[str, ...]:
+    """The labels of a head's outputs, of `id2label` of a config; or none.
+
+    `LABEL_0` and so on, which transformers writes where nobody has named any,
+    are no names.
+    """
+    if not isinstance(named, dict):
+        return ()
+    labels = tuple(str(named.get(str(i), "")) for i in range(len(named)))
+    unnamed = tuple(f"LABEL_{i}" for i in range(len(named)))
+    return labels if all(labels) and labels != unnamed else ()
+
+
+def _refuse(path: str) -> None:
+    """Says how to make a file that can be read of one that cannot."""
+    folder, name = os.path.split(path)
+    whole = os.path.join(folder, SAFETENSORS_FILE)
+    if name == "pytorch_model.bin":
+        raise UserError(pickle_advice(path, whole))
+    raise UserError(
+        f"--init_checkpoint {path} cannot be read here, expected "
+        f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
+        "transformers are, as docs/checkpoints.md says"
+    )
+
+
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILES = ("bert_config.json", "config.json")
+# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
+MAX_VOCABULARY_PADDING = 1023
+
+
+def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
+    """Reads the BERT config that is named, or the model's own.
+
+    Its `gelu` is the error function where it, or the weights, are Hugging
+    Face's.
+
+    Args:
+        opened: the model, or None if there is none.
+        path: of the config; "" for what the model's own files say, else the
+            one beside the model.
+
+    Raises:
+        UserError: there is no config, it cannot be read, or it has another
+            number of heads than the model's own files say.
+    """
+    if not path and opened is None:
+        raise UserError("--bert_config_file is missing: the sizes of the BERT")
+    if not path and opened.config is not None:
+        return opened.config
+    path = path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    config = BertConfig.from_json_file(path)
+    heads = opened and (opened.config or opened).num_attention_heads
+    # The other sizes are compared with the variables.
+    if heads and heads != config.num_attention_heads:
+        what = "leave out" if opened.config else "pass the model's own as"
+        raise UserError(
+            f"{path} says {config.num_attention_heads} attention heads, but "
+            f"{opened.path} has {heads}; {what} --bert_config_file"
+        )
+    if opened is not None and config.hidden_act == "gelu":
+        config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
+    return config
+
+
+def read_tokenizer(
+    opened: InitCheckpoint,
+    config: BertConfig,
+    path: str = "",
+    do_lower_case: Optional[bool] = None,
+) -> TextTokenizer:
+    """Reads the vocabulary that is named, or the model's own.
+
+    That of a RoBERTa is a `tokenizer.json`, which says itself what becomes of
+    capital letters.
+
+    Args:
+        opened: the model.
+        config: of the model.
+        path: of the vocabulary; "" for the model's own, else the one beside
+            the model.
+        do_lower_case: whether to lower-case texts; None for what the model's
+            own files say, else to do so unless the vocabulary has words with
+            capital letters.
+
+    Raises:
+        UserError: it cannot be read, or does not fit the model or the letters'
+            case.
+    """
+    if config.is_roberta:
+        return _read_subwords(opened, config, path, do_lower_case)
+    path = path or find_vocabulary(opened)
+    said = ""
+    if do_lower_case is None and opened.do_lower_case is not None:
+        do_lower_case = opened.do_lower_case
+        said = f"{opened.path} has do_lower_case={do_lower_case}, but "
+    tokenizer = FullTokenizer(path, do_lower_case is not False)
+    if do_lower_case is None and tokenizer.is_cased:
+        tokenizer = FullTokenizer(path, False)
+    _check_vocabulary(tokenizer, config, said)
+    return tokenizer
+
+
+def _read_subwords(
+    opened: InitCheckpoint,
+    config: BertConfig,
+    path: str,
+    do_lower_case: Optional[bool],
+) -> SubwordTokenizer:
+    """Reads a RoBERTa's `tokenizer.json`; as `read_tokenizer`."""
+    try:
+        path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
+    except UserError as error:
+        raise UserError(
+            f"{error}; where transformers are, AutoTokenizer.from_pretrained"
+            "(folder).save_pretrained(folder) writes it"
+        ) from error
+    if do_lower_case:
+        raise UserError(
+            f"--do_lower_case=true, but {path} says itself what becomes of "
+            "capital letters; leave the flag out"
+        )
+    tokenizer = SubwordTokenizer(path)
+    _check_size(tokenizer, config)
+    if tokenizer.padding_id + 1 != config.first_position:
+        raise UserError(
+            f"{path} has <pad> as {tokenizer.padding_id}, but the config says "
+            f"pad_token_id {config.first_position - 1}; check --vocab_file"
+        )
+    return tokenizer
+
+
+def find_vocabulary(opened: InitCheckpoint) -> str:
+    """The path of the model's vocabulary.
+
+    Raises:
+        UserError: none lies beside the model.
+    """
+    return opened.vocab_file or _beside(
+        opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
+    )
+
+
+def _check_vocabulary(
+    tokenizer: FullTokenizer, config: BertConfig, said: str
+) -> None:
+    """Compares the vocabulary with the model and with the letters' case.
+
+    `said` is the start of a message, if the model itself told the case.
+    """
+    _check_size(tokenizer, config)
+    if tokenizer.do_lower_case and tokenizer.is_cased:
+        raise UserError(
+            f"{said}the vocabulary has words with capital letters, which texts "
+            "in lower case never use; pass --do_lower_case=false"
+        )
+    if not tokenizer.do_lower_case and tokenizer.is_uncased:
+        raise UserError(
+            f"{said}the vocabulary has no words with capital letters, so each "
+            "such word of a text would be unknown; pass --do_lower_case=true"
+        )
+
+
+def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
+    """Compares a vocabulary's size with the model's."""
+    padding = config.vocab_size - tokenizer.vocab_size
+    also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
+    if not 0 <= padding <= MAX_VOCABULARY_PADDING:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
+            f"config says {config.vocab_size}; check --vocab_file{also}"
+        )
+    if padding:
+        logging.info(
+            "the model has %d entries more than the vocabulary, which no text "
+            "uses",
+            padding,
+        )
+
+
+def _some_added(tokenizer: TextTokenizer) -> str:
+    """How many tokens were added to a vocabulary, and the first of them."""
+    named = [a.token.content for a in tokenizer.added[:5]]
+    return f"{len(tokenizer.added)} added tokens, as {named}"
+
+
+def check_length(
+    length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
+) -> None:
+    """Checks that inputs of a length fit a model, and a task into them.
+
+    Args:
+        length: `--max_seq_length`.
+        least: tokens that the task needs room for upon a BERT.
+        config: of the model.
+        tokenizer: of the model, which may put more between two texts.
+
+    Raises:
+        UserError: they do not.
+    """
+    if length > config.max_tokens:
+        raise UserError(
+            f"--max_seq_length is {length}, but the model has only "
+            f"{config.max_tokens} positions"
+        )
+    least += tokenizer.between_count - 1
+    if length < least:
+        raise UserError(
+            f"--max_seq_length is {length}, but the task needs room for "
+            f"{least} tokens"
+        )
+
+
+def check_same_model(
+    description: Mapping[str, Any],
+    source: str,
+    base: Base,
+    config: BertConfig,
+    tokenizer: TextTokenizer,
+) -> None:
+    """Compares a model with the one that something was trained upon.
+
+    Args:
+        description: `run.json` or `adapter_config.json` of what was trained.
+        source: where that lies, for messages.
+        base: the model.
+        config: its sizes.
+        tokenizer: its vocabulary.
+
+    Raises:
+        UserError: they differ; the message says in what.
+    """
+    expected = description["base"]["fingerprint"]
+    if not base.is_known_as(expected):
+        raise UserError(
+            f"{source} was trained upon another BERT (fingerprint "
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
+        )
+    ours, theirs = tokenizer.describe(), description["tokenizer"]
+    if ADDED in ours and theirs == {
+        k: v for k, v in ours.items() if k != ADDED
+    }:
+        logging.warning(
+            "%s was trained when tokens that are added to a vocabulary were "
+            "not read: %s; texts that hold one give other answers now",
+            source,
+            _some_added(tokenizer),
+        )
+    elif theirs != ours:
+        raise UserError(
+            f"{source} was trained with another vocabulary or another "
+            "--do_lower_case; pass those of its base"
+        )
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        # Descriptions were once written without some.
+        before = description["bert_config"].get(name, field.default)
+        if name == "hidden_act" and same_activation(before, value):
+            continue
+        if before != value and not name.endswith("dropout_prob"):
+            raise UserError(
+                f"{source} was trained with {name} {before!r}, but the BERT "
+                f"config says {value!r}; check --bert_config_file"
+            )
+
+
+def _beside(opened: InitCheckpoint, names: Tuple[str, ...], flag: str) -> str:
+    """The path of the first of `names` that lies beside a checkpoint."""
+    for name in names:
+        path = os.path.join(opened.folder, name)
+        if files.exists(path):
+            return path
+    raise UserError(
+        f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
+    )

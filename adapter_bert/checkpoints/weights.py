@@ -1,0 +1,336 @@
+"""What weights are: named tensors; where each variable's first value is from.
+
+Readers of the publishers' layouts (`google.py`, `hugging_face.py`) give all
+names as Google's checkpoints have them.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import safetensors
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import BertConfig, Initializer, Shape
+from adapter_bert.errors import UserError
+
+POOLER = "bert/pooler/"
+# Of a head of labels, a row for each; and what such a head is made of.
+OUTPUTS = ("output_weights", "output_bias")
+HEAD = re.compile(r"output_(weights|bias)|hidden_(weights|bias)_\d+")
+# What reading a safetensors file comes to that is damaged, has a shape that no
+# array can have, or a type that numpy lacks.
+UNREADABLE_TENSORS = (
+    safetensors.SafetensorError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Named tensors that are read when they are asked for.
+
+    Attributes:
+        source: where they come from, for messages.
+        shapes: shape by Google's variable name.
+        read: name -> float32 array of that shape.
+        gelu: what the publisher computes where the config says `gelu`, a name
+            of `functional.ACTIVATIONS`.
+    """
+
+    source: str
+    shapes: Mapping[str, Shape]
+    read: Callable[[str], np.ndarray]
+    gelu: str = "gelu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model, and what its own files say beside its weights.
+
+    Attributes:
+        path: as given, with a folder resolved to what it holds.
+        folder: where the vocabulary and the config lie by default.
+        weights: the model.
+        config: its sizes, or None if a file beside it has them.
+        vocab_file: path of its vocabulary; "" for the file beside it.
+        do_lower_case: whether it wants texts in lower case; None if nothing
+            says.
+        num_attention_heads: what its weights' shapes tell, or None.
+        labels: of its head's outputs, in their order; none if nothing says.
+        head: what its config says of its head, under Hugging Face's names.
+    """
+
+    path: str
+    folder: str
+    weights: Weights
+    config: Optional[BertConfig] = None
+    vocab_file: str = ""
+    do_lower_case: Optional[bool] = None
+    num_attention_heads: Optional[int] = None
+    labels: Tuple[str, ...] = ()
+    head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """Which pretrained BERT a task stands on.
+
+    Attributes:
+        path: of its weights on this machine.
+        fingerprint: SHA-256 of its variables, equal in every file format and
+            for every task.
+        without_pooler: the same without the pooler, by which runs of question
+            answering once knew it.
+    """
+
+    path: str
+    fingerprint: str
+    without_pooler: str
+
+    def describe(self) -> Dict[str, str]:
+        """What identifies it on any machine: its folder's name helps people."""
+        folder, name = os.path.split(os.path.dirname(files.absolute(self.path)))
+        if name.isdigit():  # The version of a module.
+            name = os.path.basename(folder)
+        return {"name": name, "fingerprint": self.fingerprint}
+
+    def is_known_as(self, fingerprint: str) -> bool:
+        """Whether something was trained upon this one."""
+        return fingerprint in (self.fingerprint, self.without_pooler)
+
+
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """An array of any type of real numbers as float32.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Numbers that are too great become infinite, which is looked for later.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
+
+
+def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
+    """Reads a BERT whole, and says which it is.
+
+    Args:
+        weights: hold every one of the variables; a pooler may be missing.
+        variables: BERT's own, as `modeling.list_variables` lists them.
+
+    Raises:
+        UserError: a variable is missing, of another shape, or unreadable.
+    """
+    digest = hashlib.sha256()
+
+    def add(names: Iterable[str]) -> str:
+        for name in sorted(names):
+            check_shape(weights, name, variables[name])
+            digest.update(name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(weights.read(name)).data)
+        return digest.hexdigest()
+
+    # Its names are the last in order.
+    pooler = {name for name in variables if name.startswith(POOLER)}
+    without_pooler = add(set(variables) - pooler)
+    has_pooler = any(name in weights.shapes for name in pooler)
+    whole = add(pooler) if has_pooler else without_pooler
+    return Base(files.absolute(weights.source), whole, without_pooler)
+
+
+def check_shape(weights: Weights, name: str, shape: Shape) -> None:
+    """Compares what a source holds with what the model needs.
+
+    Raises:
+        UserError: the variable is missing or of another shape.
+    """
+    found = weights.shapes.get(name)
+    if found is None:
+        if name.startswith(POOLER) and not any(
+            other.startswith(POOLER) for other in weights.shapes
+        ):
+            raise UserError(
+                f"{weights.source} lacks the variable {name}: it was saved "
+                "without BERT's pooler, which this task's head reads; take the "
+                "BERT that it was made of"
+            )
+        raise UserError(
+            f"{weights.source} lacks the variable {name}: it is no checkpoint "
+            "of this BERT config"
+        )
+    if found != shape:
+        raise UserError(
+            f"{weights.source}: {name} has the shape {list(found)}, but the "
+            f"config and method need {list(shape)}; check "
+            "--bert_config_file, the labels and the adapter size"
+        )
+
+
+def _numbers(count: int) -> List[str]:
+    """The numbers from 0, as texts in their own order."""
+    return sorted(map(str, range(count)))
+
+
+def with_labels(
+    weights: Weights, named: Sequence[str], labels: Sequence[str]
+) -> Weights:
+    """A base whose head has a task's labels.
+
+    Args:
+        weights: the base.
+        named: labels of its head's outputs in their order; none if nothing
+            says.
+        labels: the task's.
+
+    Returns:
+        The base as it is if nothing says or nothing is asked; with the head's
+        outputs in the order of the task's labels if these are the same, at
+        least but for the letters' case; as it is if one side has only the
+        numbers from 0; else without the head.
+    """
+    if not named or not labels:
+        return weights
+    theirs, ours = list(named), list(labels)
+    if sorted(theirs) != sorted(ours):
+        theirs, ours = ([x.lower() for x in some] for some in (named, labels))
+    fits = all(
+        weights.shapes[name][:1] == (len(theirs),)
+        for name in OUTPUTS
+        if name in weights.shapes
+    )
+    is_same = sorted(theirs) == sorted(ours) and len(set(ours)) == len(ours)
+    if not is_same and _numbers(len(ours)) in (sorted(ours), sorted(theirs)):
+        return weights
+    if not is_same or not fits:
+        return without_head(weights)
+    order = [theirs.index(label) for label in ours]
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
+        return value[order] if name in OUTPUTS else value
+
+    return dataclasses.replace(weights, read=read)
+
+
+def without_head(weights: Weights) -> Weights:
+    """A base without the head of its own outputs."""
+    shapes = {
+        name: shape
+        for name, shape in weights.shapes.items()
+        if not HEAD.fullmatch(name)
+    }
+    return dataclasses.replace(weights, shapes=shapes)
+
+
+InitialValues = Dict[str, Callable[[], np.ndarray]]
+
+
+class Variable(Protocol):
+    """What is asked of a variable here; `task_model.Parameter` has it."""
+
+    name: str
+    shape: Shape
+    initializer: Initializer
+    group: str
+    trained: bool
+    is_added: bool
+
+
+def choose_initial_values(
+    variables: Iterable[Variable],
+    base: Weights,
+    trained: Optional[Weights],
+    seed: int,
+    fresh_head: bool = False,
+    parts: Optional[Weights] = None,
+) -> InitialValues:
+    """Says for every variable where its first value comes from.
+
+    Args:
+        variables: of the model.
+        base: the pretrained model; may hold adapters and a head as well.
+        trained: an adapter artifact or a training checkpoint, or None; must
+            hold every trained variable.
+        seed: of fresh adapters and heads.
+        fresh_head: whether a head of the base that has another shape is
+            replaced by a fresh one, to be trained.
+        parts: of trained adapters that a method is made of; what is not here
+            must be in `trained`.
+
+    Returns:
+        Name -> function that makes the float32 array.
+
+    Raises:
+        UserError: a variable is missing or of another shape.
+    """
+
+    def choose(p: Variable) -> Callable[[], np.ndarray]:
+        fresh = functools.partial(
+            encoder.initial_values, p.name, p.shape, p.initializer, seed
+        )
+        if p.group == "parts":
+            known = [w for w in (parts, trained) if w is not None] or [base]
+            source = next((w for w in known if p.name in w.shapes), known[0])
+        elif p.trained and trained is not None:
+            source = trained
+        elif not p.is_added:
+            source = base
+        elif p.name not in base.shapes:
+            return fresh
+        elif (
+            fresh_head and p.group == "head" and base.shapes[p.name] != p.shape
+        ):
+            logging.info("%s: fresh, the base's has another shape", p.name)
+            return fresh
+        else:
+            logging.info("%s: taken from %s", p.name, base.source)
+            source = base
+        check_shape(source, p.name, p.shape)
+        return functools.partial(source.read, p.name)
+
+    return {p.name: choose(p) for p in variables}
+
+
+def start_fingerprint(
+    variables: Iterable[Variable], base: Weights, trained: Optional[Weights]
+) -> Optional[str]:
+    """SHA-256 of what a training starts from beside BERT, or None.
+
+    Reads every such tensor, so that damage is found before training.
+
+    Raises:
+        UserError: a tensor cannot be read.
+    """
+    digest, found = hashlib.sha256(), False
+    for p in variables:
+        if p.group == "parts":  # They do not change.
+            continue
+        source = trained if p.trained and trained is not None else base
+        if source is base and (not p.is_added or p.name not in base.shapes):
+            continue
+        found = True
+        digest.update(p.name.encode() + b"\0")
+        digest.update(np.ascontiguousarray(source.read(p.name)).data)
+    return digest.hexdigest() if found else None

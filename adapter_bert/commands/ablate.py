@@ -1,0 +1,123 @@
+"""Writes a run's adapter without the adapters of each span of layers.
+
+    .venv/bin/adapter-bert ablate RUN OUTPUT_DIR
+
+Prints where the run's BERT lies, then a line for each artifact: its name.
+OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
+`layers<first>-<last>`; ablation.json says what they are. An adapter is taken
+out by zeros in its projection back up, which makes it the identity exactly.
+"""
+
+import os
+import re
+import sys
+from typing import Dict, List
+
+import numpy as np
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.checkpoints import adapter_artifact, run_record
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.tasks.restored import (
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+    kind_of,
+)
+
+# Methods whose adapters add what comes out of `weights2` and `biases2`.
+METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
+# By which tasks of a kind are drawn; others by accuracy.
+SCORES = {
+    REGRESSION: "pearson",
+    MULTI_LABEL: "micro_f1",
+    QUESTIONS: "f1",
+    TAGGING: "f1",
+}
+ABOUT_FILE = "ablation.json"
+UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
+
+
+def ablate(
+    values: Dict[str, np.ndarray], first: int, last: int
+) -> Dict[str, np.ndarray]:
+    """The values with zeros upwards in the layers from `first` to `last`."""
+    result = {}
+    for name, value in values.items():
+        match = UP.fullmatch(name)
+        inside = match and first <= int(match.group(1)) <= last
+        result[name] = np.zeros_like(value) if inside else value
+    return result
+
+
+def main(run: str, output: str) -> List[str]:
+    """Writes all artifacts.
+
+    Returns:
+        Their names.
+
+    Raises:
+        UserError: the run has no artifact, its method no adapters, or the
+            folder holds the ablation of another one.
+    """
+    artifact = adapter_artifact.read(os.path.join(run, "adapter"))
+    config = artifact.config
+    method = registry.parse(config["method"])
+    if method.name not in METHODS:
+        raise UserError(
+            f"{run} was trained with {method}, which has no adapters to take "
+            f"out; expected one of {', '.join(METHODS)}"
+        )
+    values = {
+        name: artifact.weights.read(name) for name in artifact.weights.shapes
+    }
+    about = os.path.join(output, ABOUT_FILE)
+    if files.exists(about) and (
+        files.read_object(about, "the ablation", {"sha256": str})["sha256"]
+        != config["sha256"]
+    ):
+        raise UserError(
+            f"{output} holds the ablation of another adapter; choose another "
+            "OUTPUT_DIR"
+        )
+    layers = run_record.bert_config(config, run).num_hidden_layers
+    spans = {"none": (0, -1)}
+    for first in range(layers):
+        for last in range(first, layers):
+            spans[f"layers{first}-{last}"] = first, last
+    for name, (first, last) in spans.items():
+        folder = os.path.join(output, "adapters", name)
+        files.prepare_folder(folder)
+        adapter_artifact.write(folder, config, ablate(values, first, last))
+    task = config["task"]["name"]
+    # The paper shows CoLA in accuracy, too.
+    score = SCORES.get(kind_of(config["task"]), "accuracy")
+    files.write_json(
+        about,
+        {
+            "name": run_record.data_name(config)
+            if task in ("custom", TAGGING)
+            else task,
+            "task": task,
+            "score": score,
+            "layers": layers,
+            "sha256": config["sha256"],
+        },
+    )
+    return list(spans)
+
+    def print_all() -> None:
+        """Prints what `ablate.sh` reads."""
+        names = main(*sys.argv[1:])
+        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
+
+    command_line.run(print_all)
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    if len(sys.argv) != 3:
+        sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR")

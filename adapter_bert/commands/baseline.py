@@ -1,0 +1,341 @@
+r"""Scores a task over tables without BERT: words and pairs of words alone.
+
+    .venv/bin/adapter-bert baseline --task_name=MRPC \
+        --data_dir=$GLUE_DIR/MRPC --output_dir=out/no_bert/mrpc
+
+The flags that name the task are those of `run_classifier.py`. A text's inputs
+are the TF-IDF of its words and of its pairs of neighbouring words; a pair of
+texts has both side by side. The model is logistic regression for labels, one
+for each label of a multi-label task, and ridge regression for numbers.
+Cross-validation on the training rows chooses the regularization.
+
+Source: the baseline of Houlsby et al. 2019, Table 2, in its simplest form.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+import scipy.sparse
+import sklearn
+from absl import flags, logging
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import KFold
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import files, folder_lock
+from adapter_bert.checkpoints.run_record import RUN_FILE
+from adapter_bert.commands import run_classifier
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tables import Rows
+from adapter_bert.errors import UserError
+from adapter_bert.progress import Progress
+from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.tasks.text_task import TextTask
+from adapter_bert.training import flags as run_flags
+from adapter_bert.training import results
+
+FLAGS = flags.FLAGS
+
+SEED = 1
+FOLDS = 5
+# What scikit-learn calls C: small is strongly regularized.
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+# A word may be a single letter.
+WORD = r"\w+"
+# As a head's outputs are called.
+Outputs = Dict[str, np.ndarray]
+
+
+class Words:
+    """TF-IDF of the words, and pairs of words, of training rows' texts."""
+
+    def __init__(self, rows: Rows):
+        """Learns which there are.
+
+        Args:
+            rows: of training.
+
+        Raises:
+            UserError: a column of texts holds too few words.
+        """
+        self._columns = []
+        for texts in _texts(rows):
+            vectors = TfidfVectorizer(
+                ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
+            )
+            try:
+                vectors.fit(texts)
+            except ValueError as error:
+                raise UserError(
+                    f"{rows.path}: a column of texts, or the part of it that "
+                    "the others are guessed from, holds no word"
+                ) from error
+            self._columns.append(vectors)
+
+    def __call__(self, rows: Rows) -> scipy.sparse.csr_matrix:
+        """float64 [rows, words and pairs of each text]."""
+        return scipy.sparse.hstack(
+            [
+                column.transform(texts)
+                for column, texts in zip(self._columns, _texts(rows))
+            ],
+            format="csr",
+        )
+
+
+def _texts(rows: Rows) -> List[List[str]]:
+    return [x for x in (rows.text_a, rows.text_b) if x is not None]
+
+
+class Linear:
+    """A linear model of a task, which answers in the form of its head."""
+
+    def __init__(
+        self,
+        task: TextTask,
+        inputs: scipy.sparse.csr_matrix,
+        labels: Mapping[str, np.ndarray],
+        strength: float,
+    ):
+        """Fits it.
+
+        Args:
+            task: with its labels.
+            inputs: [rows, words].
+            labels: the task's `label_features`.
+            strength: C; of ridge regression 1 / alpha.
+        """
+        self._task = task
+        if isinstance(task, TextRegression):
+            ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
+            self._models = [ridge.fit(inputs, labels["label_scores"])]
+        elif isinstance(task, MultiLabel):
+            columns = labels["label_sets"].T
+            self._models = [
+                _Classes(inputs, column, 2, strength) for column in columns
+            ]
+        else:
+            self._models = [
+                _Classes(
+                    inputs, labels["label_ids"], len(task.labels), strength
+                )
+            ]
+
+    def __call__(self, inputs: scipy.sparse.csr_matrix) -> Outputs:
+        """`scores` [rows] of a regression, else `logits` [rows, C]."""
+        if isinstance(self._task, TextRegression):
+            return {"scores": self._models[0].predict(inputs)}
+        found = [model(inputs) for model in self._models]
+        if isinstance(self._task, MultiLabel):
+            # The logarithm of the odds of each label.
+            found = [np.stack([x[:, 1] - x[:, 0] for x in found], axis=1)]
+        return {"logits": found[0]}
+
+
+class _Classes:
+    """Logistic regression over classes, some of which may have no row."""
+
+    def __init__(
+        self,
+        inputs: scipy.sparse.csr_matrix,
+        labels: np.ndarray,
+        count: int,
+        strength: float,
+    ):
+        self._count = count
+        self._seen = np.unique(labels)
+        # One that no row has is rarer than any other: half a row.
+        self._unseen = np.log(0.5 / (len(labels) + 1))
+        self._model = None
+        if len(self._seen) > 1:
+            self._model = LogisticRegression(
+                # Far quicker here than the default.
+                solver="newton-cg",
+                C=strength,
+                tol=1e-6,
+                max_iter=1000,
+            ).fit(inputs, labels)
+
+    def __call__(self, inputs: scipy.sparse.csr_matrix) -> np.ndarray:
+        """Logarithms of probabilities, float64 [rows, count]."""
+        found = np.full((inputs.shape[0], self._count), self._unseen)
+        found[:, self._seen] = 0
+        if self._model is not None:
+            found[:, self._seen] = self._model.predict_log_proba(inputs)
+        return found
+
+
+def score(task: TextTask, rows: Rows, outputs: Outputs) -> Dict[str, float]:
+    """The task's own scores, and its loss, of labelled rows."""
+    return task.evaluate(rows, _labels_of(task, rows), outputs)
+
+
+def _labels_of(task: TextTask, rows: Rows) -> Features:
+    """The labels, without tokens."""
+    return Features.from_rows([], task.label_features(rows.label))
+
+
+def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
+    """The main score of each strength, as the mean over the folds.
+
+    Args:
+        task: with its labels.
+        train: the training rows, at least as many as there are folds.
+    """
+    scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
+    folds = KFold(FOLDS, shuffle=True, random_state=SEED)
+    progress = Progress("folds", FOLDS * len(STRENGTHS), "fits")
+    for _, held_out in folds.split(np.arange(len(train))):
+        is_held_out = np.isin(np.arange(len(train)), held_out)
+        rest, part = train.take(~is_held_out), train.take(is_held_out)
+        words = Words(rest)
+        inputs, labels = words(rest), task.label_features(rest.label)
+        asked = words(part)
+        for strength, found in scores.items():
+            model = Linear(task, inputs, labels, strength)
+            found.append(score(task, part, model(asked))[task.metrics[0]])
+            progress.update(1)
+    progress.close()
+    return {x: float(np.mean(found)) for x, found in scores.items()}
+
+
+def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
+    """Chooses, fits and scores a baseline, and writes what it came to.
+
+    Returns:
+        The scores under BERT's key names.
+
+    Raises:
+        UserError: the data or the folder cannot be used.
+    """
+    splits = [split for _, split in task.dev_splits]
+    task, rows = task.read(data_dir, ["train", *splits])
+    train = rows["train"]
+    if len(train) < FOLDS:
+        raise UserError(
+            f"{train.path} holds {len(train)} rows, but cross-validation needs "
+            f"at least {FOLDS}"
+        )
+    described = {"name": task.name, **task.describe()}
+    _check_folder(output_dir, described)
+    files.prepare_folder(output_dir)
+    with folder_lock.hold(output_dir):
+        tried = cross_validate(task, train)
+        # The first of equal ones, which is the simplest.
+        chosen = max(tried, key=lambda strength: tried[strength])
+        for strength, found in tried.items():
+            logging.info(
+                "C = %g: %s %.4f in cross-validation%s",
+                strength,
+                task.metrics[0],
+                found,
+                " (chosen)" if strength == chosen else "",
+            )
+        words = Words(train)
+        inputs = words(train)
+        model = Linear(task, inputs, task.label_features(train.label), chosen)
+        scores: Dict[str, float] = {}
+        for suffix, split in task.dev_splits:
+            outputs = model(words(rows[split]))
+            end = f"_{suffix}" if suffix else ""
+            for name, value in score(task, rows[split], outputs).items():
+                scores[f"{name}{end}"] = value
+            task.write_report(
+                output_dir,
+                rows[split],
+                _labels_of(task, rows[split]),
+                outputs,
+                suffix,
+            )
+        written = results.write_results(
+            output_dir, scores, 0, {x: _fingerprint(rows[x]) for x in splits}
+        )
+        results.log_results(written)
+        files.write_json(
+            os.path.join(output_dir, RECORD_FILE),
+            {
+                "baseline": BASELINE,
+                "task": described,
+                "data_name": os.path.basename(
+                    os.path.normpath(
+                        files.absolute(task.named_train_file or data_dir)
+                    )
+                ),
+                "examples": len(train),
+                "data": _fingerprint(train),
+                "features": inputs.shape[1],
+                "C": chosen,
+                "cross_validation": {f"{x:g}": s for x, s in tried.items()},
+                "folds": FOLDS,
+                "seed": SEED,
+                "versions": {
+                    "python": platform.python_version(),
+                    "numpy": np.__version__,
+                    "scikit-learn": sklearn.__version__,
+                },
+            },
+        )
+    return written
+
+
+def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
+    """Refuses a folder that holds something else.
+
+    Raises:
+        UserError: a run of BERT is in it, or the baseline of another task.
+    """
+    if files.exists(os.path.join(output_dir, RUN_FILE)):
+        raise UserError(
+            f"{output_dir} holds a run of BERT; choose another --output_dir"
+        )
+    path = os.path.join(output_dir, RECORD_FILE)
+    if files.exists(path):
+        before = files.read_object(path, "the baseline", {"task": dict})["task"]
+        if before != json.loads(json.dumps(described)):
+            raise UserError(
+                f"{output_dir} holds the baseline of another task; choose "
+                "another --output_dir"
+            )
+
+
+def _fingerprint(rows: Rows) -> str:
+    """SHA-256 of texts and labels."""
+    columns: Sequence[Any] = [rows.text_a, rows.text_b, rows.label]
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    run_classifier.define_task_flags()
+    flags.adopt_module_key_flags(run_classifier)
+    flags.DEFINE_string("output_dir", None, "Folder for the results.")
+
+
+def main() -> None:
+    """Scores what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    task = run_classifier.task_from_flags()
+    if isinstance(task, MultipleChoice) or not isinstance(task, TextTask):
+        raise UserError(
+            f"the task {task.name} has no baseline: it is for labels, sets of "
+            "labels and numbers"
+        )
+    if not FLAGS.data_dir and not task.split_files.named:
+        raise UserError("--data_dir is missing")
+    if not FLAGS.output_dir:
+        raise UserError("--output_dir is missing")
+    run(task, FLAGS.data_dir or "", FLAGS.output_dir)
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    define_flags()
+    run_flags.run_app(main)

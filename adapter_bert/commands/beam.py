@@ -1,0 +1,187 @@
+"""Answers large inputs with a model of `adapter-bert export`, on Apache Beam.
+
+    .venv-beam/bin/python -m adapter_bert beam --model=exported \\
+        --input='rows*.jsonl' --output=answers --task=mrpc \\
+        --direct_num_workers=4 --direct_running_mode=multi_processing
+
+All other flags are Beam's own. docs/beam.md tells more.
+"""
+
+import argparse
+import os
+from typing import List, Tuple
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.errors import UserError
+from adapter_bert.serving import beam, bulk
+from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
+
+# What a pattern may hold, and so the name of no output.
+WILD = "*?[]{}"
+
+
+def parse() -> Tuple[argparse.Namespace, List[str]]:
+    """The flags of this program, and those that are Beam's.
+
+    Raises:
+        UserError: a flag is missing, or is none.
+    """
+    parser = command_line.Parser(
+        prog=".venv-beam/bin/python -m adapter_bert beam",
+        description=__doc__.split("\n")[0],
+        epilog="All other flags are Apache Beam's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--model", required=True, help="the --output_dir of adapter-bert export"
+    )
+    parser.add_argument(
+        "--input",
+        required=True,
+        help="pattern of files of rows, as 'rows*.jsonl'; a file of another "
+        "ending holds one row per line, with a tab between the texts of a pair",
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="path with which the names of the files of answers begin",
+    )
+    parser.add_argument(
+        "--task",
+        default="",
+        help="names of the tasks that answer every row, as mrpc,rte, or all; "
+        "default: the key task of each row",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=128,
+        help="rows that the model computes at once; default: %(default)s",
+    )
+    found, others = parser.parse_known_args()
+    if found.batch_size < 1:
+        raise UserError(f"--batch_size is {found.batch_size}, expected more")
+    if not os.path.basename(found.output) or set(WILD) & set(found.output):
+        raise UserError(
+            f"--output is {found.output!r}, expected what the names of files "
+            "begin with"
+        )
+    for before, flag in zip([None, *others], others):
+        # It may be the value of the flag before.
+        is_value = before and before.startswith("--") and "=" not in before
+        if not flag.startswith("--") and not is_value:
+            raise UserError(f"unexpected: {flag}")
+    return found, others
+
+
+def check_output(output: str) -> None:
+    """Checks that answers can be written, and that there are none.
+
+    Raises:
+        UserError: they cannot, or there are.
+    """
+    for name in (output, output + beam.REFUSED):
+        pattern = beam.written(name)
+        found = beam.matching(pattern)
+        if found:
+            raise UserError(
+                f"{found[0].path} is there already; delete {pattern}, or "
+                "choose another --output"
+            )
+    if "://" not in output:
+        files.prepare_folder(os.path.dirname(output))
+
+
+def check_input(pattern: str, has_tasks: bool) -> None:
+    """Checks that there are files, such as can be read.
+
+    Raises:
+        UserError: there is none, or one is a table, or needs `--task`, or is
+            compressed so that its missing end would not be seen.
+    """
+    found = beam.matching(pattern)
+    if not found:
+        raise UserError(f"no file matches --input {pattern}")
+    for path, size in ((file.path, file.size_in_bytes) for file in found):
+        if bulk.ending(path) in bulk.TABLES:
+            raise UserError(
+                f"--input {path} is a table, whose first line names the "
+                "columns of all others; make it a .jsonl file, or without "
+                "such a line a .txt file with tabs between texts"
+            )
+        if not has_tasks and not bulk.is_json_lines(path):
+            raise UserError(
+                f"the rows of --input {path} name no task, as those of a "
+                ".jsonl file may; pass --task"
+            )
+        compression = bulk.compression(path)
+        if compression in bulk.UNCHECKED:
+            raise UserError(
+                f"--input {path} ends with {compression}, of which it would "
+                "not be seen if it were cut short; compress it as one of "
+                f"{', '.join(bulk.COMPRESSED)}"
+            )
+        if compression and not size:
+            raise UserError(
+                f"--input {path} is empty, which no compressed file is; write "
+                "it again, or leave it out"
+            )
+
+
+def tasks_named(flag: str, tasks: Tasks) -> List[str]:
+    """The tasks that `--task` names.
+
+    Raises:
+        UserError: the model has no such task, or its answers are of a kind
+            that is not known here.
+    """
+    names = list(tasks) if flag == "all" else flag.split(",") if flag else []
+    known = shown_names(list(tasks))
+    for name in names:
+        if name not in tasks:
+            raise UserError(f"unknown task {name!r}; there are: {known}")
+    for name in names or tasks:
+        if tasks[name]["kind"] not in bulk.KINDS:
+            raise UserError(
+                f"the task {name} gives {tasks[name]['kind']}, which cannot "
+                "be told here; leave it out by --task"
+            )
+    return list(dict.fromkeys(names))
+
+
+def main() -> None:
+    """Answers what the flags name.
+
+    Raises:
+        UserError: something is missing or damaged, or some rows are refused.
+    """
+    found, others = parse()
+    options = beam.options_of(others)
+    pattern, output = map(files.absolute, (found.input, found.output))
+    check_output(output)
+    check_input(pattern, bool(found.task))
+    # Loaded once to see that it is whole. Workers load it again.
+    model = ExportedModel(found.model)
+    job = beam.Job(
+        input=pattern,
+        output=output,
+        model=files.absolute(found.model),
+        version=model.version,
+        tasks=model.tasks,
+        names=tasks_named(found.task, model.tasks),
+        batch_size=found.batch_size,
+    )
+    del model
+    answered, refused = beam.run(job, options)
+    print(f"answered {answered}, refused {refused}")
+    refusals = output + beam.REFUSED
+    if beam.matching(beam.written(refusals)):
+        raise UserError(
+            f"refused {refused}; {refusals}-*{beam.ENDING} tells why"
+        )
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(main)

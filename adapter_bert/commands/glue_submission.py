@@ -1,0 +1,123 @@
+"""Makes the zip file for GLUE's leaderboard; glue_submission.sh says how."""
+
+import pathlib
+import sys
+import zipfile
+from typing import List
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import get_task
+from adapter_bert.tasks.text_regression import TextRegression
+
+PREDICTIONS = "test_predictions.tsv"
+# File of the zip -> task, file of the run, rows of the published test set.
+FILES = {
+    "CoLA.tsv": ("CoLA", PREDICTIONS, 1063),
+    "SST-2.tsv": ("SST-2", PREDICTIONS, 1821),
+    "MRPC.tsv": ("MRPC", PREDICTIONS, 1725),
+    "STS-B.tsv": ("STS-B", PREDICTIONS, 1379),
+    "QQP.tsv": ("QQP", PREDICTIONS, 390965),
+    "MNLI-m.tsv": ("MNLI", PREDICTIONS, 9796),
+    "MNLI-mm.tsv": ("MNLI", "test_predictions_mismatched.tsv", 9847),
+    "QNLI.tsv": ("QNLI", PREDICTIONS, 5463),
+    "RTE.tsv": ("RTE", PREDICTIONS, 3000),
+    "WNLI.tsv": ("WNLI", PREDICTIONS, 146),
+    "AX.tsv": ("AX", PREDICTIONS, 1104),
+}
+HEADER = "index\tprediction"
+# Houlsby et al. leave WNLI out; the commonest class of its training set.
+WNLI_MAJORITY = "0"
+
+
+def find_folder(runs: pathlib.Path, task: str) -> pathlib.Path:
+    """The folder of a task, in whatever case its name is written."""
+    for folder in sorted(runs.iterdir()):
+        if folder.name.lower() == task.lower():
+            return folder
+    return runs / task
+
+
+def check(path: pathlib.Path, task: str, rows: int) -> str:
+    """Reads predictions and compares them with what GLUE expects.
+
+    Returns:
+        The file's text.
+
+    Raises:
+        UserError: header, number of rows, index or label words are wrong.
+    """
+    text = path.read_text(encoding="utf-8")
+    header, *lines = text.splitlines() or [""]
+    if header != HEADER:
+        raise UserError(f"{path}:1: found {header[:80]!r}, expected {HEADER!r}")
+    if len(lines) != rows:
+        raise UserError(
+            f"{path} has {len(lines)} predictions, expected {rows}: those of "
+            f"GLUE's whole test set of {task}"
+        )
+    declared = get_task(task)
+    for place, line in enumerate(lines):
+        where = f"{path}:{place + 2}"
+        index, _, label = line.partition("\t")
+        if index != str(place):
+            raise UserError(f"{where}: found index {index!r}, expected {place}")
+        declared.check_label(label, where)
+        if isinstance(declared, TextRegression) and "." not in label:
+            raise UserError(f"{where}: found {label!r}, expected as in 3.250")
+    return text
+
+
+def main(runs: pathlib.Path, target: pathlib.Path) -> None:
+    """Writes the zip file of all tasks.
+
+    Raises:
+        UserError: predictions are missing or wrong; nothing is written then.
+    """
+    if not runs.is_dir():
+        raise UserError(f"{runs} is no folder of runs")
+    contents, missing = {}, []
+    for name, (task, file, rows) in FILES.items():
+        path = find_folder(runs, task) / file
+        if path.exists():
+            contents[name] = check(path, task, rows)
+            print(f"{name}: {rows} predictions of {path}")
+        elif task == "WNLI":
+            lines = [f"{i}\t{WNLI_MAJORITY}" for i in range(rows)]
+            contents[name] = "\n".join([HEADER, *lines]) + "\n"
+            print(f"{name}: no run, so {WNLI_MAJORITY} throughout, as a guess")
+        else:
+            missing.append(str(path))
+    if missing:
+        raise UserError(
+            f"missing {', '.join(missing)}; run run_classifier.py with "
+            "--do_predict=true for them, AX with MNLI's model"
+        )
+    part = target.with_name(target.name + ".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in contents.items():
+            archive.writestr(name, text)
+    part.replace(target)
+    print(f"{target} has all {len(FILES)} files")
+
+
+def run(arguments: List[str]) -> None:
+    """Runs `main` with the arguments of the command line.
+
+    Raises:
+        UserError: as `main`, or a file cannot be read or written.
+    """
+    if len(arguments) != 2:
+        sys.exit("usage: scripts/glue_submission.sh RUNS ZIP")
+    try:
+        main(*map(pathlib.Path, arguments))
+    except BrokenPipeError:  # Of what it prints.
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(str(error)) from error
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(lambda: run(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Shows the state of a grid's runs.
+
+    .venv/bin/adapter-bert grid_status OUTPUT_DIR [--is_running]
+
+Which run is alive is read off its lock, so on a cluster from any machine, if
+the disk that they share has locks. With --is_running nothing is printed; the
+exit code is 0 if a run is alive, 3 if none is.
+"""
+
+import collections
+import fcntl
+import pathlib
+import re
+import sys
+from typing import List, Tuple
+
+from adapter_bert import command_line
+
+STATES = ("finished", "running", "interrupted", "failed", "waiting")
+
+
+def last_line(path: pathlib.Path) -> str:
+    """The last line of a file that is not empty, or ""."""
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def is_locked(path: pathlib.Path) -> bool:
+    """Whether a living process holds a lock file."""
+    if not path.exists():
+        return False
+    with open(path) as file:
+        try:
+            # Shared, so that those who look see nobody but the run.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def state_of(run: pathlib.Path) -> Tuple[str, str]:
+    """One of STATES, and what there is to say of a run that is not finished.
+
+    It may begin or end meanwhile. A run begins its list of attempts under its
+    lock, and says how it ended before it lets go of that.
+    """
+    has_begun = (run / "attempts.tsv").exists()
+    is_running = is_locked(run / "lock")
+    if (run / "done").exists():
+        return "finished", ""
+    if not is_running and (run / "failed").exists():
+        return "failed", last_line(run / "failed")
+    if not (is_running or has_begun):
+        return "waiting", ""
+    # The program's own log lines open with a letter, date and place.
+    log = re.sub(r"^[IWE]\d{4} \S+ +\d+ \S+\] ", "", last_line(run / "log.txt"))
+    return "running" if is_running else "interrupted", log
+
+
+def read_names(output: pathlib.Path) -> List[str]:
+    """The names of a grid's runs."""
+    grid = output / "grid.tsv"
+    if not grid.exists():
+        sys.exit(f"error: {grid} does not exist; start the sweep first")
+    # Paths in a row may hold what `splitlines` takes for a line's end.
+    return re.findall(r"(?m)^[^\t\n]+", grid.read_text())
+
+
+def show(output: pathlib.Path) -> None:
+    """Prints how many runs are in each state, and those that need a look."""
+    names = read_names(output)
+    states = {name: state_of(output / "runs" / name) for name in names}
+    counts = collections.Counter(state for state, _ in states.values())
+    print(f"{'state':12} runs")
+    for state in STATES:
+        print(f"{state:12} {counts[state]:4}")
+    print(f"{'all':12} {len(names):4}")
+    for state in ("running", "interrupted", "failed"):
+        for name in names:
+            if states[name][0] == state:
+                print(f"{state}: {name}: {states[name][1][:200]}")
+
+
+def main(arguments: List[str]) -> None:
+    """Shows the states, or tells whether a run is alive."""
+    if len(arguments) == 1:
+        show(pathlib.Path(arguments[0]))
+    elif len(arguments) == 2 and arguments[1] == "--is_running":
+        output = pathlib.Path(arguments[0])
+        alive = any(
+            is_locked(output / "runs" / name / "lock")
+            for name in read_names(output)
+        )
+        sys.exit(0 if alive else 3)
+    else:
+        sys.exit(f"usage: {__doc__.strip().splitlines()[2].strip()}")
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(lambda: main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""Makes GLUE's MRPC of the published corpus and GLUE's list of dev pairs.
+
+    .venv/bin/python adapter_bert/commands/make_mrpc.py FETCHED FOLDER
+
+FETCHED holds msr_paraphrase_train.txt, msr_paraphrase_test.txt (label, id, id,
+text, text) and mrpc_dev_ids.tsv (id, id); FOLDER gets train.tsv, dev.tsv and
+test.tsv.
+"""
+
+import pathlib
+import sys
+from typing import List
+
+
+def read_rows(path: pathlib.Path) -> List[List[str]]:
+    """Cells of each line, the published corpus's Windows line ends dropped."""
+    lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    return [line.strip().split("\t") for line in lines if line.strip()]
+
+
+def main(fetched: pathlib.Path, folder: pathlib.Path) -> None:
+    """Writes the three files."""
+
+    def write(name: str, rows: List[List[str]]) -> None:
+        text = "".join("\t".join(row) + "\n" for row in rows)
+        (folder / name).write_bytes(text.encode())
+
+    header, *rows = read_rows(fetched / "msr_paraphrase_train.txt")
+    dev_ids = set(map(tuple, read_rows(fetched / "mrpc_dev_ids.tsv")))
+    dev = [row for row in rows if tuple(row[1:3]) in dev_ids]
+    if len(dev) != len(dev_ids):
+        sys.exit(f"error: {len(dev)} of {len(dev_ids)} dev pairs were found")
+    write("dev.tsv", [header, *dev])
+    train = [row for row in rows if tuple(row[1:3]) not in dev_ids]
+    write("train.tsv", [header, *train])
+    rows = read_rows(fetched / "msr_paraphrase_test.txt")[1:]
+    write(
+        "test.tsv",
+        [
+            ["index", *header[1:]],
+            *([str(i), *row[1:]] for i, row in enumerate(rows)),
+        ],
+    )
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    if len(sys.argv) != 3:
+        sys.exit(
+            "usage: .venv/bin/python adapter_bert/commands/make_mrpc.py "
+            "FETCHED FOLDER"
+        )
+    main(*map(pathlib.Path, sys.argv[1:]))

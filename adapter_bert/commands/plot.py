@@ -1,0 +1,501 @@
+"""Figures of what a sweep came to, in the forms of Houlsby et al. 2019.
+
+    .venv/bin/adapter-bert plot RUNS... --output_dir=OUT
+
+Each figure for which there are runs below the folders is drawn, as .png and
+.svg:
+
+    trade_off     points of accuracy (of tasks that have none, of their score)
+                  against full fine-tuning over a task's parameters, 20th, 50th
+                  and 80th percentile over tasks, of adapters, the top layers
+                  and others, GLUE (but WNLI) apart from other tasks (Figures 1
+                  and 3)
+    per_task      scores with standard errors, a panel for each task (Figure 4)
+    squad         F1 over a task's parameters (Figure 5)
+    ablation      scores with the adapters of a span of layers taken out, from
+                  what scripts/ablate.sh wrote (Figure 6, left and middle);
+                  as numbers in ablation_scores.json
+    init_scale    scores over the initial scale of adapters (Figure 6, right)
+
+A point is the learning rate and number of epochs with the best mean score over
+seeds, for each task, method and size. Only settings with the most seeds are
+compared. The first figure leaves out a size that a task of its method lacks.
+"""
+
+import argparse
+import dataclasses
+import io
+import itertools
+import math
+import pathlib
+import re
+from typing import Callable, Dict, Iterable, List, Sequence, Tuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.errors import UserError
+from adapter_bert.reports.collect_runs import (
+    GLUE,
+    OMITTED,
+    SQUAD,
+    TITLES,
+    SeedGroup,
+    best,
+    by_method,
+    check_one_bert,
+    find_files,
+    find_runs,
+    group_by_task,
+    kind_of,
+    main_score,
+    notice,
+    of_one_start,
+    replace_results,
+    text_of,
+)
+
+ByTask = Dict[str, List[SeedGroup]]
+# By name: scores [first, last], that of none, and the score's name.
+Ablations = Dict[str, Tuple[np.ndarray, float, str]]
+# Colours of Okabe and Ito, which differ in lightness as well; the markers and
+# lines differ too.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+LINE_STYLES = ("-", "--", "-.", ":")
+STYLES = {
+    "houlsby": {"color": "#0072B2", "marker": "o", "ls": "-"},
+    "top_layers": {"color": "#E69F00", "marker": "s", "ls": "--"},
+    "full": {"color": "black", "marker": "*", "ls": ":"},
+    "layernorm": {"color": "#CC79A7", "marker": "D", "ls": ""},
+}
+PERCENTILES = (20, 50, 80)
+
+
+def styles(by_task: ByTask) -> Dict[str, Dict]:
+    """The style of every kind of tuning that there is, with its label."""
+    kinds = {kind_of(s.method) for same in by_task.values() for s in same}
+    found = {
+        kind: {**STYLES[kind], "label": TITLES[kind]}
+        for kind in STYLES
+        if kind in kinds
+    }
+    others = zip(
+        sorted(kinds - set(STYLES)),
+        itertools.cycle(COLOURS[2:]),
+        itertools.cycle("^vPX<>d"),
+    )
+    for kind, colour, marker in others:
+        found[kind] = {
+            "color": colour,
+            "marker": marker,
+            "ls": "-.",
+            "label": kind,
+        }
+    return found
+
+
+def of_kind(seed_groups: Iterable[SeedGroup], kind: str) -> List[SeedGroup]:
+    """Those of one kind and initial scale."""
+    return of_one_start(s for s in seed_groups if kind_of(s.method) == kind)
+
+
+def best_by_size(
+    seed_groups: Iterable[SeedGroup], score: str
+) -> List[SeedGroup]:
+    """The best setting of each method with its size, smallest first."""
+    chosen = [best(same, score) for same in by_method(seed_groups).values()]
+    return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
+
+
+def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
+    """By size: parameters in percent of BERT, and points against full tuning.
+
+    A list has an entry for each task that has both. Only sizes that all of
+    these tasks have, in the order of their parameters.
+    """
+    found: Dict[str, Tuple[List, List]] = {}
+    tasks = 0
+    for seed_groups in by_task.values():
+        usual = main_score(seed_groups)
+        known = all("accuracy" in s.runs[0].scores for s in seed_groups)
+        score = "accuracy" if known else usual
+        full = best(of_kind(seed_groups, "full"), score)
+        if full is None:
+            continue
+        own = of_kind(seed_groups, kind)
+        tasks += bool(own)
+        for seed_group in best_by_size(own, score):
+            method = text_of(seed_group.method)
+            shares, values = found.setdefault(method, ([], []))
+            run = seed_group.runs[0]
+            shares.append(100 * run.kept / run.bert)
+            values.append(seed_group.mean(score) - full.mean(score))
+    whole = {k: v for k, v in found.items() if len(v[1]) == tasks}
+    if len(whole) < len(found):
+        left = ", ".join(sorted(set(found) - set(whole)))
+        notice(f"left out of trade_off, since not all tasks have it: {left}")
+    return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
+
+
+def draw_gaps(axes: Axes, by_task: ByTask, all_styles: Dict[str, Dict]) -> None:
+    """One panel of Figures 1 and 3."""
+    for kind, style in all_styles.items():
+        points = {} if kind == "full" else gaps(by_task, kind)
+        if not points:
+            continue
+        tasks = len(next(iter(points.values()))[1])
+        shares = [np.mean(share) for share, _ in points.values()]
+        bands = [
+            np.percentile(values, PERCENTILES) for _, values in points.values()
+        ]
+        low, middle, high = np.array(bands).T
+        label = f"{style['label']} ({tasks} tasks)"
+        axes.plot(shares, middle, **{**style, "label": label})
+        axes.fill_between(
+            shares, low, high, color=style["color"], alpha=0.2, lw=0
+        )
+        for edge in (low, high):
+            axes.plot(
+                shares, edge, color=style["color"], ls=style["ls"], lw=0.6
+            )
+    axes.axhline(0, color="black", lw=0.8, ls=":")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.legend(fontsize="small")
+
+
+def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
+    """Figures 1 and 3; False if no task has both methods to compare.
+
+    Raises:
+        UserError: a panel's runs are of different BERTs.
+    """
+    parts = {
+        "GLUE": {
+            t: s for t, s in by_task.items() if t in GLUE and t != OMITTED
+        },
+        "other tasks": {
+            t: s for t, s in by_task.items() if t not in GLUE | set(SQUAD)
+        },
+    }
+    # With something to be compared with full fine-tuning.
+    parts = {
+        title: part
+        for title, part in parts.items()
+        if any(gaps(part, kind) for kind in styles(part) if kind != "full")
+    }
+    if not parts:
+        return False
+    figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
+    panels = figure.subplots(1, len(parts), squeeze=False)[0]
+    all_styles = styles(by_task)
+    for axes, (title, part) in zip(panels, parts.items()):
+        check_one_bert(part)
+        draw_gaps(axes, part, all_styles)
+        axes.set_title(title)
+    figure.suptitle("20th, 50th and 80th percentile of tasks")
+    figure.supxlabel("parameters of a task, % of BERT")
+    figure.supylabel("points against full fine-tuning")
+    return True
+
+
+def errors(seed_groups: Iterable[SeedGroup], score: str) -> List[float]:
+    """Standard errors; of single seeds NaN, which draws no bar."""
+    found = [seed_group.error(score) for seed_group in seed_groups]
+    return [float("nan") if error is None else error for error in found]
+
+
+def draw_scores(axes: Axes, by_task: ByTask, task: str, score: str) -> None:
+    """A task's scores over its parameters, with standard errors."""
+    seed_groups = by_task[task]
+    for kind, style in styles(by_task).items():
+        chosen = best_by_size(of_kind(seed_groups, kind), score)
+        if not chosen:
+            continue
+        if kind == "full":
+            axes.axhline(
+                chosen[0].mean(score), color=style["color"], ls=":", lw=0.8
+            )
+        axes.errorbar(
+            [s.runs[0].kept for s in chosen],
+            [s.mean(score) for s in chosen],
+            errors(chosen, score),
+            capsize=3,
+            **style,
+        )
+    axes.set_xscale("log")
+    axes.set_title(f"{task}: {score}")
+
+
+def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
+    """Figure 4; False without a task."""
+    tasks = [task for task in by_task if task not in SQUAD]
+    if not tasks:
+        return False
+    columns = min(4, math.ceil(math.sqrt(len(tasks))))
+    rows = -(-len(tasks) // columns)
+    figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, task in zip(panels, tasks):
+        draw_scores(axes, by_task, task, main_score(by_task[task]))
+    for axes in panels[len(tasks) :]:
+        axes.remove()
+    # Not every panel has every kind.
+    handles = {}
+    for axes in figure.axes:
+        handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
+    figure.legend(
+        handles.values(), handles, fontsize="small", loc="outside right upper"
+    )
+    figure.supxlabel("parameters of the task")
+    figure.supylabel("score")
+    return True
+
+
+def draw_squad(figure: Figure, by_task: ByTask) -> bool:
+    """Figure 5; False without SQuAD."""
+    tasks = [task for task in SQUAD if task in by_task]
+    if not tasks:
+        return False
+    figure.set_size_inches(6 * len(tasks) + 0.4, 4.2)
+    for axes, task in zip(
+        figure.subplots(1, len(tasks), squeeze=False)[0], tasks
+    ):
+        draw_scores(axes, by_task, task, "f1")
+        axes.legend(fontsize="small")
+    figure.supxlabel("parameters of the task")
+    figure.supylabel("F1")
+    return True
+
+
+def of_shared_seeds(
+    seed_groups: Dict[float, SeedGroup],
+) -> Dict[float, SeedGroup]:
+    """The settings with those seeds alone that all of them have, if any."""
+    shared = set.intersection(
+        *({run.seed for run in s.runs} for s in seed_groups.values())
+    )
+    if not shared:
+        run = next(iter(seed_groups.values())).runs[0]
+        notice(f"{run.task}: no seed was run with every initial scale")
+    return {
+        key: SeedGroup(
+            tuple(r for r in s.runs if r.seed in shared or not shared)
+        )
+        for key, s in seed_groups.items()
+    }
+
+
+def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
+    """Figure 6, right; False unless a task has several scales."""
+    axes = figure.subplots()
+    colours = itertools.cycle(COLOURS)
+    markers, lines = itertools.cycle("osD^vP*X"), itertools.cycle(LINE_STYLES)
+    drawn = False
+    for task, seed_groups in by_task.items():
+        score = main_score(seed_groups)
+        # Scales of one size, under the same conditions.
+        sweeps: Dict[Tuple, Dict[float, SeedGroup]] = {}
+        for seed_group in seed_groups:
+            if seed_group.method.name == "houlsby":
+                same = dataclasses.replace(seed_group.method, init_scale=1.0)
+                key = str(same), seed_group.runs[0].conditions
+                scales = sweeps.setdefault(key, {})
+                scales[seed_group.method.init_scale] = seed_group
+        # Of the longest, the one with the best mean.
+        chosen = max(
+            sweeps.values(),
+            key=lambda sweep: (
+                len(sweep),
+                sum(s.mean(score) for s in sweep.values()) / len(sweep),
+            ),
+            default={},
+        )
+        if len(chosen) < 2:
+            continue
+        drawn = True
+        chosen = of_shared_seeds(dict(sorted(chosen.items())))
+        seed_group = next(iter(chosen.values()))
+        size, run = seed_group.method.size, seed_group.runs[0]
+        axes.errorbar(
+            list(chosen),
+            [s.mean(score) for s in chosen.values()],
+            errors(chosen.values(), score),
+            label=f"{task} ({score}), size {size}, rate {run.rate:g}, "
+            f"{run.epochs:g} epochs",
+            color=next(colours),
+            marker=next(markers),
+            ls=next(lines),
+            capsize=3,
+        )
+    if not drawn:
+        return False
+    axes.set_xscale("log")
+    axes.set_xlabel("standard deviation of the adapters' first values")
+    axes.set_ylabel("score")
+    axes.legend()
+    return True
+
+
+# What `ablation.json` holds, as `files.read_object` reads it.
+ABLATION = {"name": str, "task": str, "score": str, "layers": int}
+
+
+def read_ablations(folders: Iterable[str]) -> Ablations:
+    """What ablate.sh wrote below some folders."""
+    found: Ablations = {}
+    # Folders may overlap.
+    seen = set()
+    for folder in map(pathlib.Path, folders):
+        for path in find_files(folder, "ablation.json"):
+            if path.resolve() in seen:
+                continue
+            seen.add(path.resolve())
+            about = files.read_object(str(path), "the ablation", ABLATION)
+            layers, score = about["layers"], about["score"]
+            scale = 1 if about["task"] == "squad" else 100
+            grid = np.full((layers, layers), np.nan)
+            if not (path.parent / "runs/none/eval_results.json").exists():
+                notice(f"{path.parent} has no score yet")
+                continue
+
+            def read(name: str, runs=path.parent / "runs", s=score, x=scale):
+                path = str(runs / name / "eval_results.json")
+                results = files.read_object(
+                    path, "a run's scores", {f"eval_{s}": float}
+                )
+                return x * results[f"eval_{s}"]
+
+            for run in (path.parent / "runs").glob("layers*-*"):
+                match = re.fullmatch(r"layers(\d+)-(\d+)", run.name)
+                if match and (run / "eval_results.json").exists():
+                    first, last = map(int, match.groups())
+                    grid[first, last] = read(run.name)
+            spans = layers * (layers + 1) // 2
+            missing = spans - np.count_nonzero(~np.isnan(grid))
+            if missing:
+                notice(f"{path.parent} lacks {missing} of {spans} spans")
+            if missing == spans:
+                continue
+            name = about["name"]
+            if name in found:
+                name = f"{name} ({path.parent})"
+            found[name] = grid, read("none"), score
+    return found
+
+
+def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
+    """Figure 6, left and middle: points lost; False without an ablation."""
+    if not ablations:
+        return False
+    figure.set_size_inches(4.6 * len(ablations), 4.4)
+    panels = figure.subplots(1, len(ablations), squeeze=False)[0]
+    for axes, (name, (grid, whole, score)) in zip(panels, ablations.items()):
+        # As many as a cell has room for. Adding 0.0 turns -0.0 into 0.0.
+        decimals = 1 if len(grid) <= 12 else 0
+        lost = np.round(grid - whole, decimals) + 0.0
+        image = axes.imshow(lost, cmap="cividis", origin="upper")
+        middle = (np.nanmin(lost) + np.nanmax(lost)) / 2
+        for (first, last), value in np.ndenumerate(lost):
+            if not np.isnan(value):
+                axes.text(
+                    last,
+                    first,
+                    f"{value:.{decimals}f}",
+                    ha="center",
+                    va="center",
+                    fontsize=min(9, 70 / len(lost)),
+                    color="white" if value < middle else "black",
+                )
+        axes.set_title(f"{name}: {score} {whole:.1f} with all")
+        axes.set_xlabel("last layer without adapters")
+        axes.set_ylabel("first layer without adapters")
+        figure.colorbar(image, ax=axes, shrink=0.8, label="points")
+    return True
+
+
+def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
+    """Scores with all adapters and without those of layers "first-last"."""
+    return {
+        name: {
+            "score": score,
+            "all": round(whole, 4),
+            "without": {
+                f"{first}-{last}": round(value, 4)
+                for (first, last), value in np.ndenumerate(grid)
+                if not np.isnan(value)
+            },
+        }
+        for name, (grid, whole, score) in ablations.items()
+    }
+
+
+def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
+    """A figure as PNG and SVG, by file; nothing if there is none."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    if not draw(figure):
+        return {}
+    contents = {}
+    for kind in ("png", "svg"):
+        # Nothing in it tells when it was drawn.
+        metadata = {"Date": None} if kind == "svg" else {}
+        image = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(image, format=kind, dpi=130, metadata=metadata)
+        contents[f"{name}.{kind}"] = image.getvalue()
+    return contents
+
+
+def main() -> None:
+    """Draws what the arguments name; raises as `draw_all`."""
+    parser = command_line.Parser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", help="folders with runs below")
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the figures"
+    )
+    arguments = parser.parse_args()
+    draw_all(arguments.runs, arguments.output_dir)
+
+
+def draw_all(folders: Sequence[str], output: str) -> None:
+    """Draws what the runs allow, and takes away what it drew before.
+
+    Raises:
+        UserError: there are no runs, or nothing can be written.
+    """
+    for folder in folders:
+        if not pathlib.Path(folder).is_dir():
+            raise UserError(f"{folder} is no folder of runs")
+    ablations = read_ablations(folders)
+    trainings = [f for f in folders if find_files(pathlib.Path(f), "run.json")]
+    if not (ablations or trainings):
+        raise UserError(f"no run in {', '.join(folders)}")
+    by_task = group_by_task(find_runs(trainings)) if trainings else {}
+    contents = {}
+    for name, draw in (
+        ("trade_off", lambda f: draw_trade_off(f, by_task)),
+        ("per_task", lambda f: draw_per_task(f, by_task)),
+        ("squad", lambda f: draw_squad(f, by_task)),
+        ("ablation", lambda f: draw_ablations(f, ablations)),
+        ("init_scale", lambda f: draw_init_scale(f, by_task)),
+    ):
+        contents.update(render(name, draw))
+    if ablations:
+        numbers = files.json_text(ablations_json(ablations))
+        contents["ablation_scores.json"] = numbers.encode()
+    replace_results(output, "plot", contents)
+    print("\n".join(str(pathlib.Path(output) / name) for name in contents))
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(main)

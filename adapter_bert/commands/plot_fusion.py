@@ -1,0 +1,91 @@
+"""Draws what trained fusions attend to.
+
+    .venv/bin/adapter-bert plot_fusion RUNS... --output_dir=OUT
+
+The program takes the runs below the folders that have a
+`fusion_attention.json`. Each task gets a heatmap of layers by adapters: the
+mean over its runs at the learning rate with the best mean score (Figure 5 of
+Pfeiffer et al. 2021). The figure is fusion_attention.png, its numbers are
+fusion_attention.json.
+"""
+
+import argparse
+import os
+from typing import Any, Dict
+
+import numpy as np
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.errors import UserError
+from adapter_bert.methods.fusion import ATTENTION, Fusion
+from adapter_bert.reports.collect_runs import (
+    SeedGroup,
+    best,
+    find_runs,
+    group_by_task,
+    main_score,
+)
+from adapter_bert.training import fusion_report
+
+# What `adapter_bert/training/fusion_report.py` writes.
+CONTENT = {"adapters": list, "places": list, "weights": list}
+
+
+def read_attention(group: SeedGroup) -> Dict[str, Any]:
+    """The mean over the runs of one setting, as `fusion_report.shares`.
+
+    Raises:
+        UserError: a file is missing or damaged, or is of other adapters.
+    """
+    found = [
+        files.read_object(
+            str(run.folder / fusion_report.FILE), "an attention", CONTENT
+        )
+        for run in group.runs
+    ]
+    for other in found:
+        if (other["adapters"], other["places"]) != (
+            found[0]["adapters"],
+            found[0]["places"],
+        ):
+            raise UserError(
+                f"the fusions below {group.runs[0].folder.parent} are of "
+                "different adapters; expected one library for all"
+            )
+    weights = np.mean([one["weights"] for one in found], axis=0)
+    return {**found[0], "weights": weights.tolist(), "runs": len(found)}
+
+
+def main() -> None:
+    """Draws what the arguments name.
+
+    Raises:
+        UserError: there is no fusion, or a file cannot be read.
+    """
+    parser = command_line.Parser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", help="folders with runs below")
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the figure"
+    )
+    arguments = parser.parse_args()
+    panels = {}
+    for task, groups in group_by_task(find_runs(arguments.runs)).items():
+        fusions = [g for g in groups if isinstance(g.method, Fusion)]
+        if fusions:
+            chosen = best(fusions, main_score(fusions))
+            panels[task] = read_attention(chosen)
+    if not panels:
+        raise UserError(f"no fusion in {', '.join(arguments.runs)}")
+    files.prepare_folder(arguments.output_dir)
+    path = os.path.join(arguments.output_dir, ATTENTION)
+    files.write_bytes(f"{path}.png", fusion_report.heatmaps(panels))
+    files.write_json(f"{path}.json", panels)
+    print(f"{path}.png and .json have {', '.join(panels)}")
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(main)

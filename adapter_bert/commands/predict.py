@@ -1,0 +1,205 @@
+r"""Predicts with one trained adapter, or with many on one BERT.
+
+    .venv/bin/adapter-bert predict --init_checkpoint=$BERT \
+        --adapter=out/mrpc/adapter --input=rows.tsv --output=answers.jsonl
+
+The output has one line of JSON for each row and task, in the order of the rows.
+The program reads rows from stdin and answers each at once if no `--input` is
+given.
+"""
+
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from absl import flags, logging
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import files, json_lines
+from adapter_bert.errors import UserError
+from adapter_bert.progress import Progress
+from adapter_bert.serving import flags as adapter_flags
+from adapter_bert.serving import row_stream
+from adapter_bert.serving.flags import exchanged_in, named_folders
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import LoadedTask, check_row
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.text_task import TEXT_COLUMNS
+from adapter_bert.training import flags as run_flags
+from adapter_bert.training import parts
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    adapter_flags.define_adapter_flags()
+    flags.adopt_module_key_flags(adapter_flags)
+    string = flags.DEFINE_string
+    string(
+        "input",
+        None,
+        "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
+        "default: stdin.",
+    )
+    string("output", None, "File for the answers; default: stdout.")
+    flags.DEFINE_list(
+        "columns",
+        None,
+        "Columns or JSON keys of a row's texts, as text,text_b; default: "
+        "those that the adapter was trained on.",
+    )
+
+
+def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
+    """How a row's texts may be called, which all tasks have to share.
+
+    Raises:
+        UserError: the tasks read different rows.
+    """
+    named = FLAGS.columns
+    first: Tuple[str, Any] = next(iter(tasks.items()))
+    for name, loaded in tasks.items():
+        if named and len(named) not in loaded.numbers_of_texts:
+            raise UserError(
+                f"--columns names {len(named)} columns, but {name} reads "
+                f"{' or '.join(map(str, loaded.numbers_of_texts))}"
+            )
+        if not named and loaded.task.columns != first[1].task.columns:
+            these, others = (
+                json_lines.list_keys(x.task.columns) for x in (first[1], loaded)
+            )
+            raise UserError(
+                f"{first[0]} reads the columns {these}, but {name} {others}; "
+                "pass --columns if one row serves both, or ask them one after "
+                "the other"
+            )
+    own = first[1].task.columns
+    usual = [TEXT_COLUMNS[: len(own)]] if len(own) <= len(TEXT_COLUMNS) else []
+    return [named] if named else [own, *usual]
+
+
+def answer_lines(
+    predictor: Predictor, chunks: Iterator[List[row_stream.PlacedRow]]
+) -> Iterator[str]:
+    """A text for each chunk of rows: a line of JSON for each row and task.
+
+    Raises:
+        UserError: a row is malformed.
+    """
+    tasks = {name: predictor.task(name) for name in predictor.names}
+    for chunk in chunks:
+        for row, where in chunk:
+            for loaded in tasks.values():
+                check_row(row, loaded, where)
+        answers = predictor.answer_all(
+            list(tasks.values()), [row for row, _ in chunk]
+        )
+        yield "".join(
+            json.dumps(
+                {"task": name, **answer}, ensure_ascii=False, allow_nan=False
+            )
+            + "\n"
+            for of_row in zip(*answers)
+            for name, answer in zip(tasks, of_row)
+        )
+
+
+def open_predictor() -> Predictor:
+    """Loads what the flags name.
+
+    Raises:
+        UserError: something is missing, damaged, or does not fit.
+    """
+    adapter_flags.check_adapter_flags()
+    folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
+    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
+    predictor = Predictor(
+        FrozenBert.open(
+            FLAGS.init_checkpoint,
+            FLAGS.bert_config_file or "",
+            FLAGS.vocab_file or "",
+            FLAGS.compute_dtype,
+        ),
+        FLAGS.predict_batch_size,
+        FLAGS.max_seq_length,
+        FLAGS.adapter_dtype,
+        FLAGS.library or "",
+    )
+    for name, folder in folders.items():
+        predictor.add(folder, name, exchanged[name])
+    return predictor
+
+
+def main() -> None:
+    """Answers what the flags name.
+
+    Raises:
+        UserError: something is missing, damaged, or does not fit; or a row is
+            malformed.
+    """
+    logging.set_verbosity(logging.INFO)
+    if not FLAGS.input and sys.stdin is None:
+        raise UserError("stdin is closed; pass --input")
+    if not FLAGS.output and sys.__stdout__ is None:
+        raise UserError("stdout is closed; pass --output")
+    if FLAGS.input and not files.exists(FLAGS.input):
+        raise UserError(f"--input {FLAGS.input} does not exist")
+    for name in ("input", "output"):
+        path = FLAGS[name].value
+        if path and files.is_folder(path):
+            raise UserError(f"--{name} {path} is a folder, expected a file")
+    if FLAGS.output:
+        files.check_plain(FLAGS.output, "--output", is_replaced=True)
+        folder = os.path.dirname(files.absolute(FLAGS.output))
+        if not files.is_folder(folder):
+            raise UserError(f"the folder {folder} of --output does not exist")
+    predictor = open_predictor()
+    tasks = {name: predictor.task(name) for name in predictor.names}
+    columns = columns_of(tasks)
+    takes_tokens = any(t.task.takes_tokens for t in tasks.values())
+    if FLAGS.input:
+        progress = Progress("predict", files.size(FLAGS.input), "bytes")
+        rows = row_stream.file_rows(
+            FLAGS.input, columns, progress.update, takes_tokens
+        )
+        write(answer_lines(predictor, row_stream.chunks(rows)))
+        progress.close()
+        tell_cut_rows(predictor)
+        return
+    # Not `sys.stdin` itself: Python closes that at its end, and would wait for
+    # the thread that reads ahead.
+    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+    rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
+    grouped: Callable = row_stream.chunks
+    if row_stream.is_piped():
+        grouped = row_stream.chunks_at_once
+    write(answer_lines(predictor, grouped(rows)))
+    tell_cut_rows(predictor)
+
+
+def tell_cut_rows(predictor: Predictor) -> None:
+    """Warns of rows that were answered without having been read whole."""
+    if predictor.cut_rows:
+        logging.warning(
+            "%d rows are cut, longer than --max_seq_length (or a question than "
+            "its adapter's max_query_length)",
+            predictor.cut_rows,
+        )
+
+
+def write(texts: Iterator[str]) -> None:
+    """Writes the answers, to stdout as soon as there are any."""
+    if FLAGS.output:
+        files.write_parts(FLAGS.output, (text.encode() for text in texts))
+        return
+    for text in texts:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    define_flags()
+    run_flags.run_app(main)

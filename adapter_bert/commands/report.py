@@ -1,0 +1,75 @@
+"""One page of HTML about a run, or about the runs of a sweep.
+
+    .venv/bin/adapter-bert report FOLDER [--output=PAGE.html]
+
+FOLDER is the folder of one run, or holds the folders of many. The page needs no
+network and no other file. The page of a run has its scores, configuration,
+command line, curves, confusions, hardest examples, the norms of its adapter,
+its time and its memory. The page of a sweep has its settings, the best setting
+of each task, and scores over parameters. The page says what a run lacks.
+"""
+
+import argparse
+import os
+import pathlib
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.checkpoints import run_record
+from adapter_bert.errors import UserError
+from adapter_bert.reports.html_page import GENERATOR, page
+from adapter_bert.reports.report_run import sections_of_run
+from adapter_bert.reports.report_sweep import sections_of_sweep
+
+# A page of this program says so within so many bytes.
+BEGINNING = 400
+
+
+def _check_replaceable(path: str) -> None:
+    """Raises `UserError` if a file is there that is no report."""
+    if not files.exists(path):
+        return
+    beginning = files.read_bytes(path, "the page")[:BEGINNING]
+    if GENERATOR.encode() not in beginning:
+        raise UserError(
+            f"{path} is there and is no report of this program; choose "
+            "another --output, or delete the file"
+        )
+
+
+def write_report(folder: str, output: str) -> None:
+    """Writes the page.
+
+    Args:
+        folder: of a run, or of several.
+        output: the page's path; a report there is replaced.
+
+    Raises:
+        UserError: there is no run, a file of it cannot be read, or the page
+            cannot be written.
+    """
+    place = pathlib.Path(folder)
+    if not place.is_dir():
+        raise UserError(f"{folder} is no folder of a run or of runs")
+    _check_replaceable(output)
+    is_run = (place / run_record.RUN_FILE).exists()
+    title, sections = (sections_of_run if is_run else sections_of_sweep)(place)
+    files.write_bytes(output, page(title, sections))
+
+
+def main() -> None:
+    """Writes the page that the arguments name; raises as `write_report`."""
+    parser = command_line.Parser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", help="a run, or a folder of runs")
+    parser.add_argument("--output", help="default: FOLDER/report.html")
+    arguments = parser.parse_args()
+    output = arguments.output or os.path.join(arguments.folder, "report.html")
+    write_report(arguments.folder, output)
+    print(f"the report is {output}")
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(main)

@@ -1,0 +1,204 @@
+r"""Answers texts over the network with a model of `adapter-bert export`.
+
+    .venv/bin/adapter-bert serve --model=exported --port=8501
+    curl localhost:8501/v1/models/adapter_bert:predict -d \
+        '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
+
+The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
+"""
+
+import contextlib
+import functools
+import re
+import resource
+import socket
+from typing import Iterator
+
+import uvicorn
+from absl import flags, logging
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert.errors import UserError
+from adapter_bert.serving.batching import Bounds
+from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.serving.rest import Limits, PatientProtocol, RestServer
+from adapter_bert.training import flags as run_flags
+
+FLAGS = flags.FLAGS
+# Connections that wait to be accepted.
+BACKLOG = 2048
+POSITIVE = (
+    "max_body_mb",
+    "max_held_mb",
+    "max_rows",
+    "max_text_kb",
+    "max_waiting_rows",
+    "max_batch_rows",
+    "max_batch_kb",
+    "timeout_s",
+)
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    string(
+        "model",
+        None,
+        "Folder that adapter-bert export wrote, its --output_dir.",
+    )
+    string("name", "adapter_bert", "Name of the model in its URL.")
+    string(
+        "host",
+        "127.0.0.1",
+        "Address to listen at; only this machine can ask at 127.0.0.1.",
+    )
+    integer("port", 8501, "Port to listen at; 0 takes any that is free.")
+    integer("max_body_mb", 1, "Largest request, in MB.")
+    integer(
+        "max_held_mb", 256, "Largest total of all requests at a time, in MB."
+    )
+    integer("max_rows", 1024, "Most rows of a request.")
+    integer("max_text_kb", 100, "Longest text, in kB.")
+    integer("max_waiting_rows", 8192, "Most rows that may wait to be computed.")
+    integer(
+        "max_batch_rows",
+        128,
+        "Most rows that are computed at once, of any requests.",
+    )
+    integer("max_batch_kb", 128, "Most text that is computed at once, in kB.")
+    integer(
+        "timeout_s",
+        60,
+        "Seconds until a request is given up. A connection without an answer "
+        "is cut off after twice as long.",
+    )
+
+
+def limits_from_flags() -> Limits:
+    """What the flags allow; checks name and port too.
+
+    Raises:
+        UserError: one is too small or too large, or would always refuse a
+            request that another allows.
+    """
+    if not 0 <= FLAGS.port < 2**16:
+        raise UserError(f"--port is {FLAGS.port}, expected 0 to 65535")
+    if not re.fullmatch(r"[\w.-]+", FLAGS.name, re.ASCII):
+        raise UserError(
+            f"--name is {FLAGS.name!r}, expected letters, digits, _ . -"
+        )
+    for name in POSITIVE:
+        if FLAGS[name].value < 1:
+            raise UserError(f"--{name} is {FLAGS[name].value}, expected more")
+    for name, of_all in (
+        ("max_rows", "max_waiting_rows"),
+        ("max_body_mb", "max_held_mb"),
+    ):
+        if FLAGS[of_all].value < FLAGS[name].value:
+            raise UserError(
+                f"--{of_all} is {FLAGS[of_all].value}, so that no request of "
+                f"--{name} ({FLAGS[name].value}) would ever be taken; raise "
+                f"--{of_all}, or lower --{name}"
+            )
+    return Limits(
+        max_body_bytes=FLAGS.max_body_mb * 10**6,
+        max_held_bytes=FLAGS.max_held_mb * 10**6,
+        max_rows=FLAGS.max_rows,
+        max_text_bytes=FLAGS.max_text_kb * 1000,
+        batching=Bounds(
+            batch_rows=FLAGS.max_batch_rows,
+            batch_bytes=FLAGS.max_batch_kb * 1000,
+            waiting_rows=FLAGS.max_waiting_rows,
+        ),
+        timeout=FLAGS.timeout_s,
+    )
+
+
+def listen() -> socket.socket:
+    """A socket at the flags' address.
+
+    Raises:
+        UserError: it is taken, or is none of this machine.
+    """
+    with _at_address():
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
+        )[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    return found
+
+
+@contextlib.contextmanager
+def _at_address() -> Iterator[None]:
+    """Says in one line why nobody can listen at the flags' address.
+
+    Raises:
+        UserError: so it is.
+    """
+    try:
+        yield
+    # A name that none can be, as one with an empty part, is a `UnicodeError`.
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
+            "choose another --host or --port"
+        ) from error
+
+
+def main() -> None:
+    """Serves until it is told to stop.
+
+    Raises:
+        UserError: a flag is wrong, the model is missing or damaged, or the
+            address is taken.
+    """
+    logging.set_verbosity(logging.INFO)
+    if not FLAGS.model:
+        raise UserError("--model is missing: the folder of an exported model")
+    limits = limits_from_flags()
+    listening = listen()
+    # A connection is a file; systems allow a process few unless it asks.
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if allowed != most:
+        logging.info("open files: up to %d, raised from %d", most, allowed)
+    model = ExportedModel(FLAGS.model)
+    model.warm_up()
+    server = RestServer(model, FLAGS.name, limits)
+    # From now on clients wait; before, they are refused.
+    with _at_address():
+        # Another server may have taken it meanwhile.
+        listening.listen(BACKLOG)
+    logging.info(
+        "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
+        FLAGS.model,
+        model.version,
+        len(model.tasks),
+        FLAGS.host,
+        listening.getsockname()[1],
+        FLAGS.name,
+    )
+    uvicorn.Server(
+        uvicorn.Config(
+            server.app,
+            http=functools.partial(
+                PatientProtocol, patience=2.0 * FLAGS.timeout_s
+            ),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            backlog=BACKLOG,
+            timeout_keep_alive=FLAGS.timeout_s,
+            timeout_graceful_shutdown=FLAGS.timeout_s,
+        )
+    ).run(sockets=[listening])
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    define_flags()
+    run_flags.run_app(main)

@@ -1,0 +1,81 @@
+"""Prints what tuned tasks came to: score, trained parameters, file sizes.
+
+.venv/bin/adapter-bert show table model.safetensors \\
+    out/task1 ...
+
+Prints the label of each answer that it reads, and its probability.
+
+.venv/bin/adapter-bert predict ... | \\
+    .venv/bin/adapter-bert show labels
+
+Prints some questions of a SQuAD file with predicted and right answers.
+
+.venv/bin/adapter-bert show answers \\
+    dev.json predictions.json COUNT
+"""
+
+import json
+import os
+import sys
+
+from adapter_bert import command_line
+
+
+def show_labels():
+    """Prints a line for each line of stdin, an answer of `adapter-bert predict`."""
+    for line in sys.stdin.buffer:
+        answer = json.loads(line)
+        print(f"  answered: {answer['label']} ({answer['probability']:.3f})")
+
+
+def show_answers(squad_file, predictions_file, count):
+    """Prints `count` questions, spread evenly over the file."""
+    with open(squad_file) as file:
+        articles = json.load(file)["data"]
+    with open(predictions_file) as file:
+        predictions = json.load(file)
+    questions = [
+        qa
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ]
+    for qa in questions[:: max(1, len(questions) // int(count))][: int(count)]:
+        right = " | ".join(answer["text"] for answer in qa["answers"])
+        print(f"\n{qa['question']}")
+        print(f"  answered: {predictions[qa['id']]}")
+        print(f"  right:    {right}")
+
+
+def show_table(model_file, *run_folders):
+    """Prints one row for each run, the full model's size beside."""
+    model_size = os.path.getsize(model_file)
+    print(
+        f"\n{'task':<18}{'dev score':>16}{'trained parameters':>28}"
+        f"{'adapter file':>16}{'full model':>14}"
+    )
+    for folder in run_folders:
+        with open(os.path.join(folder, "run.json")) as file:
+            parameters = json.load(file)["parameters"]
+        with open(os.path.join(folder, "eval_results.json")) as file:
+            results = json.load(file)
+        score = next(
+            f"{name} {results[f'eval_{name}']:{form}}"
+            for name, form in (("accuracy", ".3f"), ("f1", ".1f"))
+            if f"eval_{name}" in results
+        )
+        adapter = os.path.join(folder, "adapter", "adapter.safetensors")
+        share = parameters["trained"] / parameters["total"]
+        trained = f"{parameters['trained']:,} ({share:.1%})"
+        print(
+            f"{os.path.basename(folder):<18}{score:>16}{trained:>28}"
+            f"{os.path.getsize(adapter) / 1e6:>13.1f} MB"
+            f"{model_size / 1e6:>11.1f} MB"
+        )
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(show_labels)
+    command_line.run(lambda: show_answers(*sys.argv[1:]))
+    command_line.run(lambda: show_table(*sys.argv[1:]))

@@ -1,0 +1,485 @@
+"""Tables of what a sweep came to, in the forms of Houlsby et al. 2019.
+
+    .venv/bin/adapter-bert summarize RUNS... --output_dir=OUT
+
+A row is the setting (size, learning rate, epochs) with the best mean dev score
+over seeds, for each task and kind of tuning, with its standard error. OUT gets
+these tables, each as .md, .tex and .csv:
+
+    glue      Table 1: GLUE, with total and trained parameters
+    other     Table 2: every other task, and without BERT
+    squad     question answering (section 3.5)
+    methods   every method with its size that was run on every task but SQuAD:
+              scores, parameters, cost
+
+OUT also gets settings.json, all settings with all scores, and hparams/, the
+runs for TensorBoard's HParams.
+"""
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import pathlib
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.reports.baselines import Baseline, find_baselines
+from adapter_bert.reports.collect_runs import (
+    GLUE,
+    GLUE_COLUMNS,
+    OMITTED,
+    SQUAD,
+    TITLES,
+    Run,
+    SeedGroup,
+    best,
+    by_kind,
+    by_method,
+    check_one_bert,
+    find_runs,
+    group_by_task,
+    main_score,
+    notice,
+    replace_results,
+)
+
+NONE = "-"
+NO_BERT = "no BERT"
+CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
+MEAN = "mean ± standard error (seeds)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: what it shows.
+        header: of the columns.
+        rows: as many cells as the header has.
+    """
+
+    title: str
+    header: Tuple[str, ...]
+    rows: Tuple[Tuple[str, ...], ...]
+
+    def to_markdown(self) -> str:
+        """A pipe table."""
+        lines = [self.header, ("---",) * len(self.header), *self.rows]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{self.title}\n\n{body}\n"
+
+    def to_latex(self) -> str:
+        """A tabular between booktabs' rules."""
+        lines = [
+            rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_latex, self.header)) + r" \\",
+            r"\midrule",
+            *(" & ".join(map(_latex, row)) + r" \\" for row in self.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join([f"% {self.title}", *lines]) + "\n"
+
+    def to_csv(self) -> str:
+        """Comma-separated, with the header."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [self.header, *self.rows]
+        )
+        return text.getvalue()
+
+
+def _latex(cell: str) -> str:
+    for character in r"%_&#":
+        cell = cell.replace(character, "\\" + character)
+    return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
+
+
+def kinds(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
+    """As `collect_runs.by_kind`, in the tables' order."""
+    found = by_kind(seed_groups)
+    first = [kind for kind in TITLES if kind in found]
+    return {kind: found[kind] for kind in dict.fromkeys((*first, *found))}
+
+
+def title_of(kind: str) -> str:
+    """What a row or column of the best setting of a kind is called."""
+    title = TITLES.get(kind, kind)
+    ending = {"houlsby": ", best size", "top_layers": ", best number"}
+    return title + ending.get(kind, "")
+
+
+def show(seed_group: Optional[SeedGroup], score: str) -> str:
+    """Mean, standard error and number of seeds."""
+    if seed_group is None or score not in seed_group.runs[0].scores:
+        return NONE
+    error, count = seed_group.error(score), len(seed_group.runs)
+    return f"{seed_group.mean(score):.1f}" + (
+        "" if error is None else f" ± {error:.1f} ({count})"
+    )
+
+
+def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
+    """Parameters of all tasks as multiples of BERT, and their mean share."""
+    shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
+    if not shares:
+        return NONE, NONE
+    # Full fine-tuning keeps no shared model.
+    shared = 0 if chosen[0].method.name == "full" else 1
+    mean = sum(shares) / len(shares)
+    return f"{shared + sum(shares):.2f}×", f"{100 * mean:.2f}%"
+
+
+def show_baseline(baseline: Optional[Baseline], score: str) -> str:
+    """A score without BERT."""
+    if baseline is None or score not in baseline.scores:
+        return NONE
+    return f"{baseline.scores[score]:.1f}"
+
+
+def mean_of_baselines(
+    baselines: Dict[str, Baseline], scores: Sequence[Tuple[str, str]]
+) -> str:
+    """The mean over (task, score), if all have a baseline."""
+    found = [
+        baselines[task].scores[score]
+        for task, score in scores
+        if task in baselines
+    ]
+    if not found or len(found) < len(scores):
+        return NONE
+    return f"{sum(found) / len(found):.1f}"
+
+
+def glue_table(
+    by_task: Dict[str, List[SeedGroup]],
+    fixed_size: int,
+    baselines: Dict[str, Baseline],
+) -> Optional[Table]:
+    """Table 1: a row for each kind of tuning; None without GLUE.
+
+    Of baselines there is a row if there are any.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
+    """
+    check_one_bert({t: s for t, s in by_task.items() if t in GLUE})
+    columns = [column for column in GLUE_COLUMNS if column[1] in by_task]
+    if not columns:
+        return None
+    # In the columns' order, with the score by which a task is chosen.
+    tasks = {}
+    for _, task, score in columns:
+        tasks.setdefault(task, score)
+    rows: Dict[str, Dict[str, SeedGroup]] = {}
+    for task, score in tasks.items():
+        for kind, seed_groups in kinds(by_task[task]).items():
+            names = {title_of(kind): seed_groups}
+            if kind == "houlsby":
+                names[f"adapters, size {fixed_size}"] = [
+                    s for s in seed_groups if s.method.size == fixed_size
+                ]
+            for name, candidates in names.items():
+                chosen = best(candidates, score)
+                if chosen:
+                    rows.setdefault(name, {})[task] = chosen
+    # Means and parameters are over what every row has; the paper's are
+    # without WNLI.
+    shared = [
+        (task, score)
+        for _, task, score in columns
+        if task != OMITTED and all(task in row for row in rows.values())
+    ]
+    cells = []
+    if any(task in baselines for task in tasks):
+        cells.append(
+            (
+                NO_BERT,
+                NONE,
+                NONE,
+                *(show_baseline(baselines.get(t), s) for _, t, s in columns),
+                mean_of_baselines(baselines, shared),
+            )
+        )
+    for name, chosen in rows.items():
+        means = [chosen[task].mean(score) for task, score in shared]
+        cells.append(
+            (
+                name,
+                *parameters([chosen[task] for task in dict(shared)]),
+                *(show(chosen.get(task), score) for _, task, score in columns),
+                f"{sum(means) / len(means):.1f}" if means else NONE,
+            )
+        )
+    titles = [title for title, _, _ in columns]
+    return Table(
+        f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
+        "that all rows have, without WNLI",
+        ("", "parameters", "of a task", *titles, "mean"),
+        tuple(cells),
+    )
+
+
+def other_table(
+    by_task: Dict[str, List[SeedGroup]], baselines: Dict[str, Baseline]
+) -> Optional[Table]:
+    """Table 2: a row for each other task; None without one.
+
+    Of baselines there is a column if there are any.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
+    """
+    tasks = [t for t in by_task if t not in GLUE | {*SQUAD, "ax"}]
+    if not tasks:
+        return None
+    check_one_bert({task: by_task[task] for task in tasks})
+    scores = {task: main_score(by_task[task]) for task in tasks}
+    chosen = {
+        task: {
+            kind: best(seed_groups, scores[task])
+            for kind, seed_groups in kinds(by_task[task]).items()
+        }
+        for task in tasks
+    }
+    names = list(
+        dict.fromkeys(kind for found in chosen.values() for kind in found)
+    )
+    rows = [
+        (task, *(show(chosen[task].get(name), scores[task]) for name in names))
+        for task in tasks
+    ]
+    ends = [["mean"], ["parameters"], ["of a task"]]
+    for name in names:
+        cells = [NONE] * len(ends)
+        # Columns that lack a task cannot be set beside the others.
+        if all(chosen[task].get(name) for task in tasks):
+            seed_groups = [chosen[task][name] for task in tasks]
+            means = [s.mean(scores[t]) for t, s in zip(tasks, seed_groups)]
+            cells = [f"{sum(means) / len(means):.1f}", *parameters(seed_groups)]
+        for end, cell in zip(ends, cells):
+            end.append(cell)
+    header = ("", *map(title_of, names))
+    rows += [tuple(end) for end in ends]
+    if any(task in baselines for task in tasks):
+        header = (header[0], NO_BERT, *header[1:])
+        own = [show_baseline(baselines.get(t), scores[t]) for t in tasks]
+        own += [mean_of_baselines(baselines, list(scores.items())), NONE, NONE]
+        rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, own)]
+    return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
+
+
+def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
+    """A row for each method with its size; None without SQuAD."""
+    rows = []
+    for task in (task for task in SQUAD if task in by_task):
+        # SQuAD 1.1's name of it, or 2.0's.
+        exact = "exact_match" if task == SQUAD[0] else "exact"
+        for method, seed_groups in by_method(by_task[task]).items():
+            chosen = best(seed_groups, "f1")
+            run = chosen.runs[0]
+            rows.append(
+                (
+                    method if task == SQUAD[0] else f"{method}, SQuAD 2.0",
+                    f"{run.kept:,} ({run.kept / run.bert:.2%})",
+                    f"{run.rate:g}",
+                    f"{run.epochs:g}",
+                    show(chosen, exact),
+                    show(chosen, "f1"),
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        f"SQuAD, chosen by F1; {MEAN}",
+        ("", "of a task", "learning rate", "epochs", "exact match", "F1"),
+        tuple(rows),
+    )
+
+
+def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
+    """A row for each method with its arguments that was run on every task.
+
+    Those with most parameters first; SQuAD, whose models are others, apart.
+    With the mean of the parameters of a task, the processor time of one run
+    of every task, and the most memory that one took, if no run was resumed.
+    None without such a method.
+
+    Raises:
+        UserError: the tasks' runs are of different BERTs.
+    """
+    by_task = {
+        task: same for task, same in by_task.items() if task not in SQUAD
+    }
+    check_one_bert(by_task)
+    methods: Dict[str, Dict[str, SeedGroup]] = {}
+    scores = {
+        task: main_score(seed_groups) for task, seed_groups in by_task.items()
+    }
+    for task, seed_groups in by_task.items():
+        for method, same in by_method(seed_groups).items():
+            chosen = best(same, scores[task])
+            if chosen:
+                methods.setdefault(method, {})[task] = chosen
+    rows = []
+    for method, chosen in methods.items():
+        lacks = ", ".join(task for task in by_task if task not in chosen)
+        if lacks:
+            notice(f"{method} is left out of `methods`, for it lacks {lacks}")
+            continue
+        runs = [chosen[task].runs[0] for task in by_task]
+        kept = sum(run.kept for run in runs) / len(runs)
+        costs = [
+            next((run.cost for run in chosen[task].runs if run.cost), None)
+            for task in by_task
+        ]
+        took = memory = NONE
+        if all(costs):
+            seconds = sum(cost["processor_seconds"] for cost in costs)
+            took = f"{seconds / 60:.1f} min"
+            most = max(cost["peak_memory_bytes"] for cost in costs)
+            memory = f"{most / 2**30:.2f} GiB"
+        means = [
+            chosen[task].mean(scores[task])
+            for task in by_task
+            if task != OMITTED or len(by_task) == 1
+        ]
+        rows.append(
+            (
+                kept,
+                method,
+                ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
+                f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
+                *(show(chosen[task], scores[task]) for task in by_task),
+                f"{sum(means) / len(means):.1f}",
+                took,
+                memory,
+            )
+        )
+    if not rows:
+        return None
+    return Table(
+        f"Methods that were run on every task, {CHOSEN}; {MEAN}",
+        (
+            "",
+            "learning rate",
+            "parameters of a task",
+            *(f"{task} ({score})" for task, score in scores.items()),
+            "mean",
+            "processor time, all tasks",
+            "peak memory",
+        ),
+        tuple(row[1:] for row in sorted(rows, reverse=True)),
+    )
+
+
+def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
+    """All settings with all scores of every seed."""
+    return [
+        {
+            "task": task,
+            "method": str(seed_group.method),
+            "learning_rate": seed_group.runs[0].rate,
+            "epochs": seed_group.runs[0].epochs,
+            "kept": seed_group.runs[0].kept,
+            "bert": seed_group.runs[0].bert,
+            "conditions": json.loads(seed_group.runs[0].conditions),
+            "costs": [run.cost for run in seed_group.runs],
+            "seeds": {
+                str(run.seed): {
+                    name: round(value, 4) for name, value in run.scores.items()
+                }
+                for run in seed_group.runs
+            },
+        }
+        for task, seed_groups in by_task.items()
+        for seed_group in seed_groups
+    ]
+
+
+def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
+    """A trial of each run, for TensorBoard's HParams, by file."""
+    contents = {}
+    with files.temporary_folder() as scratch:
+        for number, run in enumerate(runs):
+            folder = pathlib.Path(scratch) / f"{number}"
+            writer = tf.summary.create_file_writer(str(folder))
+            with writer.as_default():
+                hparams.hparams(
+                    {
+                        "task": run.task,
+                        "method": str(run.method),
+                        "learning_rate": run.rate,
+                        "epochs": run.epochs,
+                        "seed": run.seed,
+                        "parameters": run.kept,
+                    },
+                    trial_id=str(run.folder),
+                )
+                score = main_score([SeedGroup((run,))])
+                tf.summary.scalar("score", run.scores[score], 0)
+            writer.close()
+            for path in folder.iterdir():
+                contents[f"hparams/{number}/{path.name}"] = path.read_bytes()
+    return contents
+
+
+def main() -> None:
+    """Writes the tables that the arguments name; raises as `write_all`."""
+    parser = command_line.Parser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", help="folders with runs below")
+    parser.add_argument(
+        "--output_dir", required=True, help="folder for the tables"
+    )
+    parser.add_argument(
+        "--fixed_size",
+        type=int,
+        default=64,
+        help="adapter size of Table 1's third row; default: %(default)s",
+    )
+    arguments = parser.parse_args()
+    write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
+
+
+def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
+    """Writes all tables, and takes away those that it wrote before.
+
+    Raises:
+        UserError: there are no runs, or nothing can be written.
+    """
+    runs = find_runs(folders)
+    by_task = group_by_task(runs)
+    baselines = find_baselines(folders, runs)
+    contents = {}
+    tables = {
+        "glue": glue_table(by_task, fixed_size, baselines),
+        "other": other_table(by_task, baselines),
+        "squad": squad_table(by_task),
+        "methods": methods_table(by_task),
+    }
+    tables = {name: table for name, table in tables.items() if table}
+    for name, table in tables.items():
+        contents[f"{name}.md"] = table.to_markdown().encode()
+        contents[f"{name}.tex"] = table.to_latex().encode()
+        contents[f"{name}.csv"] = table.to_csv().encode()
+    contents["settings.json"] = files.json_text(settings_json(by_task)).encode()
+    contents.update(hparams_files(runs))
+    replace_results(output, "summarize", contents)
+    for table in tables.values():
+        print(table.to_markdown())
+    print(f"tables of {len(runs)} runs are in {output}")
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    command_line.run(main)

@@ -1,0 +1,104 @@
+"""Unpacks an archive of Google's that is a whole BERT.
+
+    unpack_bert.py ARCHIVE FOLDER SHA256
+
+SHA256 is that of the weights' file, or `-` if it is not known. FOLDER appears
+when all is there. What is no BERT, or damaged, is deleted, so that it is
+fetched again; an archive for whose files there is no room stays. The caller
+holds a lock of FOLDER. So the hidden folder beside it has one name, and is
+deleted first: a killed process has left it.
+"""
+
+import hashlib
+import lzma
+import os
+import shutil
+import sys
+import uuid
+import zipfile
+import zlib
+
+DATA = "bert_model.ckpt.data-00000-of-00001"
+FILES = ("vocab.txt", "bert_config.json", "bert_model.ckpt.index", DATA)
+BLOCK = 2**20
+# What zipfile raises of damages, passwords, and ways to compress that it lacks.
+DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+)
+
+
+class NoBertError(Exception):
+    """What the archive is instead."""
+
+
+def unpack(path: str, folder: str, sha256: str) -> None:
+    """Writes the four files of a BERT.
+
+    Args:
+        path: of the archive.
+        folder: for them; it is there.
+        sha256: of the weights, or "-".
+
+    Raises:
+        NoBertError: it is no whole archive of a BERT.
+        OSError: a file cannot be written.
+    """
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Some archives have a folder of the BERT's name.
+            members = {os.path.basename(n): n for n in archive.namelist()}
+            lacking = [name for name in FILES if name not in members]
+            if lacking:
+                raise NoBertError(f"it holds no {', '.join(lacking)}")
+            for name in FILES:
+                with archive.open(members[name]) as member:
+                    with open(os.path.join(folder, name), "wb") as out:
+                        while True:
+                            block = member.read(BLOCK)
+                            if not block:
+                                break
+                            out.write(block)
+                            if name == DATA:
+                                digest.update(block)
+    except DAMAGES as error:
+        raise NoBertError(str(error) or type(error).__name__) from error
+    if sha256 not in ("-", digest.hexdigest()):
+        raise NoBertError(f"{DATA} has the SHA-256 {digest.hexdigest()}")
+
+
+def main() -> None:
+    """Unpacks what the command line names."""
+    path, folder, sha256 = sys.argv[1:]
+    parent, name = os.path.split(os.path.abspath(folder))
+    hidden = os.path.join(parent, f".{name}.unfinished")
+    # Of no other machine, which may not see the lock.
+    part = os.path.join(hidden, uuid.uuid4().hex)
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.makedirs(part)
+        unpack(path, part, sha256)
+        # What has its name is on the disk.
+        os.sync()
+        os.rename(part, folder)
+    except NoBertError as error:
+        os.remove(path)
+        raise SystemExit(
+            f"error: what was fetched is no whole archive of a BERT ({error}) "
+            "and was deleted; run this again"
+        ) from error
+    except OSError as error:
+        raise SystemExit(f"error: cannot write {folder}: {error}") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def command() -> None:
+    """Runs the command line in `sys.argv`."""
+    main()

@@ -1,0 +1,283 @@
+"""Tokens that were added to the vocabulary of a Hugging Face model.
+
+Up to four files beside a vocabulary name such tokens. Not in here: how the text
+between them is tokenized (`tokenization.py`, `adapter_bert/data/subword.py`).
+"""
+
+import hashlib
+import json
+import os
+from operator import index
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from tokenizers import AddedToken, Tokenizer
+
+from adapter_bert import files
+from adapter_bert.errors import UserError
+
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+# Of versions of transformers that write no `added_tokens_decoder`.
+LEGACY_FILE, SPECIAL_FILE = "added_tokens.json", "special_tokens_map.json"
+ADDED = "added_tokens"
+DECODER, ADDITIONAL = "added_tokens_decoder", "additional_special_tokens"
+# In the order in which transformers adds the tokens that have no id yet.
+ROLES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
+RULES = ("single_word", "lstrip", "rstrip", "normalized", "special")
+# In characters. The library ends the process with one of 250,000.
+LONGEST_PIECE = 1000
+
+
+class Added(NamedTuple):
+    """A token that was added.
+
+    Attributes:
+        id: vocabulary index.
+        token: its content, and how it is looked for in a text.
+        is_found: whether it is looked for.
+    """
+
+    id: int
+    token: AddedToken
+    is_found: bool
+
+    def describe(self) -> Dict[str, Any]:
+        """What decides where the token is found, as JSON values."""
+        flags = {name: getattr(self.token, name) for name in RULES}
+        return {"content": self.token.content, **flags}
+
+
+def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
+    """What a tokenizer's description says of tokens, nothing of none."""
+    if not added:
+        return {}
+    text = json.dumps([a.describe() for a in added], sort_keys=True)
+    return {ADDED: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def as_decoder(added: Sequence[Added]) -> Dict[str, Any]:
+    """What a `tokenizer_config.json` says of tokens, nothing of none."""
+    return {DECODER: {str(a.id): a.describe() for a in added}} if added else {}
+
+
+def read_added(
+    path: str,
+    vocabulary: Mapping[str, int],
+    roles: Mapping[str, str],
+    described: Optional[Mapping[str, Any]] = None,
+) -> List[Added]:
+    """Reads the tokens that were added to a vocabulary, by rising id.
+
+    A typed special token of BERT's own is plain text. Those that the
+    vocabulary has are left out.
+
+    Args:
+        path: of the vocabulary, beside which the files lie.
+        vocabulary: the id of each entry of the tokenizer's model.
+        roles: the special tokens of the kind of model, as
+            `{"cls_token": "[CLS]"}`.
+        described: the content of `tokenizer.json`; None to look for one.
+
+    Raises:
+        UserError: a file cannot be read, names another token for a role, or
+            gives a token an id that transformers would not give.
+
+    Source: transformers 4.57, `PreTrainedTokenizerBase._from_pretrained` and
+    `PreTrainedTokenizerFast.__init__`.
+    """
+
+    def beside(name: str) -> Dict[str, Any]:
+        place = os.path.join(os.path.dirname(path), name)
+        if not files.exists(place):
+            return {}
+        return files.read_json(place, "a description of tokens")
+
+    described = beside(TOKENIZER_FILE) if described is None else described
+    said = beside(TOKENIZER_CONFIG_FILE)
+    legacy: Dict[str, Any] = {}
+    try:
+        if said.get(DECODER) is None:
+            legacy, special = beside(LEGACY_FILE), beside(SPECIAL_FILE)
+            both = [x.get(ADDITIONAL) or [] for x in (said, special)]
+            said = {**said, **special, ADDITIONAL: sum(both, [])}
+        tokens, ids = _merge(described, said, legacy)
+        _check_roles(said, roles, path)
+        is_split = said.get("split_special_tokens") is True
+        return _place(tokens, ids, vocabulary, roles, is_split, path)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}, or a file beside it, is no description of a tokenizer: "
+            f"its added tokens are odd: {error!r}"
+        ) from error
+
+
+def _merge(
+    described: Mapping[str, Any], said: Mapping[str, Any], legacy: Dict
+) -> Tuple[Dict[str, AddedToken], Dict[str, int]]:
+    """The tokens that any file names, and the ids that are said of them.
+
+    Of two descriptions of a token, transformers takes the one that it reads
+    last.
+
+    Args:
+        described: the content of `tokenizer.json`.
+        said: the content of `tokenizer_config.json`, with all roles.
+        legacy: the content of `added_tokens.json`.
+    """
+    extra = said.get("extra_special_tokens") or {}
+    extra = extra.values() if isinstance(extra, dict) else extra
+    named = [said[role] for role in ROLES.split() if said.get(role)]
+    more = [*(said.get(ADDITIONAL) or []), *extra]
+    special = {_content(token) for token in (*named, *more)}
+    tokens: Dict[str, AddedToken] = {}
+    ids: Dict[str, int] = {}
+    for token in described.get(ADDED) or []:
+        tokens[_content(token)] = _token(token)
+        ids[_content(token)] = index(token["id"])
+    decoder = (said.get(DECODER) or {}).items()
+    for key, token in sorted(decoder, key=lambda item: int(item[0])):
+        tokens[_content(token)] = _token(token)
+        ids[_content(token)] = int(key)
+    for content, number in sorted(legacy.items(), key=lambda item: item[1]):
+        if content not in tokens:
+            tokens[content] = _token(content, content in special)
+            ids[content] = index(number)
+    for token in (*named, *more):
+        content = _content(token)
+        if content not in tokens or token in more and isinstance(token, dict):
+            tokens[content] = _token(token, True)
+        tokens[content].special = True
+    return tokens, ids
+
+
+def _content(said: Any) -> str:
+    """The content of a token, which is a string or an object.
+
+    Raises:
+        KeyError, TypeError: it is neither.
+        ValueError: it is empty or very long.
+    """
+    content = said if isinstance(said, str) else said["content"]
+    if not isinstance(content, str) or not 0 < len(content) <= LONGEST_PIECE:
+        raise ValueError(f"a token is no text of 1 to {LONGEST_PIECE} letters")
+    return content
+
+
+def _token(said: Any, special: bool = False) -> AddedToken:
+    """A token of its description.
+
+    Args:
+        said: its content alone, or an object.
+        special: whether it is special, where the object does not say so.
+
+    Raises:
+        TypeError: a part is of another type.
+    """
+    flags = said if isinstance(said, dict) else {}
+    flags = {name: flags[name] for name in RULES if name in flags}
+    return AddedToken(_content(said), **{"special": special, **flags})
+
+
+def _check_roles(
+    said: Mapping[str, Any], roles: Mapping[str, str], path: str
+) -> None:
+    """Checks that a row begins and ends as those of other models do.
+
+    Raises:
+        UserError: another token has a role.
+    """
+    for role, expected in roles.items():
+        token = said.get(role)
+        # What fills rows up has no influence.
+        if role != "pad_token" and token and _content(token) != expected:
+            raise UserError(
+                f"the files beside {path} say {role} {_content(token)!r}; "
+                f"expected {expected!r}, as in other models of its kind"
+            )
+
+
+def _place(
+    tokens: Dict[str, AddedToken],
+    ids: Mapping[str, int],
+    vocabulary: Mapping[str, int],
+    roles: Mapping[str, str],
+    is_split: bool,
+    path: str,
+) -> List[Added]:
+    """Gives the tokens their ids, as the library does; see `read_added`."""
+    found = []
+    following = max(vocabulary.values(), default=-1) + 1
+    for content, token in tokens.items():
+        number = vocabulary.get(content, following)
+        following += number == following
+        if ids.get(content, number) != number:
+            raise UserError(
+                f"{path}: the added token {content!r} has the id "
+                f"{ids[content]}, but transformers gives it {number}; give "
+                "added tokens the ids behind the vocabulary's, without a gap"
+            )
+        is_own = content in roles.values()
+        if not (is_own and content in vocabulary):
+            is_found = not is_own and not (is_split and token.special)
+            found.append(Added(number, token, is_found))
+    return sorted(found, key=lambda added: added.id)
+
+
+def register(
+    tokenizer: Tokenizer,
+    added: Sequence[Added],
+    path: str,
+    change: Callable[[str], str] = str,
+    **same: bool,
+) -> None:
+    """Has the library look for added tokens in texts.
+
+    Args:
+        tokenizer: of the library, with its normalizer and model.
+        added: the tokens.
+        path: of the vocabulary.
+        change: what texts go through before the library gets them.
+        **same: of `RULES`, what is the same for all tokens.
+
+    Raises:
+        UserError: the library finds one with another id, or everywhere.
+    """
+    # With this the library leaves special tokens in a text as they are. So it
+    # is told that those are special that are not to be found.
+    tokenizer.encode_special_tokens = True
+    texts = [change(a.token.content) for a in added]
+    seen = set()
+    for content, (_, token, _) in zip(texts, added):
+        pattern = content
+        if token.normalized and tokenizer.normalizer is not None:
+            pattern = tokenizer.normalizer.normalize_str(content)
+        if (token.normalized, pattern) in seen or not pattern:
+            raise UserError(
+                f"{path}: the added token {token.content!r} is {pattern!r} "
+                "once it is normalized, as another one is or every text; "
+                'expected its own letters; "normalized": false keeps them'
+            )
+        seen.add((token.normalized, pattern))
+    tokens = []
+    for content, (_, token, is_found) in zip(texts, added):
+        rules = {name: getattr(token, name) for name in RULES}
+        rules = {**rules, **same, "special": not is_found}
+        tokens.append(AddedToken(content, **rules))
+    tokenizer.add_tokens(tokens)
+    for content, (number, _, _) in zip(texts, added):
+        if tokenizer.token_to_id(content) != number:
+            raise UserError(
+                f"{path}: the added token {content!r} would get the id "
+                f"{tokenizer.token_to_id(content)}, expected {number}; does "
+                "the vocabulary have an entry twice?"
+            )

@@ -1,0 +1,314 @@
+"""Tokenization as a `tokenizer.json` describes it, for RoBERTa and XLM-R.
+
+Byte-level BPE and unigram, on the `tokenizers` library. Not in here: special
+tokens of a task's inputs and cutting to a length (`tasks/`).
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from typing import Any, Dict, List, Sequence, Tuple
+
+from tokenizers import Tokenizer
+
+from adapter_bert import files
+from adapter_bert.data.added_tokens import (
+    LONGEST_PIECE,
+    fingerprint,
+    read_added,
+    register,
+)
+from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
+from adapter_bert.errors import UserError
+
+CLASSIFY, SEPARATE = "<s>", "</s>"
+PADDING, UNKNOWN, MASK = "<pad>", "<unk>", "<mask>"
+SPECIAL = {
+    "unk_token": UNKNOWN,
+    "sep_token": SEPARATE,
+    "pad_token": PADDING,
+    "cls_token": CLASSIFY,
+    "mask_token": MASK,
+}
+# What stands for the space before a word, by the model's type.
+SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
+# The bytes that byte-level BPE writes as the characters from U+0100 on.
+HIDDEN_BYTES = (*range(33), *range(127, 161), 173)
+# What decides how a text is tokenized. Cutting and padding, which some files
+# have as well, are left out.
+DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+# The one regular expression of XLM-R; RoBERTa has none in its file.
+PATTERN = " {2,}"
+# Keys of a model that must be empty: tokenizers of other models use them.
+UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+# Fairseq fills its vocabularies with such entries.
+MADE_UP = re.compile(r"madeupword\d+")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class SubwordTokenizer(TextTokenizer):
+    """Text to the tokens of a `tokenizer.json`, as transformers make them.
+
+    Differs from transformers in `SPECIAL` alone: a typed "</s>" is plain text.
+    """
+
+    between_count = 2
+    second_segment = 0
+    do_lower_case = False
+
+    def __init__(self, path: str):
+        """Reads a `tokenizer.json`, and the tokens that files beside it add.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            UserError: it is missing or damaged, is of another kind, or lacks a
+                special token.
+        """
+        described = files.read_json(path, "the tokenizer")
+        self.path = path
+        pieces = _read_ids(described, path)
+        self.added = read_added(path, pieces, SPECIAL, described)
+        self._contents = {a.token.content: a.id for a in self.added}
+        self.vocabulary = {**pieces, **self._contents}
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
+            if token not in self.vocabulary:
+                raise UserError(
+                    f"{path} is no tokenizer of a RoBERTa: it lacks {token}"
+                )
+        self.classify_id = self.vocabulary[CLASSIFY]
+        self.separate_id = self.vocabulary[SEPARATE]
+        self.padding_id = self.vocabulary[PADDING]
+        self.unknown_id = self.vocabulary[UNKNOWN]
+        self.mask_id = self.vocabulary.get(MASK)
+        self._special = {
+            *SPECIAL.values(),
+            *(a.token.content for a in self.added if a.token.special),
+        }
+        self._space = SPACES[described["model"]["type"]]
+        self._gap = self.vocabulary.get(self._space)
+        text = json.dumps(
+            {key: described.get(key) for key in DECISIVE}, sort_keys=True
+        )
+        # Of those that are not special the text above tells already.
+        told = described.get("added_tokens") or []
+        told = [t["content"] for t in told if not t.get("special")]
+        new = [a for a in self.added if a.token.content not in told]
+        self._told = fingerprint(new)
+        self._fingerprint = hashlib.sha256(text.encode()).hexdigest()
+        self._tokenizer = self._words = _make(described, path)
+        register(self._tokenizer, self.added, path)
+        before = described.get("pre_tokenizer") or {}
+        if self.added and before.get("add_prefix_space") is False:
+            # A space may not be put before an added token.
+            before = {**before, "add_prefix_space": True}
+            self._words = _make({**described, "pre_tokenizer": before}, path)
+            register(self._words, self.added, path)
+
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+        return {
+            "vocabulary": self._fingerprint,
+            "do_lower_case": False,
+            **self._told,
+        }
+
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """As `TextTokenizer.encode`; a space before a word is not of it.
+
+        A letter's place has the accents after it, which XLM-R joins with it
+        and transformers leave out. A token of a space alone has no characters;
+        transformers give it the first one of the next word.
+        """
+        cleaned = [_clean(text) for text in texts]
+        encoded = self._tokenizer.encode_batch(
+            cleaned, add_special_tokens=False
+        )
+        return [
+            Tokens(
+                e.ids,
+                with_marks(
+                    text,
+                    [
+                        _trim(text, start, start if n == self._gap else end)
+                        for n, (start, end) in zip(e.ids, e.offsets)
+                    ],
+                ),
+            )
+            for text, e in zip(cleaned, encoded)
+        ]
+
+    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+        """As `TextTokenizer.encode_ids`."""
+        return _ids(self._tokenizer, texts)
+
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """As `TextTokenizer.encode_words`: each after a space."""
+        if self._words is not self._tokenizer:
+            return _ids(self._words, words)
+        return self.encode_ids([f" {word}" for word in words])
+
+    def is_text(self, piece: str) -> bool:
+        """As `TextTokenizer.is_text`."""
+        return piece not in self._special and not MADE_UP.fullmatch(piece)
+
+    def continues(self, piece: str) -> bool:
+        """As `TextTokenizer.continues`: it does not begin with a space."""
+        return not piece.startswith(self._space)
+
+    def letters(self, piece: str) -> str:
+        """As `TextTokenizer.letters`.
+
+        Where a piece ends within a letter's bytes, the last letter that begins
+        so; U+FFFD where a piece begins within them.
+        """
+        text = piece.removeprefix(self._space)
+        if self._space != SPACES["BPE"] or piece in self._contents:
+            return text
+        codes = map(ord, text)
+        data = bytes(c if c < 256 else HIDDEN_BYTES[c - 256] for c in codes)
+        for missing in range(4):
+            with contextlib.suppress(UnicodeDecodeError):
+                return (data + b"\xbf" * missing).decode()
+        return "\ufffd"
+
+
+def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> List[List[int]]:
+    encoded = tokenizer.encode_batch(
+        [_clean(text) for text in texts], add_special_tokens=False
+    )
+    return [e.ids for e in encoded]
+
+
+def _read_ids(described: Any, path: str) -> Dict[str, int]:
+    """The id of every piece.
+
+    Raises:
+        UserError: it is no description of a tokenizer, or of another kind.
+    """
+    model = described.get("model") if isinstance(described, dict) else None
+    kind = model.get("type") if isinstance(model, dict) else None
+    if not isinstance(kind, str) or kind not in SPACES:
+        raise UserError(
+            f"{path} is a tokenizer of type {kind!r}, expected "
+            f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
+        )
+    try:
+        entries = model["vocab"]
+        if isinstance(entries, list):
+            ids = {piece: number for number, (piece, _) in enumerate(entries)}
+        else:
+            ids = dict(entries)
+        if not all(type(number) is int for number in ids.values()):
+            raise ValueError("an id is no whole number")
+        if not ids:
+            raise ValueError("it has no pieces")
+        if max(map(len, ids)) > LONGEST_PIECE:
+            raise ValueError(f"a piece has more than {LONGEST_PIECE} letters")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is no description of a tokenizer: {error!r}"
+        ) from error
+    return ids
+
+
+def _make(described: Dict[str, Any], path: str) -> Tokenizer:
+    """The library's tokenizer, which finds no special token in a text.
+
+    Raises:
+        UserError: the library cannot make it.
+    """
+    model = described["model"]
+    for key in UNUSED:
+        # The library fails at some of them, and chooses at random at others.
+        if model.get(key):
+            raise UserError(
+                f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
+                "RoBERTa's tokenizer has none"
+            )
+    _check_unknown(model, path)
+    _check_patterns(described, path)
+    if isinstance(model["vocab"], list):
+        # Unigram finds any entry in a text. In none is there a space, which
+        # has become another character before.
+        entries = [
+            [f" {piece} " if piece in SPECIAL.values() else piece, score]
+            for piece, score in model["vocab"]
+        ]
+        model = {**model, "vocab": entries}
+    plain = {
+        **described,
+        "model": model,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+    }
+    try:
+        return Tokenizer.from_str(json.dumps(plain))
+    except KeyboardInterrupt:
+        raise
+    # The library has no class of its own for what it cannot read, and some of
+    # what it raises is no `Exception`.
+    except BaseException as error:
+        raise UserError(
+            f"{path} is no tokenizer that can be read here: {error}"
+        ) from error
+
+
+def _check_unknown(model: Dict[str, Any], path: str) -> None:
+    """Checks what a model says of pieces that it does not know.
+
+    Raises:
+        UserError: the library would fail at the first of these.
+    """
+    token, number = model.get("unk_token"), model.get("unk_id")
+    vocabulary = model["vocab"]
+    is_known = token is None or isinstance(token, str) and token in vocabulary
+    if isinstance(vocabulary, list):
+        is_known = type(number) is int and 0 <= number < len(vocabulary)
+    if not is_known:
+        raise UserError(
+            f"{path}: the model's unknown token is {token!r}, {number!r}; "
+            "expected one of its vocabulary"
+        )
+
+
+def _check_patterns(described: Dict[str, Any], path: str) -> None:
+    """Checks the regular expressions of a tokenizer.
+
+    With others a text of few characters can be more than the library bears,
+    which fails then without being an `Exception`.
+
+    Raises:
+        UserError: there is another one than those of published models.
+    """
+    parts = [described.get("normalizer"), described.get("pre_tokenizer")]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            if part.get("Regex", PATTERN) != PATTERN:
+                raise UserError(
+                    f"{path} has the pattern {str(part['Regex'])[:80]!r}, "
+                    f"which a text could fail at; expected {PATTERN!r} alone"
+                )
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+
+
+def _clean(text: str) -> str:
+    """A text that the library can take, of the same length."""
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+def _trim(text: str, start: int, end: int) -> Tuple[int, int]:
+    """The place of a token without the spaces around it."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end

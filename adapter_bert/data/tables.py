@@ -1,0 +1,799 @@
+"""Rows of the user's tables: TSV, CSV and JSON Lines files.
+
+Which file holds a split: one that was named, or one of a folder.
+
+In here too: `HeldOut`, a part of the training file in place of a dev file.
+
+Labels as they are printed, and cells that hold any number of them.
+
+Within a run a set of labels is such a cell, whatever file it comes from.
+"""
+
+import array
+import csv
+import dataclasses
+import decimal
+import itertools
+import os
+import re
+import sys
+import unicodedata
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
+
+import numpy as np
+from absl import logging
+
+from adapter_bert import files, json_lines
+from adapter_bert.errors import UserError
+
+# Split -> its flag, and what its file is for.
+FLAGS_OF_SPLITS = {
+    "train": ("--train_file", "the rows to train on"),
+    "dev": ("--eval_file", "the rows to evaluate on"),
+    "test": ("--predict_file", "the rows to predict"),
+}
+
+
+def ending_of(path: str) -> str:
+    """The ending of a file's name, in lower case, as `.csv`."""
+    return os.path.splitext(path)[1].lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A part of the training file that serves as the dev set.
+
+    Attributes:
+        share: of the rows, between 0 and 1.
+        seed: of their choice.
+    """
+
+    share: float
+    seed: int
+
+    def choose(
+        self, groups: Sequence[Any], sets: Sequence[Sequence[Any]]
+    ) -> np.ndarray:
+        """Which rows are held out, bool [N]: the share of each group's rows.
+
+        A group with a single row stays in the training set. A row changes
+        sides for each label that either side lacks, if the label has several
+        rows and no other label is lost by that. Where the share takes no row
+        at all, none is held out.
+
+        Args:
+            groups: N, what rows are taken of equally.
+            sets: N, the labels of each row.
+        """
+        chosen = np.zeros(len(groups), bool)
+        rng = np.random.default_rng(self.seed)
+        places: Dict[Any, List[int]] = {}
+        for place, group in enumerate(groups):
+            places.setdefault(group, []).append(place)
+        for group in sorted(places):
+            own = rng.permutation(places[group])
+            count = round(self.share * len(own))
+            chosen[own[: min(count, len(own) - 1)]] = True
+        if chosen.any():
+            self._give_each_side(chosen, sets, rng)
+        return chosen
+
+    def _give_each_side(
+        self,
+        chosen: np.ndarray,
+        sets: Sequence[Sequence[Any]],
+        rng: np.random.Generator,
+    ) -> None:
+        """Changes the choice so that both sides have each label, if possible.
+
+        Args:
+            chosen: as `choose` returns it; is changed.
+            sets: of `choose`.
+            rng: chooses among the rows of a label.
+        """
+        places: Dict[Any, List[int]] = {}
+        for place, labels in enumerate(sets):
+            for label in labels:
+                places.setdefault(label, []).append(place)
+        # How many of a label's rows are in training, and held out.
+        counts = {
+            x: np.bincount(chosen[own].astype(int), minlength=2)
+            for x, own in places.items()
+        }
+        for label in sorted(places, key=lambda x: (len(places[x]), x)):
+            if counts[label].all() or len(places[label]) < 2:
+                continue
+            source = int(counts[label].argmax())
+            for place in rng.permutation(places[label]):
+                if all(counts[x][source] > 1 for x in sets[place]):
+                    chosen[place] = not source
+                    for moved in sets[place]:
+                        counts[moved][source] -= 1
+                        counts[moved][1 - source] += 1
+                    break
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitFiles:
+    """The files that were named; where none was, splits lie in a folder.
+
+    Attributes:
+        train: path of the training file, or "".
+        dev: the same of the dev file.
+        test: the same of the test file.
+    """
+
+    train: str = ""
+    dev: str = ""
+    test: str = ""
+
+    @property
+    def named(self) -> Dict[str, str]:
+        """The path of each split whose file was named."""
+        return {
+            split: path
+            for split in FLAGS_OF_SPLITS
+            if (path := getattr(self, split))
+        }
+
+    def check(self, endings: Collection[str]) -> None:
+        """Checks the files that were named, without reading them.
+
+        Args:
+            endings: that a file may have, lower-case, as `.csv`.
+
+        Raises:
+            UserError: a file is missing, is a folder or has another ending, or
+                the training file is also the dev file.
+        """
+        for split, path in self.named.items():
+            flag, _ = FLAGS_OF_SPLITS[split]
+            if not files.exists(path):
+                raise UserError(f"{flag} is {path}, which does not exist")
+            if files.is_folder(path):
+                raise UserError(
+                    f"{flag} is {path}, a folder; expected a file (--data_dir "
+                    "takes a folder)"
+                )
+            if ending_of(path) not in endings:
+                raise UserError(
+                    f"{flag} is {path}, expected the ending "
+                    f"{' or '.join(endings)}"
+                )
+        if self.train and self.dev and files.is_same(self.train, self.dev):
+            raise UserError(
+                f"--train_file and --eval_file are both {self.train}, which "
+                "would score training rows; name another file, or pass "
+                "--dev_share to hold out a part of this one"
+            )
+
+    def found(
+        self, folder: str, split: str, endings: Collection[str]
+    ) -> List[str]:
+        """The files of a split that are there; one, if all is well.
+
+        Args:
+            folder: of splits, if no file was named.
+            split: `train`, or a dev or test split.
+            endings: as of `check`.
+        """
+        if self.named:
+            return [path for path in [self.named.get(split)] if path]
+        return list(filter(files.exists, _paths(folder, split, endings)))
+
+    def find(self, folder: str, split: str, endings: Collection[str]) -> str:
+        """The file of a split; arguments are those of `found`.
+
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        found = self.found(folder, split, endings)
+        if len(found) > 1:
+            raise UserError(f"{' and '.join(found)} are both there; keep one")
+        if found:
+            return found[0]
+        if self.named:
+            flag, what = FLAGS_OF_SPLITS[split]
+            raise UserError(f"{flag} is missing: {what}")
+        paths = _paths(folder, split, endings)
+        raise UserError(f"there is no {' and no '.join(paths)}")
+
+
+NONE_NAMED = SplitFiles()
+
+
+def _paths(folder: str, split: str, endings: Collection[str]) -> List[str]:
+    """Where a split may lie in a folder."""
+    return [os.path.join(folder, split + ending) for ending in endings]
+
+
+# Seldom within a label, unlike a comma.
+SEPARATOR = "|"
+# A cell that holds no label; an empty one holds none either.
+NO_LABELS = "[]"
+
+
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+# A label that may be a whole list, or a row of 0 and 1 for each label.
+LIST = re.compile(
+    r"""\(.*\)|\{.*\}|'.*'|".*"|[01](\.0)?([ ;][01](\.0)?)*""", re.DOTALL
+)
+HINT = " (--label_columns names a column of 0 and 1 for each label)"
+# By them an emoji is drawn in colours, or not.
+VARIATIONS = range(0xFE00, 0xFE10)
+
+
+def appearance(label: str) -> Any:
+    """What labels have in common that look the same, or mean one number.
+
+    Blanks, letter case, characters that cannot be seen, and the ways to write
+    a character make no difference.
+    """
+    text = "".join(
+        " " if character.isspace() else character
+        for character in _composed(label).casefold()
+        if character.isspace()
+        or unicodedata.category(character) not in ("Cc", "Cf")
+    )
+    text = " ".join(text.split())
+    return decimal.Decimal(text) if NUMBER.fullmatch(text) else text
+
+
+def _composed(text: str) -> str:
+    """A text with one way to write each character."""
+    return "".join(
+        character
+        for character in unicodedata.normalize("NFKC", text)
+        if ord(character) not in VARIATIONS
+    )
+
+
+def shown(labels: Iterable[str]) -> Dict[str, str]:
+    """How labels are printed: as they are, or quoted where that misleads.
+
+    They are quoted, with escapes, if two look the same, or if one has blanks or
+    something that cannot be seen at an end.
+
+    Returns:
+        What is printed of each label, in their order.
+    """
+    labels = list(dict.fromkeys(labels))
+    quote: Any = str
+    if len(set(map(appearance, labels))) < len(labels) or not all(
+        label == label.strip() and (label[:1] + label[-1:]).isprintable()
+        for label in labels
+    ):
+        is_told_apart = len({_composed(repr(x)) for x in labels}) == len(labels)
+        quote = repr if is_told_apart else ascii
+    return {label: quote(label) for label in labels}
+
+
+def list_labels(labels: Iterable[str]) -> str:
+    """Labels with commas between them, at most 200 characters of all."""
+    return ", ".join(shown(labels).values())[:200]
+
+
+def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
+    """Warns of labels that look the same but are classes of their own."""
+    groups: Dict[Any, List[str]] = {}
+    # The plain one first, to which others are compared.
+    for label in sorted(labels, key=lambda x: (len(repr(x)), x.swapcase())):
+        groups.setdefault(appearance(label), []).append(label)
+    pairs = [
+        " and ".join(shown((first, other)).values())
+        for first, *others in groups.values()
+        for other in others
+    ]
+    if pairs:
+        logging.warning(
+            "%s: labels look the same, but each spelling is a label of its "
+            "own: %s; write them alike if they mean the same (blanks, letter "
+            "case and characters that cannot be seen count)",
+            path,
+            "; ".join(pairs)[:1000],
+        )
+
+
+def warn_of_lists(labels: Iterable[str], separator: str, path: str) -> None:
+    """Warns of labels that may be several, as the file does not mean them."""
+    found = [x for x in sorted(labels) if "," in x or LIST.fullmatch(x)]
+    if found:
+        logging.warning(
+            "%s: labels hold a comma or look like lists: %s; if these are "
+            "several labels, put %r between them (--label_separator), or name "
+            "a column of 0 and 1 for each (--label_columns)",
+            path,
+            ", ".join(map(repr, found))[:200],
+            separator,
+        )
+
+
+def is_one_cell(label: str) -> bool:
+    """Whether a table can hold a label: no tab, no line break, not empty."""
+    return "\t" not in label and label.splitlines() == [label]
+
+
+def check_threshold(threshold: Any, name: str) -> None:
+    """Checks the probability from which on a row is given a label.
+
+    Args:
+        threshold: what was told.
+        name: where, for messages.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(threshold, float) or not 0 < threshold < 1:
+        raise UserError(
+            f"{name} is {threshold!r}, expected a probability above 0 and "
+            "below 1"
+        )
+
+
+def check_separator(separator: str) -> None:
+    """Checks what stands between labels.
+
+    Raises:
+        UserError: it is not a single character that can be within a line.
+    """
+    if (
+        len(separator) != 1
+        or separator == "\t"
+        or separator.splitlines() != [separator]
+    ):
+        raise UserError(
+            f"--label_separator is {separator!r}, expected a single character, "
+            "neither a tab nor a line break"
+        )
+
+
+def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
+    """The labels of a cell, in its order, without white space around them.
+
+    Args:
+        cell: of a table.
+        separator: that stands between labels, a single character.
+        where: the place, for messages.
+
+    Raises:
+        UserError: a label is none, or is there twice.
+    """
+    if cell.strip() in ("", NO_LABELS):
+        return ()
+    return _checked(cell.split(separator), separator, where)
+
+
+def join_labels(labels: Sequence[str], separator: str, where: str) -> str:
+    """The cell that holds labels, the inverse of `split_labels`.
+
+    Args:
+        labels: in any order.
+        separator: to stand between them, a single character.
+        where: the place, for messages.
+
+    Raises:
+        UserError: a label is none, or is there twice.
+    """
+    return separator.join(_checked(labels, separator, where))
+
+
+def _checked(
+    labels: Sequence[str], separator: str, where: str
+) -> Tuple[str, ...]:
+    """The labels without white space around them, if a cell can hold them."""
+    found = tuple(label.strip() for label in labels)
+    for label in found:
+        this = repr(label[:80])
+        if not label:
+            raise UserError(
+                f"{where}: a label is empty; expected {separator!r} between "
+                f"labels, or of no label an empty cell or {NO_LABELS}"
+            )
+        if label[0] == "[" or label[-1] == "]":
+            raise UserError(
+                f"{where}: the label {this} begins or ends with a bracket, as "
+                f"lists do; expected {separator!r} between labels, which have "
+                f"no such bracket{HINT}"
+            )
+        if separator in label:
+            raise UserError(
+                f"{where}: the label {this} holds {separator!r}, which stands "
+                "between labels; pass another --label_separator"
+            )
+        if found.count(label) > 1:
+            raise UserError(
+                f"{where}: the label {this} is given twice"
+                + HINT * (LIST.fullmatch(label) is not None)
+            )
+    return found
+
+
+# Else Python takes no cell of more than 128 kB, in all of a process.
+csv.field_size_limit(sys.maxsize)
+
+Column = Union[int, str]
+Found = TypeVar("Found")
+# What a cell of `Layout.label_columns` may hold, in any case of letters.
+MARKS = {
+    **dict.fromkeys(("0", "0.0", "false"), False),
+    **dict.fromkeys(("1", "1.0", "true"), True),
+}
+# (line number from 0, its cells), without the header's line.
+Lines = Iterator[Tuple[int, List[str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where a table keeps what; columns by number from 0 or by name.
+
+    Attributes:
+        text_a: column of the text, or None if only labels are wanted.
+        text_b: column of the second text, or None.
+        label: column of the label, or None for a file without labels.
+        header: whether the first line holds the columns' names.
+        row_id: column of what names a row, or None.
+        skips_broken_rows: whether rows with fewer or more columns than the
+            header are passed over, as QQP's published files need it.
+        takes_tokens: whether a JSON object may hold a list of words for a
+            text, which becomes a tuple.
+        choices: columns of further texts, as the choices of a question.
+        label_separator: what stands between the labels of a cell, for which a
+            JSON object must hold a list; None where a row has one label.
+        label_columns: in place of `label`, a column of 0 and 1 for each label;
+            rows are read as if a cell held the labels that have a 1.
+    """
+
+    text_a: Optional[Column]
+    text_b: Optional[Column] = None
+    label: Optional[Column] = None
+    header: bool = True
+    row_id: Optional[Column] = None
+    skips_broken_rows: bool = False
+    takes_tokens: bool = False
+    choices: Tuple[Column, ...] = ()
+    label_separator: Optional[str] = None
+    label_columns: Tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> Dict[str, Column]:
+        """The columns that it has, by the name of their field in `Rows`.
+
+        Those of `choices` by their numbers, as `choice_0`, and at the end those
+        of `label_columns`, as `label_0`.
+        """
+        columns = {
+            "text_a": self.text_a,
+            "text_b": self.text_b,
+            **dict(zip(self.choice_names, self.choices)),
+            "label": self.label,
+            "row_id": self.row_id,
+            **{f"label_{n}": c for n, c in enumerate(self.label_columns)},
+        }
+        return {
+            n: column for n, column in columns.items() if column is not None
+        }
+
+    @property
+    def choice_names(self) -> List[str]:
+        """The names of `choices` in `columns`."""
+        return [f"choice_{number}" for number in range(len(self.choices))]
+
+    @classmethod
+    def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
+        """A table of these texts, whose order it keeps; `more` as its own."""
+        text_a, *others = columns
+        return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
+
+    def labels_only(self) -> "Layout":
+        """The same table, of which only the labels are wanted."""
+        return dataclasses.replace(
+            self, text_a=None, text_b=None, row_id=None, choices=()
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a table, column by column.
+
+    A million objects of a row each would take more than their texts.
+
+    Attributes:
+        path: of the file.
+        lines: int64 [rows], the line of each row, from 0.
+        text_a: the texts, or None where they were not wanted or are dropped.
+        text_b: the second texts, or None where there are none.
+        label: the labels, as the file has them, or None.
+        row_id: what names the rows, or None.
+        choices: the texts of each column of `Layout.choices`; may be dropped.
+    """
+
+    path: str
+    lines: np.ndarray
+    text_a: Optional[List[str]] = None
+    text_b: Optional[List[str]] = None
+    label: Optional[List[str]] = None
+    row_id: Optional[List[str]] = None
+    choices: Tuple[List[str], ...] = ()
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.lines)
+
+    def where(self, row: int) -> str:
+        """The place of a row, for messages: `<path>:<line from 1>`."""
+        return f"{self.path}:{self.lines[row] + 1}"
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """The rows that are chosen, bool [rows]."""
+        return dataclasses.replace(
+            self,
+            lines=self.lines[chosen],
+            choices=tuple(
+                list(itertools.compress(texts, chosen))
+                for texts in self.choices
+            ),
+            **{
+                name: list(itertools.compress(getattr(self, name), chosen))
+                for name in ("text_a", "text_b", "label", "row_id")
+                if getattr(self, name) is not None
+            },
+        )
+
+
+def read_rows(path: str, layout: Layout) -> Rows:
+    """Reads the layout's columns.
+
+    Args:
+        path: with one of the endings of `READERS`, in any case of letters.
+        layout: of the table.
+
+    Raises:
+        UserError: the file is missing, not UTF-8 or empty, is no table of its
+            kind, lacks a column or has two of its name, or has a row with too
+            few columns.
+    """
+    read, newline = READERS[ending_of(path)]
+    text = _check_not_empty(
+        path, files.read_lines(path, "the data file", newline)
+    )
+    lines = array.array("q")
+    names, marks = list(layout.columns), len(layout.label_columns)
+    if marks:
+        names[-marks:] = ["label"]
+    columns: Dict[str, List[str]] = {name: [] for name in names}
+    for number, cells in read(path, text, layout):
+        lines.append(number)
+        if marks:
+            where = f"{path}:{number + 1}"
+            cells[-marks:] = [_marked(cells[-marks:], layout, where)]
+        for column, cell in zip(columns.values(), cells):
+            column.append(cell)
+    if not lines:
+        raise UserError(f"{path} holds no rows")
+    choices = tuple(columns.pop(name) for name in layout.choice_names)
+    return Rows(path, np.array(lines, np.int64), **columns, choices=choices)
+
+
+def _marked(cells: List[str], layout: Layout, where: str) -> str:
+    """The cell of those labels whose columns have a 1."""
+    found = []
+    for cell, label in zip(cells, layout.label_columns):
+        if cell.strip().lower() not in MARKS:
+            raise UserError(
+                f"{where}: the label column {label!r} holds {cell[:80]!r}, "
+                "expected 0 or 1 (--label_columns)"
+            )
+        if MARKS[cell.strip().lower()]:
+            found.append(str(label))
+    return join_labels(found, layout.label_separator, where)
+
+
+def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
+    """The same lines, if one of them holds anything."""
+    blank: List[str] = []
+    for line in lines:
+        blank.append(line)
+        if line.strip("\r\n"):
+            return itertools.chain(blank, lines)
+    raise UserError(f"{path} is empty")
+
+
+def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
+    """Quotation marks are ordinary characters, as in the GLUE files.
+
+    Empty lines at the end are passed over, except in a file of one column,
+    where they are empty texts.
+    """
+
+    def split() -> Lines:
+        first, blank = True, 0
+        for number, line in enumerate(text):
+            line = line.rstrip("\n").rstrip("\r")
+            if first:
+                passes_over, first = "\t" in line, False
+            if passes_over and not line:
+                blank += 1
+                continue
+            # They were not at the end.
+            for before in range(number - blank, number):
+                yield before, [""]
+            blank = 0
+            yield number, line.split("\t")
+
+    return _choose_columns(path, split(), layout, "tab-separated")
+
+
+def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
+    """Cells with a comma or a line break stand in quotation marks."""
+
+    def split() -> Lines:
+        reader = csv.reader(text, strict=True)
+        line = 0
+        try:
+            width = 0
+            for row in reader:
+                width = width or len(row)
+                # In a file of one column an empty line is an empty text.
+                if row or width == 1:
+                    yield line, row or [""]
+                line = reader.line_num
+        except csv.Error as error:
+            raise UserError(f"{path}:{line + 1}: not CSV: {error}") from error
+
+    return _choose_columns(path, split(), layout, "comma-separated")
+
+
+def _choose_columns(
+    path: str, lines: Lines, layout: Layout, kind: str
+) -> Lines:
+    """The layout's cells of each line but the header."""
+    first = next(lines)
+    columns = [
+        _find_column(path, first[1], column)
+        for column in layout.columns.values()
+    ]
+    if not layout.header:
+        lines = itertools.chain([first], lines)
+    needed, width, broken = max(columns) + 1, len(first[1]), 0
+    for number, cells in lines:
+        # One too many shifts those behind it, or cuts a text.
+        is_long = len(cells) > width and any(cells[width:])
+        if layout.skips_broken_rows and (is_long or len(cells) < width):
+            broken += 1
+            continue
+        problem = None
+        if is_long:
+            place = "header names" if layout.header else "first line has"
+            problem = (
+                f"found {len(cells)} {kind} columns, but the {place} {width}; "
+                "does a text hold the separator?"
+            )
+        elif len(cells) < needed:
+            problem = (
+                f"found {len(cells)} {kind} columns, expected at least {needed}"
+            )
+        elif layout.header and layout.label is not None and cells == first[1]:
+            problem = (
+                "the header stands here again; delete the line, which joined "
+                "files have"
+            )
+        if problem:
+            raise UserError(f"{path}:{number + 1}: {problem}")
+        yield number, [cells[column] for column in columns]
+    if broken:
+        logging.warning(
+            "%s: %d rows with fewer or more columns than the header are left "
+            "out",
+            path,
+            broken,
+        )
+
+
+def _find_column(path: str, names: List[str], column: Column) -> int:
+    """The place of a column in a header."""
+    if isinstance(column, int):
+        return column
+    if column not in names:
+        raise UserError(
+            f"{path}:1: no column is named {column!r}; the header names "
+            f"{json_lines.list_keys(names)}{_near(names, column)}"
+        )
+    if names.count(column) > 1:
+        raise UserError(
+            f"{path}:1: {names.count(column)} columns are named {column!r}; "
+            "rename all but one"
+        )
+    return names.index(column)
+
+
+def _near(names: List[str], column: str) -> str:
+    """How a column that a header lacks may be meant."""
+    for name in names:
+        if name.strip() == column:
+            return f"; blanks surround {name!r}, name it without them"
+        if appearance(name) == appearance(column):
+            return (
+                f"; {name!r} differs in blanks, letter case or characters that "
+                "cannot be seen"
+            )
+    return "; is its first line a row, not a header?"
+
+
+def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
+    """An object on each line; its keys are the columns."""
+    columns = layout.columns
+    for name in columns.values():
+        if isinstance(name, int):
+            raise UserError(
+                f"{path}:1: JSON Lines have named columns, not a column {name}"
+            )
+
+    def cell(
+        value: Dict[str, Any], where: str, field: str, name: str
+    ) -> Union[str, Tuple[str, ...]]:
+        if field == "label" and layout.label_separator is not None:
+            labels = json_lines.labels_at(value, name)
+            return join_labels(labels, layout.label_separator, where)
+        if layout.takes_tokens and isinstance(value.get(name), list):
+            return tuple(json_lines.texts_at(value, name))
+        return json_lines.text_at(value, name)
+
+    yield from read_objects(
+        path,
+        text,
+        lambda value, where: [
+            cell(value, where, *column) for column in columns.items()
+        ],
+    )
+
+
+def read_objects(
+    path: str,
+    text: Iterable[str],
+    read: Callable[[Dict[str, Any], str], Found],
+) -> Iterator[Tuple[int, Found]]:
+    """What is read of the JSON objects of lines; empty lines are passed over.
+
+    Args:
+        path: of the file, for messages.
+        text: its lines.
+        read: of an object and its place; its ValueErrors get the place.
+
+    Yields:
+        The line's number from 0, and what was read.
+
+    Raises:
+        UserError: a line holds something else.
+    """
+    for number, line in enumerate(text):
+        if not line.strip():
+            continue
+        where = f"{path}:{number + 1}"
+        try:
+            found = read(json_lines.parse_object(line.rstrip("\n")), where)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from error
+        yield number, found
+
+
+# Ending -> how its lines are read, and what ends a line.
+READERS: Dict[
+    str, Tuple[Callable[[str, Iterator[str], Layout], Lines], str]
+] = {
+    ".tsv": (_read_tsv, "\n"),
+    ".csv": (_read_csv, ""),
+    ".jsonl": (_read_json_lines, "\n"),
+}

@@ -1,0 +1,456 @@
+"""What a tokenizer is; BERT's, WordPiece on the `tokenizers` library.
+
+Not in here: special tokens of a task's inputs and cutting to a length
+(`tasks/`).
+"""
+
+import abc
+import functools
+import hashlib
+import json
+import re
+import unicodedata
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
+
+from adapter_bert import files
+from adapter_bert.data.added_tokens import (
+    Added,
+    fingerprint,
+    read_added,
+    register,
+)
+from adapter_bert.errors import UserError
+
+UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
+PADDING, MASK = "[PAD]", "[MASK]"
+SPECIAL = {
+    "unk_token": UNKNOWN,
+    "sep_token": SEPARATE,
+    "pad_token": PADDING,
+    "cls_token": CLASSIFY,
+    "mask_token": MASK,
+}
+# Google's vocabularies keep such entries free.
+UNUSED = re.compile(r"\[unused\d+\]")
+# google-research/bert, `tokenization.py`: longer words become [UNK].
+MAX_CHARACTERS_PER_WORD = 200
+# Share of the entries that may be of the other case.
+STRAY = 0.01
+# Letters without decomposition, case or script rules of their own.
+STAND_INS = "\ua015\u1401\u16a0\ua66e"
+
+
+class _Replacements(dict):
+    """For `str.translate`: characters that the library would drop.
+
+    BERT drops control and format characters only. The library drops private
+    ones too, and cannot take lone surrogates; another letter
+    that no vocabulary entry has stands in for them, one for one, so that
+    offsets stay true.
+    """
+
+    def __init__(self, stand_in: str):
+        super().__init__()
+        self.stand_in = stand_in
+
+    def __missing__(self, code: int) -> str:
+        dropped = unicodedata.category(chr(code)) in ("Co", "Cs")
+        self[code] = self.stand_in if dropped else chr(code)
+        return self[code]
+
+
+class Tokens(NamedTuple):
+    """A tokenized text.
+
+    Attributes:
+        ids: vocabulary indices.
+        offsets: (first character, one past the last) of each token in the
+            text. The place of a letter holds the accents after it.
+    """
+
+    ids: List[int]
+    offsets: List[Tuple[int, int]]
+
+
+class TextTokenizer(abc.ABC):
+    """What tasks ask of a model's tokenizer.
+
+    Attributes:
+        vocabulary: the id of each token.
+        added: the tokens that were added to those of the model, by rising id.
+        vocab_size: the greatest id and one.
+        do_lower_case: whether texts are lower-cased.
+        classify_id: of the token that begins a row.
+        separate_id: of the token that ends it.
+        unknown_id: of what stands for words that cannot be tokenized.
+        mask_id: of what stands for masked tokens, or None.
+        between_count: how many of `separate_id` are between two texts.
+        second_segment: the segment of a row's second text.
+    """
+
+    vocabulary: Dict[str, int]
+    added: List[Added]
+    vocab_size: int
+    do_lower_case: bool
+    classify_id: int
+    separate_id: int
+    unknown_id: int
+    mask_id: Optional[int]
+    between_count: int
+    second_segment: int
+
+    @property
+    def between(self) -> List[int]:
+        """The tokens between two texts of a row."""
+        return [self.separate_id] * self.between_count
+
+    @abc.abstractmethod
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+
+    @abc.abstractmethod
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """Tokenizes many texts, on all cores.
+
+        Args:
+            texts: any strings.
+
+        Returns:
+            One `Tokens` for each, without special tokens.
+        """
+
+    @abc.abstractmethod
+    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+        """As `encode`, but the ids alone, which take a fifth less time."""
+
+    @abc.abstractmethod
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """The ids of words each of which has a space before it in a text."""
+
+    @abc.abstractmethod
+    def is_text(self, piece: str) -> bool:
+        """Whether an entry is a piece of text: not special, and not free."""
+
+    @abc.abstractmethod
+    def continues(self, piece: str) -> bool:
+        """Whether an entry continues a word, by its own marks."""
+
+    @abc.abstractmethod
+    def letters(self, piece: str) -> str:
+        """The text of an entry, without its marks."""
+
+
+def read_vocabulary(path: str) -> Dict[str, int]:
+    """Reads `vocab.txt`: one entry a line, its line number the id.
+
+    Or a `tokenizer.json` of BERT's, beside which newer versions of
+    transformers write no `vocab.txt`.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8 or no WordPiece tokenizer,
+            or lacks a special token.
+    """
+    if path.endswith(".json"):
+        vocabulary = _read_word_pieces(path)
+    else:
+        lines = files.read_text(path, "the vocabulary").rstrip().split("\n")
+        vocabulary = {line.strip(): number for number, line in enumerate(lines)}
+    for token in (UNKNOWN, CLASSIFY, SEPARATE):
+        if token not in vocabulary:
+            raise UserError(f"{path} is no BERT vocabulary: it lacks {token}")
+    return vocabulary
+
+
+def _read_word_pieces(path: str) -> Dict[str, int]:
+    """The vocabulary of a `tokenizer.json`; raises as `read_vocabulary`."""
+    described = files.read_object(
+        path,
+        "the tokenizer of a BERT",
+        {
+            "model": dict,
+            "model.vocab": dict,
+            "model.vocab.*": int,
+            "model.type?": str,
+            "normalizer?": dict,
+        },
+    )
+    model, normalizer = described["model"], described.get("normalizer") or {}
+    found = model["vocab"]
+    # A line of `vocab.txt` could not hold others.
+    if (
+        model.get("type") not in (None, "WordPiece")
+        or sorted(found.values()) != list(range(len(found)))
+        or any(word.split() != [word] for word in found)
+    ):
+        raise UserError(
+            f"{path} is no tokenizer of a BERT: expected WordPiece, with an id "
+            "for each entry from 0, and no blanks in an entry"
+        )
+    check_rules(
+        path,
+        normalizer.get("lowercase", True),
+        normalizer.get("strip_accents"),
+        normalizer.get("handle_chinese_chars"),
+    )
+    return dict(found)
+
+
+def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
+    """Refuses texts that are prepared otherwise than by Google's BERT.
+
+    Args:
+        path: of the file that says so.
+        lower: whether texts are in lower case.
+        accents: whether accents are stripped; None for as `lower`.
+        chinese: whether each Chinese character is a word.
+            Each is None where nothing is said.
+
+    Raises:
+        UserError: they are.
+    """
+    differs = None not in (lower, accents) and accents != lower
+    if differs or chinese is False:
+        raise UserError(
+            f"{path}: texts are in lower case: {lower}, without accents: "
+            f"{accents}, Chinese characters are words: {chinese}; expected "
+            "accents to go with the case and each Chinese character to be a "
+            "word, as in Google's BERT"
+        )
+
+
+def vocabulary_bytes(path: str) -> bytes:
+    """The content of `vocab.txt` for what `read_vocabulary` reads.
+
+    Raises:
+        UserError: as of `read_vocabulary`.
+    """
+    if not path.endswith(".json"):
+        return files.read_bytes(path, "the vocabulary")
+    found = read_vocabulary(path)
+    return "".join(
+        f"{word}\n" for word in sorted(found, key=found.get)
+    ).encode()
+
+
+def _share_changed(
+    vocabulary: Dict[str, int], change: Callable[[str], str]
+) -> float:
+    """Share of the entries that a change of case changes.
+
+    Special tokens do not count: as `[CLS]`, they have capitals in any model.
+    """
+    words = [word for word in vocabulary if not word.startswith("[")]
+    return sum(word != change(word) for word in words) / max(1, len(words))
+
+
+def lower_sigmas(text: str) -> str:
+    """Writes each capital sigma as the small one of its place in the word.
+
+    Python's `str.lower`, which BERT's code uses, knows the final form; the
+    library lower-cases letter by letter.
+    """
+
+    def lower(match: "re.Match[str]") -> str:
+        word = match.group()
+        if "\u03a3" not in word:
+            return word
+        lowered, place, characters = word.lower(), 0, []
+        for c in word:
+            characters.append(lowered[place] if c == "\u03a3" else c)
+            place += len(c.lower())
+        return "".join(characters)
+
+    return re.sub(r"\S+", lower, text)
+
+
+def with_marks(
+    text: str, places: List[Tuple[int, int]]
+) -> List[Tuple[int, int]]:
+    """Places of tokens, with the accents that normalization has dropped.
+
+    Args:
+        text: that was tokenized.
+        places: (first character, one past the last) of each token.
+
+    Returns:
+        The same, each up to the next token, white space or control character;
+        empty places stay so.
+    """
+    if text.isascii():
+        return places
+    found: List[Tuple[int, int]] = []
+    following, last = len(text), None
+    for start, end in reversed(places):
+        if (start, end) == last:
+            # Both are of one character.
+            found.append(found[-1])
+            continue
+        last = start, end
+        while start < end < following and not is_space_or_control(text[end]):
+            end += 1
+        found.append((start, end))
+        following = min(following, start)
+    return found[::-1]
+
+
+def is_space_or_control(letter: str) -> bool:
+    """Whether a character ends what is written before it."""
+    return letter.isspace() or unicodedata.category(letter)[0] == "C"
+
+
+class FullTokenizer(TextTokenizer):
+    """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
+
+    Differs from it in characters that Unicode tables of different ages class
+    differently: some hundred rare punctuation and combining marks, and the
+    Chinese characters from U+2B820 to U+2B91F, which the library does not set
+    apart. And tokens that were added are found in a text, as transformers does.
+
+    Attributes:
+        pieces: the vocabulary without tokens that were added behind it.
+    """
+
+    between_count = 1
+    second_segment = 1
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        """Reads the vocabulary, and the tokens that files beside it add.
+
+        Args:
+            vocab_file: path of `vocab.txt` or `tokenizer.json`.
+            do_lower_case: whether to lower-case and strip accents; must be
+                what the model was pretrained with.
+
+        Raises:
+            UserError: as `read_vocabulary` and `read_added`.
+        """
+        self.pieces = read_vocabulary(vocab_file)
+        self.added = read_added(vocab_file, self.pieces, SPECIAL)
+        self._by_content = {a.token.content: a for a in self.added}
+        self.vocabulary = {
+            **self.pieces,
+            **{content: a.id for content, a in self._by_content.items()},
+        }
+        self.do_lower_case = do_lower_case
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        # Stray entries do not count. A script without cases is neither.
+        self.is_cased = _share_changed(self.pieces, str.lower) > STRAY
+        self.is_uncased = (
+            not self.is_cased and _share_changed(self.pieces, str.upper) > STRAY
+        )
+        self.classify_id = self.vocabulary[CLASSIFY]
+        self.separate_id = self.vocabulary[SEPARATE]
+        self.unknown_id = self.vocabulary[UNKNOWN]
+        self.mask_id = self.vocabulary.get(MASK)
+        characters = set().union(*self.vocabulary)
+        self._replacements = _Replacements(
+            next((c for c in STAND_INS if c not in characters), STAND_INS[0])
+        )
+        for content in self._by_content:
+            self._replacements.update((ord(c), c) for c in content)
+        # None of BERT's special tokens is: a typed "[SEP]" is plain text.
+        self._tokenizer = Tokenizer(
+            models.WordPiece(
+                self.pieces,
+                unk_token=UNKNOWN,
+                max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
+            )
+        )
+        self._tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=do_lower_case,
+            lowercase=do_lower_case,
+        )
+        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # The blanks around a token make no tokens, and belong to no answer.
+        blanks = {"lstrip": False, "rstrip": False}
+        register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
+
+    def describe(self) -> Dict[str, Any]:
+        """What a trained model depends on, as JSON values."""
+        return {
+            "vocabulary": self._fingerprint,
+            "do_lower_case": self.do_lower_case,
+            **fingerprint(self.added),
+        }
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        words = json.dumps(self.pieces, sort_keys=True)
+        return hashlib.sha256(words.encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+        """As `TextTokenizer.encode`."""
+        return [
+            Tokens(e.ids, with_marks(text, e.offsets))
+            for text, e in zip(texts, self._encode(texts))
+        ]
+
+    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+        """As `TextTokenizer.encode_ids`."""
+        return [e.ids for e in self._encode(texts)]
+
+    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+        """As `encode_ids`: BERT joins nothing across white space."""
+        return self.encode_ids(words)
+
+    def is_text(self, piece: str) -> bool:
+        """As `TextTokenizer.is_text`."""
+        if piece in self._by_content:
+            return not self._by_content[piece].token.special
+        return piece not in SPECIAL.values() and not UNUSED.fullmatch(piece)
+
+    def continues(self, piece: str) -> bool:
+        """As `TextTokenizer.continues`: `##s` does."""
+        return piece.startswith("##")
+
+    def letters(self, piece: str) -> str:
+        """As `TextTokenizer.letters`."""
+        return piece.removeprefix("##")
+
+    def _encode(self, texts: Sequence[str]) -> List[Encoding]:
+        return self._tokenizer.encode_batch(
+            [self.clean(text) for text in texts], add_special_tokens=False
+        )
+
+    def tokenize(self, text: str) -> List[str]:
+        """The tokens of `text` as strings, word pieces marked by `##`."""
+        return self._tokenizer.encode(
+            self.clean(text), add_special_tokens=False
+        ).tokens
+
+    def normalize(self, text: str) -> str:
+        """What a text becomes before it is split into words."""
+        return self._tokenizer.normalizer.normalize_str(self.clean(text))
+
+    def split(self, normalized: str) -> List[Tuple[str, Tuple[int, int]]]:
+        """The words of what `normalize` gave, and their places in it."""
+        return self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
+
+    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> List[int]:
+        """Vocabulary indices of tokens.
+
+        Raises:
+            KeyError: a token that is not in the vocabulary.
+        """
+        return [self.vocabulary[token] for token in tokens]
+
+    def clean(self, text: str) -> str:
+        """A text that the library makes of what BERT makes of this one."""
+        if text.isascii():
+            return text
+        if self.do_lower_case and "\u03a3" in text:
+            text = lower_sigmas(text)
+        return text.translate(self._replacements)

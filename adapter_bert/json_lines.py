@@ -1,0 +1,182 @@
+"""Lines of files; of JSON Lines an object each, and texts under its keys.
+
+Values that were read of JSON, and can be written as JSON again.
+"""
+
+import itertools
+import json
+import math
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
+
+from adapter_bert.errors import UserError, first_line
+
+# Of lists and objects in one another.
+MOST_LEVELS = 100
+
+
+def check_writable(value: Any, path: str, what: str) -> None:
+    """Checks that what was read of a JSON file can be written as JSON again.
+
+    Args:
+        value: that Python has read.
+        path: of the file, for messages.
+        what: what the file is, for messages.
+
+    Raises:
+        UserError: it cannot: Python reads NaN and half a character, which JSON
+            does not have, and goes deeper than it writes.
+    """
+    level, depth = [value], 0
+    while level:
+        outer = [part for part in level if isinstance(part, (dict, list))]
+        depth += bool(outer)
+        if depth > MOST_LEVELS:
+            raise UserError(
+                f"{path} is not {what}: it has more than {MOST_LEVELS} levels"
+            )
+        level = [
+            inner
+            for part in outer
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not {what}: it holds what JSON does not have, as NaN "
+            f"or half a character ({first_line(error)[:80]})"
+        ) from error
+
+
+BYTE_ORDER_MARK = "\ufeff"
+# What Python makes of a number as 1e400.
+INFINITE = (math.inf, -math.inf)
+
+
+def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
+    """Lines without byte-order marks, which files have that were joined.
+
+    Args:
+        lines: with their line breaks.
+        name: where they are from, for messages.
+
+    Raises:
+        UserError: they are one line, with carriage returns in it.
+    """
+    first = list(itertools.islice(lines, 1))
+    if first and "\r" in first[0].rstrip("\r\n"):
+        # Nothing is waited for unless it is needed.
+        first += itertools.islice(lines, 1)
+        if len(first) == 1:
+            raise UserError(
+                f"{name}: its lines end with a carriage return (CR) alone; "
+                "end lines with a line feed, or with both"
+            )
+    for line in itertools.chain(first, lines):
+        yield line.lstrip(BYTE_ORDER_MARK)
+
+
+def parse_object(line: str) -> Dict[str, Any]:
+    """The object of a line.
+
+    Raises:
+        ValueError: the line is no JSON, or no object, or has a key twice.
+    """
+    try:
+        value = json.loads(
+            line,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_keys,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object, as {...}")
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    """JSON has no `NaN` and no `Infinity`, though Python reads them."""
+    raise ValueError(f"{text} is no value")
+
+
+def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """An object, of whose keys none is given twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"a key is given twice among {list_keys(values)}")
+    return values
+
+
+def list_keys(keys: Iterable[str]) -> str:
+    """Names of keys or columns for messages: quoted, so that blanks show."""
+    return ", ".join(map(repr, keys))[:200] or "none"
+
+
+def text_at(values: Mapping[str, Any], name: str) -> str:
+    """What an object has under a key, as text.
+
+    Raises:
+        ValueError: nothing, or neither a text nor a number.
+    """
+    return _as_text(name, _value_at(values, name))
+
+
+def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
+    """The list that an object has under a key, as texts.
+
+    Raises:
+        ValueError: nothing, or no list, or something in it is neither a text
+            nor a number.
+    """
+    value = _value_at(values, name)
+    if not isinstance(value, list):
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a list of labels, "
+            'as ["a", "b"]'
+        )
+    return [_as_text(name, label) for label in value]
+
+
+def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
+    """The list of texts that an object has under a key.
+
+    Raises:
+        ValueError: nothing, or something else.
+    """
+    value = _value_at(values, name)
+    if not isinstance(value, list) or not all(
+        isinstance(text, str) for text in value
+    ):
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a list of texts"
+        )
+    return [_check(name, text) for text in value]
+
+
+def _value_at(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise ValueError(f"no key {name!r}, found {list_keys(values)}")
+    return values[name]
+
+
+def _as_text(name: str, value: Any) -> str:
+    """A text, a number, `true` or `false` as a cell of a table has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (str, int, float)) or value in INFINITE:
+        raise ValueError(
+            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+        )
+    return _check(name, str(value))
+
+
+def _check(name: str, text: str) -> str:
+    """The text, if it can be written."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name!r} holds half a character ({error.reason})"
+        ) from error
+    return text

@@ -1,0 +1,389 @@
+"""AdapterDrop: adapters without those of the lowest layers.
+
+Bottleneck adapters that came after Houlsby's, at other places in a layer.
+"""
+
+import dataclasses
+from typing import Callable, ClassVar
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import ALIKE, Context, Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.base import (
+    ALL_LAYERS,
+    FROZEN_BERT,
+    TuningMethod,
+    added_later,
+)
+from adapter_bert.methods.houlsby import (
+    ADAPTERS,
+    AdapterHooks,
+    Houlsby,
+    make_adapters,
+)
+
+
+class PfeifferHooks(AdapterHooks):
+    """Adapters that read what the LayerNorm makes of the sum."""
+
+    def reads(self, inputs, outputs, layer_norm):
+        """`LN(x + f)`; the same LayerNorm follows upon the sum with it."""
+        return layer_norm(inputs + outputs)
+
+
+class BapnaHooks(Hooks):
+    """Adapters upon a finished layer: `h + adapter(h)`."""
+
+    takes_rows = True
+    by_token = True
+    by_values = True
+
+    def __init__(self, adapters):
+        """Takes the adapters by layer and site."""
+        self.adapters = adapters
+
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return ALIKE
+
+    def after_norm(self, layer, site, hidden, context):
+        """What the adapter makes of it; shapes as in `Hooks`."""
+        adapter = self.adapters.get((layer, site))
+        return None if adapter is None else adapter(hidden)
+
+
+class ParallelHooks(AdapterHooks):
+    """Adapters beside a sublayer: they read what it reads."""
+
+    def __init__(self, adapters, scale: float):
+        super().__init__(adapters)
+        self.scale = scale
+
+    def reads(self, inputs, outputs, layer_norm):
+        """The inputs."""
+        return inputs
+
+    def before_norm(self, *arguments):
+        """What the adapter makes of them, scaled; as in `Hooks`."""
+        added = super().before_norm(*arguments)
+        return None if added is None else self.scale * added
+
+
+@dataclasses.dataclass(frozen=True)
+class Pfeiffer(TuningMethod):
+    """One adapter after each feed-forward sublayer; the LayerNorms are frozen.
+
+    BERT-base: 12 (2 M 768 + 768 + M), 894,528 at M = 48.
+
+    Attributes:
+        size: bottleneck size M.
+        nonlinearity: a name of `functional.ACTIVATIONS`.
+        init_scale: standard deviation of both matrices' initial values, a
+            normal truncated at two of them.
+        layers: which layers have adapters, as of `houlsby`.
+
+    Raises:
+        UserError: as of `houlsby`.
+
+    Source: Pfeiffer et al. 2021 (AdapterFusion), section 4.1; AdapterHub's
+    `seq_bn`, which draws from a normal of 0.02. The sublayer's LayerNorm is
+    used twice: upon the sum, for the adapter to read, and at the end.
+    """
+
+    name: ClassVar[str] = "pfeiffer"
+    # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
+    learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
+    size: int = 64
+    nonlinearity: str = "relu"
+    init_scale: float = 1e-2
+    layers: str = ALL_LAYERS
+
+    def __post_init__(self):
+        base.check_positive(self, "size", "init_scale")
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        base.choose_layers(self.layers, config)
+
+    def rules(self, config):
+        """Adapters alone."""
+        return (ADAPTERS, FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """Creates an adapter in each of the layers."""
+        initializer = encoder.truncated_normal(self.init_scale)
+        return PfeifferHooks(
+            make_adapters(
+                config,
+                create,
+                self.size,
+                self.layers,
+                down=initializer,
+                up=initializer,
+                nonlinearity=self.nonlinearity,
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Bapna(TuningMethod):
+    """An adapter with its own LayerNorm upon each layer; BERT is frozen.
+
+    BERT-base: 12 (2 M 768 + 768 + M + 2 x 768), 1,208,064 at M = 64.
+
+    Attributes:
+        size: bottleneck size M.
+        init_scale: standard deviation of both matrices' initial values, a
+            normal truncated at two of them.
+
+    Raises:
+        UserError: a size below 1, or a scale that is not positive.
+
+    Source: Bapna and Firat 2019, section 3.1: `h + up(relu(down(LN(h))))`.
+    """
+
+    name: ClassVar[str] = "bapna"
+    # As of houlsby; the paper tunes no BERT.
+    learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
+    size: int = 64
+    init_scale: float = 1e-2
+
+    def __post_init__(self):
+        base.check_positive(self, "size", "init_scale")
+
+    def rules(self, config):
+        """Adapters with their LayerNorms."""
+        return (ADAPTERS, FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """Creates an adapter upon every layer."""
+        initializer = encoder.truncated_normal(self.init_scale)
+        return BapnaHooks(
+            make_adapters(
+                config,
+                create,
+                self.size,
+                down=initializer,
+                up=initializer,
+                nonlinearity="relu",
+                layer_norm=True,
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel(TuningMethod):
+    """An adapter beside each feed-forward sublayer; BERT is frozen.
+
+    BERT-base: 12 (2 M 768 + 768 + M), 304,320 at M = 16. The output at the
+    start is plain BERT's, since the second matrix is zero.
+
+    Attributes:
+        size: bottleneck size M.
+        scale: what the adapter's output is multiplied by.
+        nonlinearity: a name of `functional.ACTIVATIONS`.
+        layers: which layers have adapters, as of `houlsby`.
+
+    Raises:
+        UserError: as of `houlsby`.
+
+    Source: He et al. 2022 ("Towards a unified view"), scaled parallel adapter:
+    scale 4 with M = 512 for summaries, 2 with M = 16 for MNLI.
+    """
+
+    name: ClassVar[str] = "parallel"
+    # He et al. 2022, the published script for GLUE.
+    learning_rate: ClassVar[float] = 1e-4
+    width: ClassVar[str] = "size"
+    size: int = 64
+    scale: float = 4.0
+    nonlinearity: str = added_later("relu")
+    layers: str = added_later(ALL_LAYERS)
+
+    def __post_init__(self):
+        base.check_positive(self, "size", "scale")
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        base.choose_layers(self.layers, config)
+
+    def rules(self, config):
+        """Adapters alone."""
+        return (ADAPTERS, FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """Creates an adapter in each of the layers."""
+        return ParallelHooks(
+            make_adapters(
+                config,
+                create,
+                self.size,
+                self.layers,
+                down=base.uniform_by_inputs,
+                up=encoder.zeros,
+                nonlinearity=self.nonlinearity,
+            ),
+            self.scale,
+        )
+
+
+# The methods whose adapters may be left out.
+KINDS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
+
+
+class RobustDropHooks(Hooks):
+    """In training, each batch goes without the adapters of its lowest layers.
+
+    How many is drawn uniformly from 0 to L - 1 for each batch; at prediction
+    they are always the same.
+    """
+
+    by_token = True
+    by_values = True
+
+    def __init__(self, hooks: AdapterHooks, layers: int, first: int):
+        """Takes the hooks of all adapters, L, and the layers to leave out."""
+        self.hooks, self.layers, self.first = hooks, layers, first
+
+    def layer_kind(self, layer, training):
+        """With adapters or without; in training each batch decides."""
+        return training or layer >= self.first
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """What an adapter adds, or nothing; shapes as in `Hooks`."""
+
+        def adapted():
+            return self.hooks.before_norm(
+                layer, site, inputs, outputs, layer_norm, context
+            )
+
+        if (layer, site) not in self.hooks.adapters:
+            return None
+        if not context.training:
+            return adapted() if layer >= self.first else None
+        return drop_at_random(layer, self.layers, adapted, outputs, context)
+
+
+def drop_at_random(
+    layer: int,
+    layers: int,
+    added: Callable[[], tf.Tensor],
+    outputs: tf.Tensor,
+    context: Context,
+) -> tf.Tensor:
+    """What is added to `outputs`, or zeros if this batch goes without.
+
+    Args:
+        layer: where it is added.
+        layers: L; without is a number of the lowest from 0 to L - 1.
+        added: makes what is added, float32 [B, T, D].
+        outputs: float32 [B, T, D].
+        context: of a training's forward pass.
+    """
+    dropped = tf.random.stateless_uniform(
+        [], context.step_seed, 0, layers, tf.int32, alg="philox"
+    )
+    result = tf.cond(
+        dropped <= context.number_of(layer),
+        added,
+        lambda: tf.zeros_like(outputs),
+    )
+    result.set_shape(outputs.shape)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterDrop(TuningMethod):
+    """Adapters without those of the lowest layers.
+
+    The specialized form has adapters in the layers from `first` on only, and
+    nothing below is differentiated. The robust one has and trains all, leaves
+    out those of a random number of the lowest layers from each batch, and
+    can then be used with any `first`. BERT-base: the parameters of
+    `over`; in the specialized form with `layers` from `first` on.
+
+    Attributes:
+        first: the lowest layer that keeps its adapters; 0 leaves out none.
+        over: the method whose adapters they are, `houlsby` or `pfeiffer`.
+        size: bottleneck size M.
+        robust: which form. A robust adapter can be evaluated with another
+            `first` than it was trained with.
+
+    Raises:
+        UserError: a size below 1, an unknown method, a layer that the model
+            does not have.
+
+    Source: Rueckle et al. 2021, section 3.2.
+    """
+
+    name: ClassVar[str] = "adapterdrop"
+    # That of the adapters that are left.
+    learning_rate: ClassVar[float] = 3e-4
+    width: ClassVar[str] = "size"
+    first: int = 5
+    over: str = "houlsby"
+    size: int = 64
+    robust: bool = False
+
+    def __post_init__(self):
+        base.check_positive(self, "size")
+        base.check_choice(self, "over", tuple(KINDS))
+        if self.first < 0:
+            raise UserError(
+                f"adapterdrop: first is {self.first}, the lowest layer that "
+                "keeps its adapters; expected at least 0"
+            )
+
+    def check(self, config):
+        """Compares `first` with the number of layers."""
+        if self.first >= config.num_hidden_layers:
+            raise UserError(
+                f"adapterdrop: first is {self.first}, but the model has only "
+                f"the layers 0 to {config.num_hidden_layers - 1}"
+            )
+
+    def _adapters(self, config: encoder.BertConfig) -> TuningMethod:
+        layers = ALL_LAYERS
+        if self.first and not self.robust:
+            layers = f"{self.first}-{config.num_hidden_layers - 1}"
+        return KINDS[self.over](size=self.size, layers=layers)
+
+    def kept(self, config: encoder.BertConfig) -> TuningMethod:
+        """The method that predicts the same, with fewer adapters if robust."""
+        specialized = dataclasses.replace(self, robust=False)
+        return specialized._adapters(config)
+
+    @property
+    def as_part(self):
+        """All adapters that were trained."""
+        if not self.robust:
+            return self
+        return KINDS[self.over](size=self.size)
+
+    def rules(self, config):
+        """Those of the method whose adapters they are."""
+        return self._adapters(config).rules(config)
+
+    def build(self, config, create, pooler):
+        """Creates the adapters that are left, or all if robust."""
+        hooks = self._adapters(config).build(config, create, pooler)
+        if not self.robust:
+            return hooks
+        return RobustDropHooks(hooks, config.num_hidden_layers, self.first)
+
+    def fits(self, trained):
+        """Equal; a robust one was trained for any `first`."""
+        if isinstance(trained, AdapterDrop) and self.robust:
+            return dataclasses.replace(trained, first=self.first) == self
+        return self == trained

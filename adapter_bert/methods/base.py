@@ -1,0 +1,394 @@
+"""What a tuning method is, and what several of them share."""
+
+import dataclasses
+import math
+import re
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import Recipe
+
+# (regular expression over whole variable names, whether those are trained)
+Rules = Tuple[Tuple[str, bool], ...]
+# Name of a variable -> its values.
+Values = Dict[str, np.ndarray]
+
+# The variables of a trained adapter that is part of another method are called
+# `parts.<adapter>/<variable>`; how it changes one of BERT's own is called
+# `parts.<adapter>/changes/<variable>`.
+PARTS, CHANGES = "parts.", "changes/"
+
+
+def changed_by(name: str) -> str:
+    """The variable of BERT that a variable of a part changes, or ""."""
+    _, separator, variable = name.rpartition(f"/{CHANGES}")
+    return variable if separator else ""
+
+
+FROZEN_BERT = (r"bert/.*", False)
+LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
+
+# What `layers` says of all of them.
+ALL_LAYERS = "all"
+# A layer, or the first and the last of some; a BERT has at most 1000.
+LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+
+
+def added_later(default: Any) -> Any:
+    """A field for an argument that was added after runs had been recorded.
+
+    Runs are compared by their methods' texts. Those of the older runs lack the
+    argument, so a method's text leaves it out where it has its default.
+    """
+    return dataclasses.field(default=default, metadata={"left_out_at": default})
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One of the methods that a composition is made of.
+
+    Attributes:
+        name: of a trained adapter, which stays as it is; "" of a method that
+            is trained.
+        method: what it is, or None while only the name is known.
+    """
+
+    name: str
+    method: Optional["TuningMethod"]
+
+    @property
+    def scope(self) -> str:
+        """Before the names of all its variables."""
+        return f"{PARTS}{self.name}/" if self.name else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningMethod:
+    """What a method adds and what it trains; the fields are its arguments.
+
+    Attributes:
+        name: what users call it.
+        learning_rate: peak that a training takes where none is given.
+        recipe: how its variables are updated.
+        changes_few: whether training changes only few entries of BERT's own
+            variables, so that the artifact holds only those.
+        width: the argument that may grow while zeros at the ends of all values
+            leave what is computed as it was; "" if there is none.
+        parts: the methods that it is made of, if it is a composition.
+        observes: the names of what its hooks show (`Hooks.observe`).
+    """
+
+    name: ClassVar[str] = ""
+    learning_rate: ClassVar[float]
+    recipe: ClassVar[Recipe] = Recipe()
+    changes_few: ClassVar[bool] = False
+    width: ClassVar[str] = ""
+    parts: ClassVar[Tuple[Part, ...]] = ()
+    observes: ClassVar[Tuple[str, ...]] = ()
+
+    def check(self, config: encoder.BertConfig) -> None:
+        """Compares the arguments with the model.
+
+        Raises:
+            UserError: an argument that this BERT cannot take.
+        """
+
+    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
+        """How its variables are updated in this BERT; by default `recipe`."""
+        return self.recipe
+
+    def rules(self, config: encoder.BertConfig) -> Rules:
+        """Ordered rules over the variables outside the head; first wins."""
+        raise TypeError(f"{type(self).__name__} declares no rules")
+
+    def build(
+        self,
+        config: encoder.BertConfig,
+        create: encoder.CreateVariable,
+        pooler: bool,
+    ) -> Hooks:
+        """Creates what the method adds; by default nothing.
+
+        Args:
+            config: of the BERT.
+            create: makes a variable.
+            pooler: whether this BERT has one.
+        """
+        return Hooks()
+
+    def changed_count(self, count: int) -> Optional[int]:
+        """How many of BERT's `count` parameters change, if not the trained."""
+        return None
+
+    @property
+    def first_phase(self) -> Optional["TuningMethod"]:
+        """What is trained before this method, as long again; or None."""
+        return None
+
+    def second_start(
+        self,
+        names: Sequence[str],
+        others: Sequence[str],
+        read: Callable[[str], np.ndarray],
+        first: Callable[[str], np.ndarray],
+    ) -> Values:
+        """Where this method starts, once its first phase has been trained.
+
+        Args:
+            names: of BERT's own variables.
+            others: of what both phases train beside: the head's, and those
+                that other parts of a composition add.
+            read: gives one of BERT's as it was pretrained.
+            first: gives a variable that the first phase has trained.
+
+        Returns:
+            The first values of every variable that does not start as usual.
+        """
+        raise TypeError(f"{type(self).__name__} has no first phase")
+
+    def finish(
+        self, config: encoder.BertConfig, values: Values
+    ) -> Tuple["TuningMethod", Values]:
+        """What is kept of a training.
+
+        Args:
+            config: of the BERT.
+            values: every trained variable.
+
+        Returns:
+            A method that computes the same, and all that it trains.
+        """
+        return self, values
+
+    def merge(
+        self,
+        config: encoder.BertConfig,
+        read: Callable[[str], np.ndarray],
+        values: Values,
+    ) -> Values:
+        """What BERT's own variables have to be to compute the same alone.
+
+        Args:
+            config: of the BERT.
+            read: gives one of its variables as it was pretrained.
+            values: every variable that the method has trained.
+
+        Returns:
+            The variables that differ from the pretrained ones.
+
+        Raises:
+            UserError: BERT alone cannot compute what the method does.
+        """
+        if type(self).build is not TuningMethod.build:
+            raise UserError(
+                f"{self.name} adds computation to BERT, so it cannot be merged "
+                "into BERT's weights"
+            )
+        return {
+            name: value
+            for name, value in values.items()
+            if name.startswith("bert/")
+        }
+
+    @property
+    def as_part(self) -> "TuningMethod":
+        """The method that a composition has of a trained adapter of this."""
+        return self
+
+    def for_tasks(self, names: Sequence[str]) -> "TuningMethod":
+        """This method in a training of several tasks of these names."""
+        return self
+
+    def of_task(
+        self, config: encoder.BertConfig, task: str, values: Values
+    ) -> Tuple["TuningMethod", Values]:
+        """What of a training of several tasks is one task's.
+
+        Args:
+            config: of the BERT.
+            task: name of the task.
+            values: every trained variable.
+
+        Returns:
+            A method that computes that task alone, and all that it trains.
+        """
+        return self, values
+
+    def widened(self) -> "TuningMethod":
+        """This method with `width` rounded up to a power of two."""
+        if not self.width:
+            return self
+        wide = 1 << (getattr(self, self.width) - 1).bit_length()
+        return dataclasses.replace(self, **{self.width: wide})
+
+    def fits(self, trained: "TuningMethod") -> bool:
+        """Whether what `trained` has trained can be used by this method."""
+        return self == trained
+
+    def __str__(self) -> str:
+        """The text that `parsing.parse` turns into an equal method.
+
+        Runs are compared by it. So it leaves out an argument of `added_later`
+        where that has its default.
+        """
+        arguments = ", ".join(self._arguments())
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    def _arguments(self) -> List[str]:
+        """The arguments as the text has them."""
+        return [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name != "parts"
+            and getattr(self, field.name) != field.metadata.get("left_out_at")
+        ]
+
+
+def uniform_by_inputs(
+    rng: np.random.Generator, shape: encoder.Shape
+) -> np.ndarray:
+    """An initializer: uniform within 1 / sqrt(inputs) of 0, [inputs, outputs].
+
+    PyTorch's for dense layers, and that of its LoRA and parallel adapters
+    (He et al. 2015 with a = sqrt(5)).
+    """
+    limit = 1.0 / math.sqrt(shape[0])
+    return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def glorot_uniform(
+    rng: np.random.Generator, shape: encoder.Shape
+) -> np.ndarray:
+    """An initializer: Glorot and Bengio 2010, over the last two axes."""
+    limit = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+    return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def normal(stddev: float) -> encoder.Initializer:
+    """An initializer: normal values of mean 0."""
+
+    def initialize(rng, shape):
+        return (rng.standard_normal(shape) * stddev).astype(np.float32)
+
+    return initialize
+
+
+def check_positive(method: TuningMethod, *arguments: str) -> None:
+    """Checks that sizes are at least 1 and other numbers positive.
+
+    Raises:
+        UserError: one is not.
+    """
+    for argument in arguments:
+        value = getattr(method, argument)
+        if type(value) is int and value < 1:
+            raise UserError(
+                f"{method.name}: {argument} is {value}, expected at least 1"
+            )
+        if not 0 < value < float("inf"):
+            raise UserError(
+                f"{method.name}: {argument} is {value}, expected a positive "
+                "number"
+            )
+
+
+def check_choice(
+    method: TuningMethod, argument: str, choices: Sequence[str]
+) -> None:
+    """Checks that an argument is one of some words.
+
+    Raises:
+        UserError: it is not; the message names them.
+    """
+    value = getattr(method, argument)
+    if value not in choices:
+        raise UserError(
+            f"{method.name}: {argument} is {value!r}, expected one of "
+            f"{', '.join(choices)}"
+        )
+
+
+def check_sparsity(method: TuningMethod) -> None:
+    """Checks that the share of what changes lies between 0 and 1.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not 0 < method.sparsity < 1:
+        raise UserError(
+            f"{method.name}: sparsity is {method.sparsity}, the share of the "
+            "parameters that may change; expected more than 0 and less than 1"
+        )
+
+
+def layer_numbers(text: str) -> List[int]:
+    """Reads numbers and inclusive ranges of layers, as `0,2,6-11`.
+
+    Args:
+        text: numbers and ranges, in any order, with commas between them.
+
+    Returns:
+        The layers, counted from 0, in rising order.
+
+    Raises:
+        UserError: a part is neither, or a layer is named twice.
+    """
+    numbers: List[int] = []
+    for part in text.split(","):
+        match = LAYER_RANGE.fullmatch(part)
+        if match:
+            first, last = int(match[1]), int(match[2] or match[1])
+        if not match or first > last:
+            raise UserError(
+                f"adapter layers are {text!r}, where {part!r} is neither a "
+                f"layer nor a range of layers; expected {ALL_LAYERS!r}, or "
+                "numbers and ranges from 0 on, as '0,2,6-11'"
+            )
+        for number in range(first, last + 1):
+            if number in numbers:
+                raise UserError(
+                    f"adapter layers are {text!r}, where layer {number} is "
+                    "named twice; expected each layer once"
+                )
+            numbers.append(number)
+    return sorted(numbers)
+
+
+def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
+    """The layers that `text` names of this model, in rising order.
+
+    Raises:
+        UserError: the text cannot be read, or names a layer that the model
+            does not have.
+    """
+    count = config.num_hidden_layers
+    if text == ALL_LAYERS:
+        return range(count)
+    layers = layer_numbers(text)
+    if layers[-1] >= count:
+        raise UserError(
+            f"adapter layers are {text!r}, but the model has only the layers "
+            f"0 to {count - 1}"
+        )
+    return layers
+
+
+def layer_norms_of(text: str, config: encoder.BertConfig) -> Tuple[str, bool]:
+    """The rule by which the LayerNorms of these layers, or all, are trained."""
+    if text == ALL_LAYERS:
+        return LAYER_NORMS
+    layers = "|".join(str(layer) for layer in choose_layers(text, config))
+    return (rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*", True)

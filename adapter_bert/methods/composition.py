@@ -1,0 +1,712 @@
+"""The mean of what several adapters say.
+
+Methods that are made of methods: what `stack`, `average`, `fusion` share.
+
+A part is a trained adapter, which stays as it is, or a method that is trained.
+The variables of a trained adapter have its name before theirs; what a
+composition trains is called as usual. So what `stack(language, pfeiffer)` has
+trained is an adapter for any other language too.
+
+Adapters one upon the other.
+"""
+
+import collections
+import dataclasses
+import itertools
+import math
+import re
+import zlib
+from typing import (
+    Any,
+    ClassVar,
+    Dict,
+    List,
+    Mapping,
+    MutableMapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import (
+    CHANGES,
+    Part,
+    Rules,
+    TuningMethod,
+    added_later,
+)
+from adapter_bert.methods.fine_tuning import HeadOnly
+from adapter_bert.optimization import Recipe
+
+# A method's text is short, but what it takes to check grows with its square.
+MOST_PARTS = 100
+# Places of hooks at which a composition does what its parts do, and no more.
+HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
+
+
+class _Scoped(MutableMapping):
+    """What a part hands on, beside what others hand on under these names."""
+
+    def __init__(self, whole: Dict[str, Any], mark: str):
+        """Takes what all hand on, and what comes before this part's names."""
+        self._whole, self._mark = whole, mark
+
+    def __getitem__(self, name):
+        return self._whole[self._mark + name]
+
+    def __setitem__(self, name, value):
+        self._whole[self._mark + name] = value
+
+    def __delitem__(self, name):
+        del self._whole[self._mark + name]
+
+    def __iter__(self):
+        for name in self._whole:
+            if name.startswith(self._mark):
+                yield name[len(self._mark) :]
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+
+class PartHooks(Hooks):
+    """The hooks of a part, with its own handing on and its own dropout."""
+
+    def __init__(
+        self,
+        mark: str,
+        hooks: Hooks,
+        changes: Mapping[str, Any],
+        is_trained: bool,
+    ):
+        """Takes the part.
+
+        Args:
+            mark: tells it from the others.
+            hooks: of its method.
+            changes: what it adds to BERT's own variables, by their names.
+            is_trained: whether it is; a trained adapter stays as it is.
+        """
+        self.mark, self.hooks, self.changes = mark, hooks, changes
+        self.is_trained = is_trained
+        self.takes_rows = hooks.takes_rows
+        self.by_token = act_by_token(hooks)
+        self.by_values = act_by_values(hooks)
+
+    def acts_at(self, place):
+        """As the method does, or by what it has changed."""
+        changes = place == "parameter" and bool(self.changes)
+        return changes or self.hooks.acts_at(place)
+
+    def change_of(
+        self, name: str, variable: Any, context: Context
+    ) -> Optional[tf.Tensor]:
+        """What it adds to one of BERT's variables, or None for nothing."""
+        change = self.changes.get(name)
+        if not self.hooks.acts_at("parameter"):
+            return change
+        own = tf.convert_to_tensor(variable)
+        added = self.hooks.parameter(name, own, self.own(context)) - own
+        return added if change is None else added + change
+
+    def own(self, context: Context) -> Context:
+        """The context as the part sees it."""
+        number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
+
+        def other(seed):
+            if seed is None:
+                return None
+            return tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
+
+        return dataclasses.replace(
+            context,
+            # What is trained no more drops nothing.
+            training=context.training and self.is_trained,
+            handed_on=_Scoped(context.handed_on, self.mark),
+            seed=other(context.seed),
+        )
+
+    def layer_kind(self, layer, training):
+        """As the method says."""
+        return self.hooks.layer_kind(layer, training and self.is_trained)
+
+    def embeddings(self, hidden, context):
+        """As the method does."""
+        return self.hooks.embeddings(hidden, self.own(context))
+
+    def parameter(self, name, variable, context):
+        """As the method does, with what it has changed."""
+        value = self.hooks.parameter(name, variable, self.own(context))
+        change = self.changes.get(name)
+        return value if change is None else value + change
+
+    def project(self, name, inputs, dense, context):
+        """As the method does."""
+        return self.hooks.project(name, inputs, dense, self.own(context))
+
+    def key_value(self, layer, key, value, attention_bias, context):
+        """As the method does."""
+        return self.hooks.key_value(
+            layer, key, value, attention_bias, self.own(context)
+        )
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """As the method does."""
+        return self.hooks.before_norm(
+            layer, site, inputs, outputs, layer_norm, self.own(context)
+        )
+
+    def after_norm(self, layer, site, hidden, context):
+        """As the method does."""
+        return self.hooks.after_norm(layer, site, hidden, self.own(context))
+
+    def vocabulary(self, hidden, context):
+        """As the method does."""
+        return self.hooks.vocabulary(hidden, self.own(context))
+
+    def penalty(self, context):
+        """As the method does, while it is trained."""
+        if not self.is_trained:
+            return None
+        return self.hooks.penalty(self.own(context))
+
+    def prepare(self, context):
+        """As the method does."""
+        made = self.hooks.prepare(self.own(context))
+        return {f"{self.mark}{name}": value for name, value in made.items()}
+
+
+class ComposedHooks(Hooks):
+    """What the hooks of all compositions do with their parts."""
+
+    def __init__(self, parts: Sequence[PartHooks]):
+        """Takes the hooks of the parts, in order."""
+        self.parts = parts
+        self.takes_rows = all(part.takes_rows for part in parts)
+        self.by_token = all(part.by_token for part in parts)
+        self.by_values = all(part.by_values for part in parts)
+
+    def acts_at(self, place):
+        """Some are handed on to the parts, which may do nothing."""
+        return super().acts_at(place) and (
+            place not in HANDED_ON or bool(self.acting_at(place))
+        )
+
+    def acting_at(self, place: str) -> List[PartHooks]:
+        """The parts that do anything at one of the hooks' places."""
+        return [part for part in self.parts if part.acts_at(place)]
+
+    def layer_kind(self, layer, training):
+        """All of the parts', unless one says nothing."""
+        kinds = tuple(part.layer_kind(layer, training) for part in self.parts)
+        return None if None in kinds else kinds
+
+    def parameter(self, name, variable, context):
+        """With what each of the parts has changed."""
+        for part in self.parts:
+            variable = part.parameter(name, variable, context)
+        return tf.convert_to_tensor(variable)
+
+    def penalty(self, context):
+        """Of all parts together."""
+        found = [part.penalty(context) for part in self.parts]
+        found = [penalty for penalty in found if penalty is not None]
+        return tf.add_n(found) if found else None
+
+    def prepare(self, context):
+        """What all parts prepare."""
+        made: Dict[str, tf.Tensor] = {}
+        for part in self.parts:
+            made.update(part.prepare(context))
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Composition(TuningMethod):
+    """What all compositions share.
+
+    Attributes:
+        parts: names of trained adapters, and methods.
+
+    Raises:
+        UserError: no parts or too many, a name twice, or a composition in a
+            composition.
+    """
+
+    parts: Tuple[Part, ...] = ()
+
+    def __post_init__(self):
+        if not self.parts:
+            raise UserError(
+                f"{self.name} has no parts; expected names of trained adapters "
+                f"or methods, as in {self.name}(a, b)"
+            )
+        if len(self.parts) > MOST_PARTS:
+            raise UserError(
+                f"{self.name} has {len(self.parts)} parts, expected at most "
+                f"{MOST_PARTS}"
+            )
+        for method in self.trained:
+            if method.parts:
+                raise UserError(
+                    f"{self.name}: a part is {method.name}, which is made of "
+                    "parts itself; expected it as a trained adapter"
+                )
+        names = [part.name for part in self.parts if part.name != ""]
+        for number, name in enumerate(names):
+            if not isinstance(name, str) or name in names[:number]:
+                raise UserError(
+                    f"{self.name}: {name!r} is no name, or is there twice; "
+                    "expected names of trained adapters, each once"
+                )
+
+    def check(self, config):
+        """Compares the parts with the model, and with one another.
+
+        Raises:
+            UserError: of a part only the name is known; this BERT cannot take
+                a part's arguments; two parts would train the same variables.
+        """
+        for part in self.parts:
+            if part.method is None:
+                raise UserError(
+                    f"{self.name}: {part.name!r} is no method, and no trained "
+                    "adapter that was found; pass the folder of its library as "
+                    "--library"
+                )
+            part.method.check(config)
+        created: List[str] = []
+        self.build(config, lambda name, *_: created.append(name), True)
+        for name, count in collections.Counter(created).items():
+            if count > 1:
+                raise UserError(
+                    f"{self.name}: two parts would train the same variable "
+                    f"{name}; expected one of them, or trained adapters"
+                )
+        self._check_few(config)
+
+    def _check_few(self, config: encoder.BertConfig) -> None:
+        """A method that chooses among BERT's variables has them for itself.
+
+        Raises:
+            UserError: another part trains some of them.
+        """
+        own = encoder.list_variables(config)
+        for few in (m for m in self.trained if m.changes_few):
+            for other in (m for m in self.trained if m is not few):
+                if any(name in own for name in _trained_by(other, config)):
+                    raise UserError(
+                        f"{self.name}: {few.name} chooses what it trains among "
+                        f"all of BERT's own variables, but {other.name} trains "
+                        "some of these too; expected a method that only adds "
+                        "to BERT, as pfeiffer, or a trained adapter"
+                    )
+
+    @property
+    def trained(self) -> List[TuningMethod]:
+        """The methods that are trained."""
+        return [part.method for part in self.parts if not part.name]
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the first part that is trained, or of a head alone."""
+        rates = [method.learning_rate for method in self.trained]
+        return rates[0] if rates else HeadOnly.learning_rate
+
+    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
+        """That of the part that is trained; of several, each for its own."""
+        if len(self.trained) == 1:
+            return self.trained[0].recipe_of(config)
+        undecayed: List[str] = []
+        scales: Dict[str, float] = {}
+        for method in self.trained:
+            recipe = method.recipe_of(config)
+            for name in _trained_by(method, config):
+                if recipe.decay_of(name) == 0.0:
+                    undecayed.append(re.escape(name))
+                if recipe.rate_scale_of(name) != 1.0:
+                    scales[f"^{re.escape(name)}$"] = recipe.rate_scale_of(name)
+        return Recipe(f"^({'|'.join(undecayed)})$", tuple(scales.items()))
+
+    @property
+    def changes_few(self) -> bool:
+        """Whether a part that is trained does."""
+        return any(method.changes_few for method in self.trained)
+
+    def changed_count(self, count):
+        """That of the part that changes not all that it trains."""
+        found = [method.changed_count(count) for method in self.trained]
+        return next((number for number in found if number is not None), None)
+
+    def rules(self, config):
+        """The parts' own; of trained adapters nothing is trained."""
+        names: List[str] = [*encoder.list_variables(config)]
+        self.build(config, lambda name, *_: names.append(name), True)
+        own = self.own_rules(config)
+        trained = {name for name in names if _is_trained(name, own)}
+        for method in self.trained:
+            trained.update(_trained_by(method, config))
+        found = [name for name in names if name in trained]
+        rest = [name for name in names if name not in trained]
+        return tuple(
+            ("|".join(map(re.escape, some)), is_trained)
+            for some, is_trained in ((found, True), (rest, False))
+            if some
+        )
+
+    def own_rules(self, config: encoder.BertConfig) -> Rules:
+        """What is trained beside the parts."""
+        return ()
+
+    def build(self, config, create, pooler):
+        """Creates `parts.<adapter>/...`, and what parts to be trained add."""
+        return self.compose(
+            config,
+            create,
+            [
+                self._build_part(number, part, config, create, pooler)
+                for number, part in enumerate(self.parts)
+            ],
+        )
+
+    def compose(
+        self,
+        config: encoder.BertConfig,
+        create: encoder.CreateVariable,
+        parts: Sequence[PartHooks],
+    ) -> Hooks:
+        """The hooks, made of those of the parts.
+
+        Args:
+            config: of the BERT.
+            create: makes a variable.
+            parts: their hooks, in order.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what it computes")
+
+    def _build_part(self, number, part, config, create, pooler) -> PartHooks:
+        if not part.name:
+            hooks = part.method.build(config, create, pooler)
+            return PartHooks(f"part_{number}/", hooks, {}, True)
+
+        def create_scoped(name, shape, initializer):
+            return create(f"{part.scope}{name}", shape, initializer)
+
+        hooks = part.method.build(config, create_scoped, pooler)
+        rules = part.method.rules(config)
+        changes = {
+            name: create_scoped(f"{CHANGES}{name}", shape, encoder.zeros)
+            for name, shape in encoder.list_variables(config, pooler).items()
+            if _is_trained(name, rules)
+        }
+        changes = {k: v for k, v in changes.items() if v is not None}
+        return PartHooks(part.scope, hooks, changes, False)
+
+    @property
+    def as_part(self):
+        """All parts, as of trained adapters."""
+        parts = (
+            dataclasses.replace(part, method=part.method.as_part)
+            for part in self.parts
+        )
+        return dataclasses.replace(self, parts=tuple(parts))
+
+    @property
+    def first_phase(self):
+        """That of the part that has one, beside the others."""
+        if not any(method.first_phase for method in self.trained):
+            return None
+        return dataclasses.replace(
+            self,
+            parts=tuple(
+                part
+                if part.name
+                else Part("", part.method.first_phase or part.method)
+                for part in self.parts
+            ),
+        )
+
+    def second_start(self, names, others, read, first):
+        """That of the part that has a first phase."""
+        method = next(m for m in self.trained if m.first_phase)
+        return method.second_start(names, others, read, first)
+
+    def finish(self, config, values):
+        """What each part keeps that was trained."""
+        parts = []
+        for part in self.parts:
+            if not part.name:
+                method, values = part.method.finish(config, values)
+                part = Part("", method)
+            parts.append(part)
+        return dataclasses.replace(self, parts=tuple(parts)), values
+
+    def merge(self, config, read, values):
+        """Not possible: parts may add computation.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{self.name} cannot be merged into BERT's weights; merge its "
+            "parts, which adapter-bert merge adds up"
+        )
+
+    def _arguments(self):
+        """The parts, then the others."""
+        found: List[str] = []
+        for is_known, parts in itertools.groupby(
+            self.parts, lambda part: bool(part.name and part.method)
+        ):
+            if is_known:
+                pairs = (f"{part.name!r}: {part.method}" for part in parts)
+                found.append(f"{{{', '.join(pairs)}}}")
+            else:
+                found += [
+                    repr(part.name) if part.name else str(part.method)
+                    for part in parts
+                ]
+        return found + super()._arguments()
+
+
+def _trained_by(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
+    """The names of what a part trains, of BERT's and of what it adds."""
+    names: List[str] = [*encoder.list_variables(config)]
+    method.build(config, lambda name, *_: names.append(name), True)
+    rules = method.rules(config)
+    return [name for name in names if _is_trained(name, rules)]
+
+
+def _is_trained(name: str, rules: Rules) -> bool:
+    """Whether the first of the rules that is about a variable trains it."""
+    return next((t for p, t in rules if re.fullmatch(p, name)), False)
+
+
+class StackHooks(ComposedHooks):
+    """Each part acts on what the parts before it give."""
+
+    def embeddings(self, hidden, context):
+        """One after the other; shapes as in `Hooks`, as of all that follow."""
+        for part in self.parts:
+            hidden = part.embeddings(hidden, context)
+        return hidden
+
+    def project(self, name, inputs, dense, context):
+        """Each part takes what comes before it for the kernel."""
+        for part in self.acting_at("project"):
+            dense = _bind(part, name, dense, context)
+        return dense(inputs)
+
+    def key_value(self, layer, key, value, attention_bias, context):
+        """One after the other."""
+        found = key, value, attention_bias
+        for part in self.parts:
+            found = part.key_value(layer, *found, context)
+        return found
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """Each part reads the outputs with what was added before."""
+        whole = None
+        for part in self.parts:
+            reads = outputs if whole is None else outputs + whole
+            added = part.before_norm(
+                layer, site, inputs, reads, layer_norm, context
+            )
+            whole = _sum(whole, added)
+        return whole
+
+    def after_norm(self, layer, site, hidden, context):
+        """Each part reads what the parts before it have made."""
+        whole = None
+        for part in self.parts:
+            reads = hidden if whole is None else hidden + whole
+            added = part.after_norm(layer, site, reads, context)
+            whole = _sum(whole, added)
+        return whole
+
+    def vocabulary(self, hidden, context):
+        """The last part first: what it did to embeddings, it did last."""
+        for part in reversed(self.parts):
+            hidden = part.vocabulary(hidden, context)
+        return hidden
+
+
+def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
+    """What a part makes of a kernel, as a kernel."""
+    return lambda x: part.project(name, x, dense, context)
+
+
+def _sum(x: Optional[tf.Tensor], y: Optional[tf.Tensor]) -> Optional[tf.Tensor]:
+    """Their sum, where None is nothing."""
+    return y if x is None else x if y is None else x + y
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(Composition):
+    """Adapters one upon the other: each acts on what those before it give.
+
+    Trained adapters stay as they are, and what they have changed of BERT is
+    added up. So `stack(language, pfeiffer)` trains a task's adapter upon a
+    language's, and `stack(full, pals)` both at once.
+
+    BERT-base: the sum of the parts that are trained.
+
+    Attributes:
+        parts: names of trained adapters, and methods that are trained.
+
+    Raises:
+        UserError: no parts, or a name twice.
+
+    Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
+    """
+
+    name: ClassVar[str] = "stack"
+
+    def compose(self, config, create, parts):
+        """The hooks of the parts, one after the other."""
+        return StackHooks(parts)
+
+
+class AverageHooks(ComposedHooks):
+    """The weighted mean of what each part makes of the same."""
+
+    def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
+        """Takes the parts, and the weight of each."""
+        super().__init__(parts)
+        self.weights = weights
+
+    def parameter(self, name, variable, context):
+        """With the mean of the changes."""
+        value = tf.convert_to_tensor(variable)
+        for part, weight in zip(self.parts, self.weights):
+            change = part.change_of(name, variable, context)
+            if change is not None:
+                value += weight * change
+        return value
+
+    def project(self, name, inputs, dense, context):
+        """The mean of the projections; BERT's own is computed once."""
+        if not self.acting_at("project"):
+            return dense(inputs)
+        own = dense(inputs)
+        found = [
+            part.project(
+                name,
+                inputs,
+                lambda x: own if x is inputs else dense(x),
+                context,
+            )
+            for part in self.parts
+        ]
+        return _weighted(found, self.weights)
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """The mean of what is added."""
+        return _weighted(
+            [
+                part.before_norm(
+                    layer, site, inputs, outputs, layer_norm, context
+                )
+                for part in self.parts
+            ],
+            self.weights,
+        )
+
+    def after_norm(self, layer, site, hidden, context):
+        """The mean of what is added."""
+        return _weighted(
+            [
+                part.after_norm(layer, site, hidden, context)
+                for part in self.parts
+            ],
+            self.weights,
+        )
+
+
+def _weighted(
+    tensors: Sequence[Optional[tf.Tensor]], weights: Sequence[float]
+) -> Optional[tf.Tensor]:
+    """The sum of weighted tensors, of which None is zero; None for none."""
+    found = [w * x for x, w in zip(tensors, weights) if x is not None]
+    return tf.add_n(found) if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Average(Composition):
+    """The weighted mean of what trained adapters make of the same.
+
+    What they have changed of BERT is averaged too. The head is trained alone.
+
+    BERT-base: 0.
+
+    Attributes:
+        parts: names of trained adapters.
+        weights: one for each, with commas between them; they are divided by
+            their sum. All are alike if there are none.
+
+    Raises:
+        UserError: no parts, a name twice, a part that is no trained adapter,
+            or weights that are no positive numbers, one for each.
+
+    Source: Chronopoulou et al. 2023 (AdapterSoup) average parameters, which
+    `adapter-bert merge` does; Wang et al. 2021 the outputs.
+    """
+
+    name: ClassVar[str] = "average"
+    weights: str = added_later("")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.trained:
+            raise UserError(
+                f"average: {self.trained[0]} is no trained adapter; expected "
+                "names of those alone"
+            )
+        self.shares()
+
+    def shares(self) -> List[float]:
+        """The weight of each part; their sum is 1.
+
+        Raises:
+            UserError: `weights` are none.
+        """
+        count = len(self.parts)
+        try:
+            found = list(map(float, self.weights.split(",")))
+        except ValueError:
+            found = []
+        if not self.weights:
+            found = [1.0] * count
+        if len(found) != count or not all(0 < w < math.inf for w in found):
+            raise UserError(
+                f"average: weights are {self.weights!r}, expected {count} "
+                "positive numbers, as in '0.7,0.3'"
+            )
+        return [weight / sum(found) for weight in found]
+
+    def check(self, config):
+        """Compares the parts with the model; they may act within layers only.
+
+        Raises:
+            UserError: as of `Composition`; or a part that adds keys, or acts
+                on embeddings, of which there is no mean.
+        """
+        super().check(config)
+        hooks = self.build(config, lambda *_: None, True)
+        for part, composed in zip(self.parts, hooks.parts):
+            for place in ("key_value", "embeddings", "vocabulary"):
+                if composed.acts_at(place):
+                    raise UserError(
+                        f"average: {part.name} is an adapter of "
+                        f"{part.method.name}, which acts on what has no mean; "
+                        "expected adapters that act on a layer's outputs"
+                    )
+
+    def compose(self, config, create, parts):
+        """The mean of the parts' hooks."""
+        return AverageHooks(parts, self.shares())

@@ -1,0 +1,170 @@
+"""Invertible adapters at the embeddings, and the language adapters of MAD-X."""
+
+import dataclasses
+from typing import ClassVar
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder, functional
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.adapter_variants import PfeifferHooks
+from adapter_bert.methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod
+from adapter_bert.methods.houlsby import ADAPTERS, Bottleneck, make_adapters
+
+SCOPE = "bert/embeddings/invertible"
+
+
+class InvertibleAdapter(tf.Module):
+    """Two couplings of the halves of the hidden size, and their inverse.
+
+    `y1 = x1 + F(x2)`, `y2 = x2 + G(y1)`. Each half is moved by a function of
+    the other, so what was added can be computed again and taken off. F and G
+    are bottlenecks, and need no inverse. Parameters: 2 (D M + D / 2 + M).
+
+    Source: Pfeiffer et al. 2020 (MAD-X), invertible adapters; Dinh et al. 2015
+    (NICE), additive coupling layers.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        size: int,
+        create: encoder.CreateVariable,
+        *,
+        initializer: encoder.Initializer,
+        nonlinearity: str,
+    ):
+        """Creates `bert/embeddings/invertible/{F,G}/...`.
+
+        Args:
+            hidden: D, an even number.
+            size: M, of the bottleneck of F and that of G.
+            create: makes a variable.
+            initializer: of every matrix.
+            nonlinearity: a name of `functional.ACTIVATIONS`.
+        """
+        self.f, self.g = (
+            Bottleneck(
+                f"{SCOPE}/{name}",
+                hidden // 2,
+                size,
+                create,
+                down=initializer,
+                up=initializer,
+                nonlinearity=nonlinearity,
+            )
+            for name in ("F", "G")
+        )
+
+    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
+        """float32 [..., D] -> float32 [..., D]."""
+        first, second = tf.split(hidden, 2, axis=-1)
+        first += self.f(second)
+        second += self.g(first)
+        return tf.concat([first, second], axis=-1)
+
+    def inverse(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Undoes a call, float32 [..., D] -> float32 [..., D]."""
+        first, second = tf.split(hidden, 2, axis=-1)
+        second -= self.g(first)
+        first -= self.f(second)
+        return tf.concat([first, second], axis=-1)
+
+
+class MadXHooks(PfeifferHooks):
+    """Adapters in the layers, and an invertible one around all of them."""
+
+    def __init__(self, adapters, invertible: InvertibleAdapter):
+        """Takes the adapters by layer and site, and the invertible one."""
+        super().__init__(adapters)
+        self.invertible = invertible
+
+    def embeddings(self, hidden, context):
+        """Through the invertible adapter; shapes as in `Hooks`."""
+        return self.invertible(hidden)
+
+    def vocabulary(self, hidden, context):
+        """Back to where the word embeddings are; shapes as in `Hooks`."""
+        return self.invertible.inverse(hidden)
+
+
+@dataclasses.dataclass(frozen=True)
+class MadX(TuningMethod):
+    """A language adapter: `pfeiffer`, and an invertible one at the embeddings.
+
+    The invertible adapter acts on the embeddings that the first layer reads.
+    Its inverse acts on what the masked-LM head multiplies by the word
+    embeddings; other tasks have no use for it. BERT is frozen.
+
+    BERT-base: 12 (2 M 768 + 768 + M) and 2 (768 M' + 384 + M'), 7,091,712 +
+    296,064 at M = 384 and M' = 192. These are a half of the hidden size and a
+    quarter of it; MiniLM, of 384, has them with `mad_x(192, 96)`.
+
+    Attributes:
+        size: bottleneck size M of the adapters in the layers.
+        inverse_size: bottleneck size M' of the invertible adapter.
+        nonlinearity: a name of `functional.ACTIVATIONS`, of all of them.
+        init_scale: standard deviation of all matrices' initial values, a
+            normal truncated at two of them.
+        layers: which layers have adapters, as of `houlsby`.
+
+    Raises:
+        UserError: as of `houlsby`; or BERT's hidden size is odd, so that it
+            has no halves.
+
+    Source: Pfeiffer et al. 2020 (MAD-X), language and invertible adapters;
+    AdapterHub's `seq_bn_inv`, which draws from a normal of 0.02.
+    """
+
+    name: ClassVar[str] = "mad_x"
+    # Pfeiffer et al. 2020, for language adapters.
+    learning_rate: ClassVar[float] = 1e-4
+    width: ClassVar[str] = "size"
+    size: int = 384
+    inverse_size: int = 192
+    nonlinearity: str = "relu"
+    init_scale: float = 0.02
+    layers: str = ALL_LAYERS
+
+    def __post_init__(self):
+        base.check_positive(self, "size", "inverse_size", "init_scale")
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers; D has to be even."""
+        base.choose_layers(self.layers, config)
+        if config.hidden_size % 2:
+            raise UserError(
+                f"{self.name}: the model's hidden size is "
+                f"{config.hidden_size}, expected an even number, since the "
+                "invertible adapter acts on halves"
+            )
+
+    def rules(self, config):
+        """Adapters alone, of both kinds."""
+        return (ADAPTERS, (f"{SCOPE}/.*", True), FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """Creates an adapter in each of the layers, and the invertible one."""
+        initializer = encoder.truncated_normal(self.init_scale)
+        return MadXHooks(
+            make_adapters(
+                config,
+                create,
+                self.size,
+                self.layers,
+                down=initializer,
+                up=initializer,
+                nonlinearity=self.nonlinearity,
+            ),
+            InvertibleAdapter(
+                config.hidden_size,
+                self.inverse_size,
+                create,
+                initializer=initializer,
+                nonlinearity=self.nonlinearity,
+            ),
+        )

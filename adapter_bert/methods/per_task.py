@@ -1,0 +1,220 @@
+"""Several tasks at once: BERT is trained for all, an addition for each."""
+
+import dataclasses
+from typing import Any, ClassVar, Dict, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import (
+    Context,
+    Hooks,
+    act_by_token,
+    act_by_values,
+    layer_of,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import Part, TuningMethod, added_later
+from adapter_bert.methods.composition import Composition, Stack
+from adapter_bert.methods.fine_tuning import Full
+from adapter_bert.optimization import Recipe
+
+# Before the names of variables of which each task has its own values.
+SCOPE = "per_task/"
+
+
+class PerTaskHooks(Hooks):
+    """The hooks of a method, of the values of the batch's own task."""
+
+    def __init__(
+        self,
+        method: TuningMethod,
+        config: encoder.BertConfig,
+        values: Dict[str, Any],
+        example: Hooks,
+        count: int,
+    ):
+        """Takes the method and its values.
+
+        Args:
+            method: of each task.
+            config: of the BERT.
+            values: of all tasks, float32 [tasks, ...], by name.
+            example: hooks of the method.
+            count: of tasks.
+        """
+        self.method, self.config = method, config
+        self.values, self.example = values, example
+        self.count = count
+        self.by_token = act_by_token(example)
+        self.by_values = act_by_values(example)
+
+    def _own(self, context: Context, layer: Optional[int]) -> Hooks:
+        """The hooks of the batch's task, for one layer or for none."""
+        task = context.task
+        if task is None:
+            if self.count > 1:
+                raise ValueError("a batch does not say which task it is of")
+            task = 0
+        values = {
+            name: tf.gather(value, task)
+            for name, value in self.values.items()
+            if layer_of(name) in (layer, None)
+        }
+        return self.method.build(
+            self.config, lambda name, *_: values.get(name), True
+        )
+
+    def layer_kind(self, layer, training):
+        """As the method says."""
+        return self.example.layer_kind(layer, training)
+
+    def embeddings(self, hidden, context):
+        """As the method does."""
+        if not self.example.acts_at("embeddings"):
+            return hidden
+        return self._own(context, None).embeddings(hidden, context)
+
+    def project(self, name, inputs, dense, context):
+        """As the method does."""
+        if not self.example.acts_at("project"):
+            return dense(inputs)
+        own = self._own(context, layer_of(name))
+        return own.project(name, inputs, dense, context)
+
+    def key_value(self, layer, key, value, attention_bias, context):
+        """As the method does."""
+        if not self.example.acts_at("key_value"):
+            return key, value, attention_bias
+        own = self._own(context, layer)
+        return own.key_value(layer, key, value, attention_bias, context)
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """As the method does."""
+        if not self.example.acts_at("before_norm"):
+            return None
+        return self._own(context, layer).before_norm(
+            layer, site, inputs, outputs, layer_norm, context
+        )
+
+    def after_norm(self, layer, site, hidden, context):
+        """As the method does."""
+        if not self.example.acts_at("after_norm"):
+            return None
+        own = self._own(context, layer)
+        return own.after_norm(layer, site, hidden, context)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerTask(Composition):
+    """Tasks that are trained together: BERT for all, an addition for each.
+
+    A batch is of one task, and goes through the addition of that one. BERT-base
+    with `pals`: 109,482,240 and 1,819,836 for each task, 13% more for eight.
+
+    Attributes:
+        parts: the method of each task, one that adds to BERT.
+        tasks: their names, with commas between them, which the run fills in.
+
+    Raises:
+        UserError: not one method that adds to BERT, or one of two phases.
+
+    Source: Stickland and Murray 2019, section 3, for PALs; Pfeiffer et al.
+    2021, section 2.2.2, for adapters (MT-A).
+    """
+
+    name: ClassVar[str] = "per_task"
+    # Stickland and Murray 2019, section 4.
+    learning_rate: ClassVar[float] = 2e-5
+    tasks: str = added_later("")
+
+    def __post_init__(self):
+        super().__post_init__()
+        method = self.parts[0].method
+        if (
+            len(self.parts) != 1
+            or self.parts[0].name
+            or type(method).build is TuningMethod.build
+            or method.first_phase
+        ):
+            raise UserError(
+                "per_task takes one method that adds to BERT, and trains it "
+                "for each task, as per_task(pals)"
+            )
+
+    @property
+    def method(self) -> TuningMethod:
+        """The method of each task."""
+        return self.parts[0].method
+
+    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
+        """The method's."""
+        return self.method.recipe_of(config)
+
+    def check(self, config):
+        """Compares the method with the model; there have to be tasks.
+
+        Raises:
+            UserError: as the method; or the run is of a single task; or the
+                method has a hook that is not handed on.
+        """
+        if not self.tasks:
+            raise UserError(
+                "per_task is for several tasks that are trained together; pass "
+                "their names, as --task_name=mrpc,rte"
+            )
+        self.method.check(config)
+        hooks = self.method.build(config, lambda *_: None, True)
+        for place in ("parameter", "penalty", "prepare"):
+            if hooks.acts_at(place):
+                raise UserError(
+                    f"per_task: {self.method} overrides the hook `{place}`, "
+                    "which no task can have for itself; expected a method "
+                    "without it"
+                )
+
+    def for_tasks(self, names):
+        """This method of these tasks."""
+        return dataclasses.replace(self, tasks=",".join(names))
+
+    def rules(self, config):
+        """All."""
+        return (rf"{SCOPE}.*", True), (r"bert/.*", True)
+
+    def build(self, config, create, pooler):
+        """Creates `per_task/<variable>` [tasks, ...] for each of the method."""
+        values: Dict[str, Any] = {}
+        count = len(self.tasks.split(","))
+
+        def create_all(name, shape, initializer):
+            def initialize(rng, shape):
+                return np.stack([initializer(rng, shape[1:])] * count)
+
+            value = create(f"{SCOPE}{name}", (count, *shape), initialize)
+            if value is not None:
+                values[name] = value
+
+        example = self.method.build(config, create_all, pooler)
+        return PerTaskHooks(self.method, config, values, example, count)
+
+    def finish(self, config, values):
+        """All; what is kept of a task says `of_task`."""
+        return self, values
+
+    def of_task(self, config, task, values):
+        """BERT and the addition of one task, as methods that are stacked."""
+        number = self.tasks.split(",").index(task)
+        own = {
+            name[len(SCOPE) :]: value[number]
+            for name, value in values.items()
+            if name.startswith(SCOPE)
+        }
+        method, own = self.method.finish(config, own)
+        shared = {
+            name: value
+            for name, value in values.items()
+            if not name.startswith(SCOPE)
+        }
+        parts = (Part("", Full()), Part("", method))
+        return Stack(parts), {**shared, **own}

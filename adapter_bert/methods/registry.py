@@ -1,0 +1,188 @@
+"""The tuning methods that `--tuning_method` knows, by name.
+
+Reads what `--tuning_method` says, as `houlsby(size=64)`.
+"""
+
+import ast
+import dataclasses
+from typing import Any, Dict, Iterator, Optional, Type
+
+from adapter_bert.errors import UserError
+from adapter_bert.methods.adapter_variants import (
+    AdapterDrop,
+    Bapna,
+    Parallel,
+    Pfeiffer,
+)
+from adapter_bert.methods.base import Part, TuningMethod
+from adapter_bert.methods.compacter import Compacter
+from adapter_bert.methods.composition import Average, Stack
+from adapter_bert.methods.fine_tuning import (
+    BitFit,
+    Full,
+    HeadOnly,
+    LayerNormOnly,
+    TopLayers,
+)
+from adapter_bert.methods.fusion import Fusion
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.methods.ia3 import Ia3
+from adapter_bert.methods.invertible import MadX
+from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.pals import Pals
+from adapter_bert.methods.per_task import PerTask
+from adapter_bert.methods.prefix import Prefix
+from adapter_bert.methods.sparse import DiffPruning, LtSft
+
+# Longest description of a method, in characters.
+MAX_TEXT = 100_000
+# What reading a text may come to that is none.
+UNREADABLE = (
+    SyntaxError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
+
+
+def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
+    """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
+
+    Args:
+        text: a name of `METHODS`, with Python literals for its arguments, by
+            position or by keyword; words and a layer's number need no
+            quotation marks, and true and false may be written as in other
+            flags. A composition takes parts by position: methods, which are
+            trained; names of trained adapters; or, as the text of a method
+            has them, `{name: method}`.
+        defaults: values for arguments that the text leaves out; those that
+            the method does not have are ignored.
+
+    Returns:
+        The method.
+
+    Raises:
+        UserError: no such method, no such argument, or a value of the wrong
+            type or range; the message names the choices.
+    """
+    if len(text) > MAX_TEXT:
+        raise UserError(
+            f"the tuning method is {len(text)} characters long, expected at "
+            f"most {MAX_TEXT}"
+        )
+    try:
+        return _method(ast.parse(text.strip(), mode="eval").body, defaults)
+    except UNREADABLE as error:
+        raise UserError(
+            f"tuning method {text[:200]!r} cannot be read; expected one of "
+            f"{', '.join(METHODS)}, with arguments as in houlsby(size=64) or "
+            "houlsby(layers='6-11'), and names of adapters that are no plain "
+            "words in quotation marks, as in stack('sst-2', pfeiffer)"
+        ) from error
+
+
+def _method(
+    node: ast.expr, defaults: Optional[Dict[str, Any]] = None
+) -> TuningMethod:
+    """The method that is written as its name, or as a call of that."""
+    call = node if isinstance(node, ast.Call) else None
+    name = (call.func if call else node).id
+    if name not in METHODS:
+        raise UserError(
+            f"unknown tuning method {name!r}; expected one of "
+            f"{', '.join(METHODS)}"
+        )
+    kinds = {f.name: f.type for f in dataclasses.fields(METHODS[name])}
+    arguments = {k: v for k, v in (defaults or {}).items() if k in kinds}
+    positions = call.args if call else []
+    if kinds.pop("parts", None):
+        parts = [part for node in positions for part in _parts(node)]
+        if parts:
+            arguments["parts"] = tuple(parts)
+        positions = []
+    takes = ", ".join(kinds) or "none"
+    if len(positions) > len(kinds):
+        raise UserError(
+            f"{name} was given {len(positions)} arguments; it takes: {takes}"
+        )
+    given = list(zip(kinds, map(_value, positions)))
+    given += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
+    for number, (key, value) in enumerate(given):
+        if key not in kinds:
+            raise UserError(
+                f"{name} has no argument {key!r}; it takes: {takes}"
+            )
+        if key in dict(given[:number]):
+            raise UserError(f"{name} was given {key} twice")
+        arguments[key] = value
+    for key, kind in kinds.items():
+        if key in arguments:
+            arguments[key] = _as_type(name, key, kind, arguments[key])
+    return METHODS[name](**arguments)
+
+
+def _parts(node: ast.expr) -> Iterator[Part]:
+    """The parts of a composition that an argument by position names."""
+    if isinstance(node, ast.Dict):
+        for name, method in zip(node.keys, node.values):
+            yield Part(ast.literal_eval(name), _method(method))
+    elif isinstance(node, ast.Call) or getattr(node, "id", "") in METHODS:
+        yield Part("", _method(node))
+    else:
+        yield Part(_value(node), None)
+
+
+def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
+    """A value of the type that an argument has."""
+    if kind is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"{method}: {argument} is too large") from error
+    if kind is str and type(value) is int:
+        # The number of a layer.
+        return str(value)
+    if type(value) is not kind:
+        raise UserError(
+            f"{method}: {argument} is {value!r}, expected a value of type "
+            f"{kind.__name__}"
+        )
+    return value
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of an argument as it is written."""
+    if isinstance(node, ast.Name):
+        return {"true": True, "false": False}.get(node.id, node.id)
+    return ast.literal_eval(node)
+
+
+METHODS: Dict[str, Type[TuningMethod]] = {
+    method.name: method
+    for method in (
+        Houlsby,
+        Pfeiffer,
+        Bapna,
+        Parallel,
+        AdapterDrop,
+        Compacter,
+        MadX,
+        Pals,
+        Lora,
+        Prefix,
+        Ia3,
+        BitFit,
+        LayerNormOnly,
+        DiffPruning,
+        LtSft,
+        Full,
+        TopLayers,
+        HeadOnly,
+        Stack,
+        Average,
+        Fusion,
+        PerTask,
+    )
+}

@@ -1,0 +1,368 @@
+"""Methods that change few of BERT's own parameters, chosen by training.
+
+Both train twice. The first phase finds out which parameters matter; the second
+trains these alone, as long again. The artifact holds what has changed.
+"""
+
+import dataclasses
+import math
+from typing import Any, Callable, ClassVar, Dict, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import ALIKE, Context, Hooks, seed_at
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.base import FROZEN_BERT, TuningMethod, Values
+from adapter_bert.methods.fine_tuning import Full
+from adapter_bert.optimization import Recipe
+
+# The hard-concrete distribution is stretched to this interval (Louizos et al.
+# 2018; Guo et al. 2021, section 3.1).
+LEFT, RIGHT = -1.5, 1.5
+# Where log alpha starts: nearly all gates are open.
+OPEN = 5.0
+# What the gates' hooks hand on beside changes, which have variables' names.
+PENALTY = "penalty"
+# What did not change must stay as it was.
+NO_DECAY = Recipe(undecayed=r".")
+
+
+class MaskHooks(Hooks):
+    """Lets the gradient reach only some entries of BERT's variables."""
+
+    by_token = True
+
+    def __init__(self, masks: Dict[str, tf.Variable]):
+        """Takes float32 masks of zeros and ones by variable name."""
+        self.masks = masks
+
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return ALIKE
+
+    def parameter(self, name, variable, context):
+        """The variable; its gradient is masked."""
+        value = tf.convert_to_tensor(variable)
+        if not context.training:
+            return value
+        mask = tf.convert_to_tensor(self.masks[name])
+
+        @tf.custom_gradient
+        def masked(value):
+            def gradient(upstream):
+                return tf.convert_to_tensor(upstream) * mask
+
+            return tf.identity(value), gradient
+
+        return masked(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseMethod(TuningMethod):
+    """What the second phases have in common.
+
+    Entries that are masked get no gradient, and nothing decays, so they stay
+    as they were to the last bit.
+    """
+
+    recipe: ClassVar[Recipe] = NO_DECAY
+    changes_few: ClassVar[bool] = True
+
+    def check(self, config):
+        """Compares the sparsity with the number of parameters."""
+        count = sum(
+            math.prod(shape)
+            for shape in encoder.list_variables(config).values()
+        )
+        if not self.changed_count(count):
+            raise UserError(
+                f"{self.name}: a sparsity of {self.sparsity} is none of BERT's "
+                f"{count:,} parameters; expected at least {1 / count:.1e}"
+            )
+
+    def changed_count(self, count):
+        """The share that was asked for."""
+        return int(round(self.sparsity * count))
+
+    def rules(self, config):
+        """All of BERT, through masks."""
+        return ((r"mask/bert/.*", False), (r"bert/.*", True))
+
+    def build(self, config, create, pooler):
+        """Creates `mask/<variable>` for every variable of BERT."""
+        return MaskHooks(
+            {
+                name: create(f"mask/{name}", shape, encoder.ones)
+                for name, shape in encoder.list_variables(
+                    config, pooler
+                ).items()
+            }
+        )
+
+    def finish(self, config, values):
+        """Plain BERT's variables, of which few have changed."""
+        return Full(), values
+
+    def merge(self, config, read, values):
+        """The variables are BERT's own."""
+        return Full().merge(config, read, values)
+
+
+def largest(
+    sizes: Dict[str, np.ndarray], share: float
+) -> Dict[str, np.ndarray]:
+    """Marks the largest entries of all arrays together.
+
+    Args:
+        sizes: what is compared, not negative, by name.
+        share: of all entries.
+
+    Returns:
+        float32 arrays like `sizes`, 1 for exactly round(share x entries) of
+        them and 0 for the rest. Of equals the first is taken.
+    """
+    flat = np.concatenate([value.ravel() for value in sizes.values()])
+    count = int(round(share * flat.size))
+    mask = np.zeros(flat.size, np.float32)
+    if count:
+        threshold = np.partition(flat, flat.size - count)[flat.size - count]
+        mask[flat > threshold] = 1.0
+        equal = np.flatnonzero(flat == threshold)
+        mask[equal[: count - int(mask.sum(dtype=np.int64))]] = 1.0
+    ends = np.cumsum([value.size for value in sizes.values()])[:-1]
+    return {
+        name: part.reshape(sizes[name].shape)
+        for name, part in zip(sizes, np.split(mask, ends))
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class LtSft(SparseMethod):
+    """Lottery-ticket sparse fine-tuning.
+
+    BERT is trained whole; the parameters that have changed the most are chosen
+    out of all of BERT's; everything is set back, the head too; and these are
+    trained again. BERT-base: 1,094,822 at a sparsity of 0.01. The changes of
+    two tasks can be added up.
+
+    Attributes:
+        sparsity: share of BERT's parameters that may change.
+
+    Raises:
+        UserError: a sparsity that is not between 0 and 1.
+
+    Source: Ansell et al. 2022, section 3. Entries that were not chosen are
+    left exactly as they were; the published code chooses all equals.
+    """
+
+    name: ClassVar[str] = "lt_sft"
+    # Ansell et al. 2022, for question answering.
+    learning_rate: ClassVar[float] = 3e-5
+    sparsity: float = 0.01
+
+    def __post_init__(self):
+        base.check_sparsity(self)
+
+    @property
+    def first_phase(self):
+        """Full fine-tuning."""
+        return Full()
+
+    def second_start(self, names, others, read, first):
+        """From BERT and a fresh head, with masks of the largest changes."""
+        changes = {name: np.abs(first(name) - read(name)) for name in names}
+        masks = largest(changes, self.sparsity)
+        return {f"mask/{name}": mask for name, mask in masks.items()}
+
+
+class GateHooks(Hooks):
+    """`theta + z w` for BERT's variables, with gates z from 0 to 1."""
+
+    by_token = True
+
+    def __init__(
+        self,
+        variables: Dict[str, Dict[str, tf.Variable]],
+        penalty_weight: float,
+    ):
+        """Takes `diff`, `gate` and, if structured, `group`, by variable."""
+        self.variables = variables
+        self.penalty_weight = penalty_weight
+
+    def layer_kind(self, layer, training):
+        """All are alike."""
+        return ALIKE
+
+    def prepare(self, context):
+        """All gated changes, by variable, and the penalty."""
+        made = {name: self._change(name, context) for name in self.variables}
+        made[PENALTY] = self._penalty()
+        return made
+
+    def parameter(self, name, variable, context):
+        """The variable with its gated change."""
+        change = context.handed_on.get(name)
+        if change is None:
+            change = self._change(name, context)
+        return tf.convert_to_tensor(variable) + change
+
+    def penalty(self, context):
+        """The expected number of changes, weighted."""
+        made = context.handed_on.get(PENALTY)
+        return self._penalty() if made is None else made
+
+    def _change(self, name: str, context: Context) -> tf.Tensor:
+        """What is added to a variable, float32 like it."""
+        added = self.variables[name]
+        change = tf.convert_to_tensor(added["diff"])
+        for part in ("gate", "group"):
+            if part in added:
+                change *= self._open(added[part], f"{name}/{part}", context)
+        return change
+
+    def _open(self, gate: Any, site: str, context: Context) -> tf.Tensor:
+        """A sample of the gates in training, float32 from 0 to 1."""
+        logits = tf.convert_to_tensor(gate)
+        if context.training:
+            # Not of 0, whose logarithm is infinite.
+            noise = tf.random.stateless_uniform(
+                tf.shape(logits),
+                seed_at(context.step_seed, site, context),
+                1e-6,
+                1.0 - 1e-6,
+                alg="philox",
+            )
+            logits += tf.math.log(noise) - tf.math.log1p(-noise)
+        return gate_value(tf.sigmoid(logits))
+
+    def _penalty(self) -> tf.Tensor:
+        shift = math.log(-LEFT / RIGHT)
+        expected = []
+        for added in self.variables.values():
+            share = tf.reduce_sum(tf.sigmoid(added["gate"] - shift))
+            if "group" in added:
+                share *= tf.sigmoid(added["group"] - shift)
+            expected.append(share)
+        return self.penalty_weight * tf.add_n(expected)
+
+
+def gate_value(opened: Any) -> Any:
+    """Stretches the sigmoid of a gate and cuts it to 0 and 1."""
+    stretched = opened * (RIGHT - LEFT) + LEFT
+    if tf.is_tensor(stretched):
+        return tf.clip_by_value(stretched, 0.0, 1.0)
+    return np.clip(stretched, 0.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gates(TuningMethod):
+    """The first phase of diff pruning; see there."""
+
+    name: ClassVar[str] = "gates"
+    structured: bool = True
+    penalty: float = 1.25e-7
+    gate_rate: float = 1e3
+
+    @property
+    def recipe(self):
+        """Nothing decays; gates learn faster."""
+        return Recipe(
+            undecayed=NO_DECAY.undecayed,
+            rate_scales=((r"^diff_pruning/.*/(gate|group)$", self.gate_rate),),
+        )
+
+    def rules(self, config):
+        """What is added; BERT is frozen under it."""
+        return ((r"diff_pruning/.*", True), FROZEN_BERT)
+
+    def build(self, config, create, pooler):
+        """Creates `diff_pruning/<variable>/{diff,gate,group}`."""
+
+        def opened(rng, shape):
+            return np.full(shape, OPEN, np.float32)
+
+        variables = {}
+        for name, shape in encoder.list_variables(config, pooler).items():
+            parts = {"diff": (shape, encoder.zeros), "gate": (shape, opened)}
+            if self.structured:
+                parts["group"] = ((), opened)
+            variables[name] = {
+                part: create(f"diff_pruning/{name}/{part}", *arguments)
+                for part, arguments in parts.items()
+            }
+        return GateHooks(variables, self.penalty)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffPruning(SparseMethod):
+    """Diff pruning: few changes, found by gates under an L0 penalty.
+
+    In the first phase BERT's parameters are theta + z w, with hard-concrete
+    gates z, one for each parameter and, if structured, one for each variable,
+    their expected number penalized. Then the largest |z w| are kept, fixed,
+    and trained on. BERT-base: 547,411 at a sparsity of 0.005.
+
+    Attributes:
+        sparsity: share of BERT's parameters that may change.
+        structured: whether each variable has a gate of its own beside.
+        penalty: weight of each expected change in the loss.
+        gate_rate: what the learning rate is multiplied by for gates. The
+            published code has 0.1 for gates and 1e-5 for w, whatever the task;
+            here gates get 0.1 too, at the method's own rate for w.
+
+    Raises:
+        UserError: a sparsity that is not between 0 and 1, or a penalty or rate
+            that is not positive.
+
+    Source: Guo et al. 2021, sections 3.1 to 3.3. The head is not penalized.
+    """
+
+    name: ClassVar[str] = "diff_pruning"
+    # Measured (docs/methods.md), with gates at 0.1 as published.
+    learning_rate: ClassVar[float] = 1e-4
+    sparsity: float = 0.005
+    structured: bool = True
+    penalty: float = 1.25e-7
+    gate_rate: float = 1e3
+
+    def __post_init__(self):
+        base.check_sparsity(self)
+        base.check_positive(self, "penalty", "gate_rate")
+
+    @property
+    def first_phase(self):
+        """The gates."""
+        return Gates(self.structured, self.penalty, self.gate_rate)
+
+    def second_start(
+        self,
+        names: Sequence[str],
+        others: Sequence[str],
+        read: Callable[[str], np.ndarray],
+        first: Callable[[str], np.ndarray],
+    ) -> Values:
+        """From the changes that are kept, masks of those, and the others."""
+        changes = {}
+        for name in names:
+            scope = f"diff_pruning/{name}"
+            change = first(f"{scope}/diff")
+            for part in ("gate", "group")[: 1 + self.structured]:
+                opened = 1.0 / (1.0 + np.exp(-first(f"{scope}/{part}")))
+                change = change * gate_value(opened)
+            changes[name] = change.astype(np.float32)
+        masks = largest(
+            {n: np.abs(c) for n, c in changes.items()}, self.sparsity
+        )
+        # Not a product with the mask: it would turn -0.0 into 0.0.
+        start = {
+            name: np.where(
+                masks[name] == 1.0, read(name) + changes[name], read(name)
+            )
+            for name in names
+        }
+        start.update((f"mask/{name}", mask) for name, mask in masks.items())
+        start.update((name, first(name)) for name in others)
+        return start

@@ -1,0 +1,259 @@
+"""How long work is shown: a bar on a terminal, plain log lines elsewhere.
+
+Curves for TensorBoard: scalars by step, in a file of events.
+
+TensorBoard's own writer makes a folder anew that is gone, tells of a write that
+has failed from another thread, and leaves the order of a run's files, by which
+curves are put together, to the clock.
+"""
+
+import functools
+import os
+import re
+import socket
+import sys
+import time
+from typing import Iterator, Optional
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import Schedule
+
+EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{1,18})\..*")
+# What TensorBoard asks for, of <tensorboard/plugins/scalar/metadata.py>.
+PLUGIN = "scalars"
+FILE_VERSION = "brain.Event:2"
+
+
+class Curves:
+    """A new file of events in a folder, to be read after all that are there.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, folder: str):
+        """Makes the folder, if need be, and the file.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        files.prepare_folder(folder)
+        # Greater than any name there, also if the clock has gone back.
+        numbers = [int(time.time()), *_numbers(folder)]
+        self.path = os.path.join(
+            folder,
+            f"events.out.tfevents.{max(numbers):010d}.{socket.gethostname()}"
+            f".{os.getpid()}",
+        )
+        self._writing = functools.partial(
+            files.writing, f"the curves {self.path}"
+        )
+        with self._writing():
+            self._writer = tf.io.TFRecordWriter(self.path)
+        self._write(file_version=FILE_VERSION)
+        self.flush()
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        """Adds a point to a curve.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
+        metadata.plugin_data.plugin_name = PLUGIN
+        summary = tf.compat.v1.Summary()
+        summary.value.add(
+            tag=name,
+            tensor=tf.make_tensor_proto(np.float32(value)),
+            metadata=metadata,
+        )
+        self._write(step=step, summary=summary)
+
+    def flush(self) -> None:
+        """Has other programs see all points.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        with self._writing():
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the file.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        with self._writing():
+            self._writer.close()
+
+    def _write(self, **parts) -> None:
+        event = tf.compat.v1.Event(wall_time=time.time(), **parts)
+        with self._writing():
+            self._writer.write(event.SerializeToString())
+
+
+def _numbers(folder: str) -> Iterator[int]:
+    """One more than the number of each file of events in a folder.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        names = tf.io.gfile.listdir(folder)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {folder}: {error.message}") from error
+    for name in names:
+        match = EVENT_FILE.fullmatch(name)
+        if match:
+            yield int(match[1]) + 1
+
+
+# Seconds between log lines where no terminal shows a bar.
+LOG_INTERVAL = 10.0
+
+
+class Progress:
+    """Counts work done, with its rate and the time left."""
+
+    def __init__(self, what: str, total: int, unit: str, done: int = 0):
+        """Starts to count.
+
+        Args:
+            what: the work, as `train`.
+            total: units of the whole work.
+            unit: what is counted, as `examples`.
+            done: units that were done before.
+        """
+        self._what = what
+        self._bar = tqdm.tqdm(
+            desc=what,
+            total=total,
+            unit=f" {unit}",
+            initial=done,
+            disable=not sys.stderr.isatty(),
+            smoothing=0.1,
+        )
+        self._unit = unit
+        self._total = total
+        self._done = self._first = done
+        self._began = self._logged = time.monotonic()
+
+    def update(self, done: int, note: str = "") -> None:
+        """Shows that `done` units are finished, with a note beside."""
+        self._done += done
+        if not self._bar.disable:
+            if time.time() < self._bar.last_print_t:
+                # The clock has gone back, and the bar would stand still.
+                self._bar.unpause()
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(done)
+            return
+        now = time.monotonic()
+        if now - self._logged >= LOG_INTERVAL or self._done == self._total:
+            self._logged = now
+            rate = (self._done - self._first) / max(now - self._began, 1e-9)
+            left = (self._total - self._done) / max(rate, 1e-9)
+            logging.info(
+                "%s: %d/%d %s, %.1f/s, %s left%s",
+                self._what,
+                self._done,
+                self._total,
+                self._unit,
+                rate,
+                tqdm.tqdm.format_interval(left),
+                note and f", {note}",
+            )
+
+    def close(self) -> None:
+        """Ends the bar."""
+        self._bar.close()
+
+
+class TrainingProgress:
+    """The progress of a training, and its curves for TensorBoard.
+
+    Writes the scalars `loss`, `learning_rate` and `examples_per_second`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        first_step: int,
+        batch_size: int,
+        log_dir: Optional[str],
+        every_steps: int = 10,
+    ):
+        """Opens the curves' file.
+
+        Args:
+            schedule: tells the number of steps and the learning rates.
+            first_step: steps that were done before.
+            batch_size: examples of a step.
+            log_dir: folder of the curves, or None for none.
+            every_steps: distance of the curves' points, in steps.
+
+        Raises:
+            UserError: the curves cannot be written.
+        """
+        self._schedule = schedule
+        self._batch_size = batch_size
+        self._every_steps = every_steps
+        self._curves = Curves(log_dir) if log_dir else None
+        self._progress = Progress(
+            "train",
+            schedule.num_train_steps * batch_size,
+            "examples",
+            first_step * batch_size,
+        )
+        self._step = self._point_step = self._rate_step = first_step
+        self._rate_time: Optional[float] = None
+
+    def update(self, step: int, loss: float, is_timed: bool = True) -> None:
+        """Takes note that `step` steps are done, the last with this loss.
+
+        Args:
+            step: steps done.
+            loss: of the last of them.
+            is_timed: whether it has just been done; not where several are
+                told at once, but for the last of these.
+
+        Raises:
+            UserError: the curves cannot be written.
+        """
+        self._progress.update(
+            (step - self._step) * self._batch_size, f"loss {loss:.4f}"
+        )
+        self._step = step
+        if self._curves is None:
+            return
+        last = step == self._schedule.num_train_steps
+        if last or step - self._point_step >= self._every_steps:
+            self._curves.add_scalar("loss", loss, step)
+            self._curves.add_scalar("learning_rate", self._schedule(step), step)
+            self._point_step = step
+        if is_timed and self._rate_step < self._point_step:
+            now = time.monotonic()
+            # The first interval holds the building of the graph: no rate.
+            if self._rate_time is not None:
+                self._curves.add_scalar(
+                    "examples_per_second",
+                    (step - self._rate_step)
+                    * self._batch_size
+                    / (now - self._rate_time),
+                    step,
+                )
+            self._rate_step, self._rate_time = step, now
+            self._curves.flush()
+
+    def close(self) -> None:
+        """Ends the bar and the curves."""
+        self._progress.close()
+        if self._curves is not None:
+            self._curves.close()

@@ -1,0 +1,122 @@
+"""Scores without BERT, for the tables: what `adapter-bert baseline` wrote."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Dict, Iterable
+
+from adapter_bert import files
+from adapter_bert.errors import UserError
+from adapter_bert.reports.collect_runs import (
+    RESULTS,
+    Run,
+    find_files,
+    notice,
+    scores_of,
+    task_name_of,
+)
+
+RECORD_FILE = "baseline.json"
+BASELINE = "TF-IDF of words and pairs of words, a linear model"
+# What it holds, as `files.read_object` reads it.
+RECORD = {
+    "baseline": str,
+    "task": dict,
+    "task.name": str,
+    "data_name": str,
+    "examples": int,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """What a task comes to without BERT.
+
+    Attributes:
+        folder: its output folder.
+        task: as `Run.task`.
+        scores: as `Run.scores`.
+        described: the task with its labels, as `Run.data` has it.
+        examples: rows that it was fitted to.
+    """
+
+    folder: pathlib.Path
+    task: str
+    scores: Dict[str, float]
+    described: str
+    examples: int
+
+
+def read_baseline(folder: pathlib.Path) -> Baseline:
+    """Reads `baseline.json` and `eval_results.json`.
+
+    Raises:
+        UserError: a file cannot be read, or a run of BERT is in the folder.
+    """
+    if (folder / "run.json").exists():
+        raise UserError(
+            f"{folder} holds a baseline and a run of BERT, so that one of them "
+            "has written over the other's scores; keep each in a folder of "
+            "its own"
+        )
+    record = files.read_object(
+        str(folder / RECORD_FILE), "the baseline's description", RECORD
+    )
+    results = files.read_object(
+        str(folder / "eval_results.json"), "a baseline's scores", RESULTS
+    )
+    return Baseline(
+        folder,
+        task_name_of(record, results),
+        scores_of(record["task"]["name"], results),
+        json.dumps(record["task"], sort_keys=True),
+        record["examples"],
+    )
+
+
+def find_baselines(
+    folders: Iterable[str], runs: Iterable[Run]
+) -> Dict[str, Baseline]:
+    """The baseline of each task that has runs, and one, below some folders.
+
+    Args:
+        folders: of runs and baselines.
+        runs: that were found there.
+
+    Raises:
+        UserError: a file is damaged, or a baseline is of other labels or of
+            more or fewer training rows than the runs of its task.
+    """
+    firsts: Dict[str, Run] = {}
+    for run in runs:
+        firsts.setdefault(run.task, run)
+    found: Dict[str, Baseline] = {}
+    for folder in folders:
+        for path in find_files(pathlib.Path(folder), RECORD_FILE):
+            baseline = read_baseline(path.parent)
+            run = firsts.get(baseline.task)
+            if run is None:
+                notice(f"{path.parent} is left out: {baseline.task} has no run")
+                continue
+            _check_same(baseline, run)
+            first = found.setdefault(baseline.task, baseline)
+            if first.scores != baseline.scores:
+                notice(
+                    f"{path.parent} is left out: {first.folder} is of the same "
+                    "task, with other scores"
+                )
+    return found
+
+
+def _check_same(baseline: Baseline, run: Run) -> None:
+    """Refuses what cannot be set beside a task's runs."""
+    for what, own, other in (
+        ("labels or held-out rows", baseline.described, run.data["task"]),
+        ("number of training rows", baseline.examples, run.examples),
+    ):
+        if other not in (None, own):
+            raise UserError(
+                f"the baseline {baseline.folder} and the run {run.folder} of "
+                f"{run.task} differ in their {what}, so they cannot be "
+                "compared; name folders that hold only one of the two"
+            )

@@ -1,0 +1,317 @@
+"""The command line that does a recorded run again."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact, run_record
+from adapter_bert.data.tables import READERS, ending_of
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.restored import (
+    MASKED_LM,
+    QUESTIONS,
+    TAGGING,
+    custom_arguments,
+    kind_of,
+)
+from adapter_bert.tasks.tagging_files import FORMATS
+from adapter_bert.training.engines import ENGINES
+
+CLASSIFIER = "run_classifier.py"
+PROGRAMS = {
+    QUESTIONS: "run_squad.py",
+    TAGGING: "run_tagger.py",
+    MASKED_LM: "run_mlm.py",
+}
+CUSTOM = "custom"
+# Flags by what `run.json` calls them within `training` and `versions`.
+TRAINING = {
+    "batch_size": "train_batch_size",
+    "learning_rate": "learning_rate",
+    "epochs": "num_train_epochs",
+    "warmup_proportion": "warmup_proportion",
+    "adam_bias_correction": "adam_bias_correction",
+    "length_pool_batches": "length_pool_batches",
+    "max_seq_length": "max_seq_length",
+    "seed": "seed",
+    "eval_steps": "eval_steps",
+    "keep_best": "keep_best",
+    "early_stopping": "early_stopping",
+    "task_sampling": "task_sampling",
+    "class_weights": "class_weights",
+    "compute_dtype": "compute_dtype",
+    "cache_frozen_layers": "cache_frozen_layers",
+}
+VERSIONS = {
+    "devices": "num_devices",
+    "cpu_lanes": "cpu_lanes",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "use_xla": "use_xla",
+}
+# Of masked language modelling, of which `task` has them.
+MASKING = ("mlm_probability", "whole_word_masking")
+# What no run records, by program.
+UNRECORDED = {
+    CLASSIFIER: ("max_train_examples", "max_eval_examples", "id_column"),
+    "run_squad.py": (
+        "max_train_examples",
+        "max_eval_examples",
+        "count_steps_in",
+    ),
+    "run_tagger.py": (
+        "max_train_examples",
+        "max_eval_examples",
+        "token_column",
+        "tag_column",
+        "eval_split",
+    ),
+    "run_mlm.py": ("max_train_examples", "max_eval_examples"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """A value that the run does not record, as a variable of the shell.
+
+    Attributes:
+        name: of the variable.
+        meaning: what it has to be.
+    """
+
+    name: str
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line.
+
+    Attributes:
+        program: the entry point.
+        flags: values by the flags' names.
+    """
+
+    program: str
+    flags: Mapping[str, Union[str, Unknown]]
+
+    @property
+    def unknown(self) -> List[Unknown]:
+        """Values that are not known."""
+        return [v for v in self.flags.values() if isinstance(v, Unknown)]
+
+    @property
+    def unrecorded(self) -> Tuple[str, ...]:
+        """Flags of which nobody knows whether they were passed."""
+        return UNRECORDED[self.program]
+
+    @property
+    def text(self) -> str:
+        """It as a shell takes it, a flag on each line."""
+        words = [f".venv/bin/python {self.program}"]
+        for name, value in self.flags.items():
+            if isinstance(value, Unknown):
+                words.append(f'--{name}="${value.name}"')
+            else:
+                words.append(f"--{name}={_quoted(value)}")
+        return " \\\n  ".join(words)
+
+
+def _quoted(value: str) -> str:
+    """A word for a shell, within the marks that are easier to read."""
+    if "'" in value and not set(value) & set('"$`\\!'):
+        return f'"{value}"'
+    return shlex.quote(value)
+
+
+def is_one_of_several(run: Mapping[str, Any]) -> bool:
+    """Whether a description is of one task of a run of several."""
+    return "trained_together" in run["training"] and "tasks" not in run["task"]
+
+
+def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
+    """The command line of a run.
+
+    Args:
+        folder: its output folder.
+        run: its `run.json`, not of one task of several.
+
+    Raises:
+        UserError: a description beside it cannot be read.
+    """
+    task, training = run["task"], run["training"]
+    program = PROGRAMS.get(kind_of(task), CLASSIFIER)
+    found: Dict[str, Any] = {}
+    config = _adapter_config(folder, task)
+    if program == CLASSIFIER:
+        found["task_name"] = _task_name(task)
+    trains = "steps" in training
+    evaluates = (folder / "eval_results.json").exists()
+    predicts = any(
+        any(folder.glob(f"{where}{name}"))
+        for where in ("", "tasks/*/")
+        for name in ("test_*", "predictions.json")
+    )
+    found.update(_data(program, run, evaluates, predicts))
+    found["init_checkpoint"] = _base(folder, run)
+    found["do_lower_case"] = run["tokenizer"].get("do_lower_case")
+    if training.get("start") or not trains:
+        found["adapter"] = Unknown(
+            "ADAPTER", "the folder of the trained adapter that it began with"
+        )
+    found.update(_parts(folder, run, config))
+    found["tuning_method"] = run["method"]
+    found["do_train"], found["do_eval"] = trains, evaluates
+    found["do_predict"] = predicts
+    found.update(_named(training, TRAINING))
+    if task["name"] == MASKED_LM:
+        found.update({name: task.get(name) for name in MASKING})
+    found.update(_settings(task, config))
+    versions = run.get("versions") or {}
+    classes = {path.rpartition(".")[2]: name for name, path in ENGINES.items()}
+    found["engine"] = classes.get(versions.get("engine"))
+    found.update(_named(versions, VERSIONS))
+    found["output_dir"] = Unknown("OUTPUT_DIR", "a new folder")
+    return Command(
+        program,
+        {
+            name: value if isinstance(value, Unknown) else _text(value)
+            for name, value in found.items()
+            if value is not None and value != ""
+        },
+    )
+
+
+def _named(values: Mapping[str, Any], names: Mapping[str, str]) -> Dict:
+    return {flag: values.get(name) for name, flag in names.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def _task_name(task: Mapping[str, Any]) -> str:
+    """`--task_name`, which of several tasks names all of them."""
+    if "tasks" not in task:
+        return task["name"]
+    return ",".join(
+        f"{CUSTOM}:{name}" if one.get("name") == CUSTOM else name
+        for name, one in task["tasks"].items()
+    )
+
+
+def _adapter_config(
+    folder: pathlib.Path, task: Mapping[str, Any]
+) -> Optional[Dict[str, Any]]:
+    """The adapter's description; of several tasks that of an own table."""
+    folders = [folder]
+    for name, one in task.get("tasks", {}).items():
+        if one.get("name") == CUSTOM:
+            folders.append(folder / "tasks" / name)
+    for place in map(str, folders):
+        artifact = os.path.join(place, "adapter")
+        if files.is_folder(artifact):
+            return adapter_artifact.read_config(artifact)
+    return None
+
+
+def _data(
+    program: str, run: Mapping[str, Any], evaluates: bool, predicts: bool
+) -> Dict[str, Any]:
+    """The flags that name the data, which a run records by its name only."""
+    name = run_record.data_name(run)
+    called = f", which was called {name}" if name else ""
+    ending = ending_of(name)
+    endings = {
+        CLASSIFIER: READERS,
+        "run_tagger.py": FORMATS,
+    }.get(program)
+    task = run["task"]
+    # Several tasks share the flags; those of a fixed dev set hold nothing out.
+    together = (task, *task.get("tasks", {}).values())
+    held_out = next(filter(None, (t.get("held_out") for t in together)), {})
+    found: Dict[str, Any] = {
+        "dev_share": held_out.get("share"),
+        "split_seed": held_out.get("seed"),
+    }
+    if endings is not None and ending not in endings:
+        found["data_dir"] = Unknown(
+            "DATA_DIR", f"the folder of the data{called}"
+        )
+        return found
+    found["train_file"] = Unknown("TRAIN_FILE", f"the training file{called}")
+    # Questions are evaluated on what is predicted.
+    is_squad = program == "run_squad.py"
+    if evaluates and not held_out and not is_squad:
+        found["eval_file"] = Unknown(
+            "EVAL_FILE", "the file that it was evaluated on"
+        )
+    if predicts or evaluates and is_squad:
+        found["predict_file"] = Unknown(
+            "PREDICT_FILE", "the file that it answered"
+        )
+    return found
+
+
+def _base(folder: pathlib.Path, run: Mapping[str, Any]) -> Any:
+    """Where the pretrained model lies."""
+    try:
+        return run_record.place_of_base(str(folder))
+    except UserError:
+        name = run["base"].get("name")
+        return Unknown(
+            "BERT", "the pretrained model" + f", called {name}" * bool(name)
+        )
+
+
+def _parts(
+    folder: pathlib.Path,
+    run: Mapping[str, Any],
+    config: Optional[Mapping[str, Any]],
+) -> Dict[str, Any]:
+    """Where the adapters lie that the method is made of."""
+    if not run.get("parts"):
+        return {}
+    places = run_record.places_of_parts(str(folder))
+    libraries = {
+        os.path.dirname(place)
+        for name, place in places.items()
+        if os.path.basename(place) == name
+    }
+    library: Any = Unknown(
+        "LIBRARY", "the folder of the adapters that the method names"
+    )
+    if len(libraries) == 1 and set(places) == set(run["parts"]):
+        library = libraries.pop()
+    carries = (config or {}).get("carries_parts")
+    return {"library": library, "carry_parts": carries}
+
+
+def _settings(
+    task: Mapping[str, Any], config: Optional[Mapping[str, Any]]
+) -> Dict[str, Any]:
+    """How rows were read and answered, which the adapter's description has.
+
+    Raises:
+        UserError: it is malformed.
+    """
+    found: Dict[str, Any] = {}
+    if task.get("map_tags"):
+        found["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")
+    settings = (config or {}).get("task_settings") or {}
+    if task["name"] == "squad":
+        found.update(settings)
+    own = config and config["task"]["name"] == CUSTOM
+    if own:
+        arguments = custom_arguments(
+            config["task"], settings, "the adapter's description"
+        )
+        found.update({k: v for k, v in arguments.items() if v not in ([], ())})
+    return found

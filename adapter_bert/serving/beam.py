@@ -1,0 +1,413 @@
+"""Answers of an exported model as a pipeline of Apache Beam.
+
+Nothing else of this project imports Beam, which has an environment of its own
+(`make beam`).
+"""
+
+import builtins
+import contextlib
+import dataclasses
+import io
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+from typing import (
+    IO,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import apache_beam as beam
+import tensorflow as tf
+from apache_beam.io import filebasedsink, textio
+from apache_beam.io.filesystem import (
+    BeamIOError,
+    CompressionTypes,
+    FileMetadata,
+)
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.ml.inference.base import (
+    KeyedModelHandler,
+    ModelHandler,
+    PredictionResult,
+    RunInference,
+)
+from apache_beam.options.pipeline_options import (
+    PipelineOptions,
+    StandardOptions,
+)
+from apache_beam.runners.runner import PipelineState, create_runner
+
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.serving import bulk
+from adapter_bert.serving.bulk import Refusal, Source
+from adapter_bert.serving.exported import ExportedModel, Row, Tasks, refusal
+
+# Beam's own default first tries a program that it would download.
+RUNNER = "FnApiRunner"
+DEFAULTS = (f"--runner={RUNNER}", "--default_sdk_harness_log_level=WARNING")
+ENDING, REFUSED = ".jsonl", "-refused"
+# In the pattern of the names that Beam gives to a job's files.
+NUMBER = "[0-9]" * 5
+COUNTERS = "bulk"
+# The name of Beam's threads that each look after a worker's process.
+WORKER_THREAD = "run_worker"
+# Under this key a prediction tells why there is none.
+ERROR = "error"
+# The last line of what a worker tells of an exception: its class and text.
+RAISED = re.compile(r"^(?:RuntimeError: )*(?:\w+\.)*(\w+): (\S.*)$", re.M)
+FILE_ERRORS = [
+    name
+    for name, kind in {**vars(builtins), "BeamIOError": BeamIOError}.items()
+    if isinstance(kind, type) and issubclass(kind, OSError)
+]
+LOGGER_OF_RAISED = "apache_beam.runners.common"
+# What Beam adds to the text.
+STEP = re.compile(r" \[while running '[^']*'\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be answered.
+
+    Attributes:
+        input: pattern of the files of rows.
+        output: that the names of the files of answers begin with.
+        model: folder of an exported model.
+        version: of the model.
+        tasks: of the model.
+        names: of the tasks that answer every row; none if each row tells.
+        batch_size: rows that the model is asked at once.
+    """
+
+    input: str
+    output: str
+    model: str
+    version: str
+    tasks: Tasks
+    names: Sequence[str]
+    batch_size: int
+
+
+class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
+    """Lets Beam's `RunInference` ask an exported model.
+
+    A prediction is what `ExportedModel.answers` gives, or `{"error": reason}`
+    for a row that the model refuses.
+    """
+
+    def __init__(self, folder: str, version: str = "", batch_size: int = 128):
+        """Takes a model.
+
+        Args:
+            folder: that workers see, too.
+            version: of the model; the newest, if it is empty.
+            batch_size: rows that the model is asked at once.
+        """
+        # Equal, so that Beam does not vary it by the time that batches take.
+        super().__init__(min_batch_size=batch_size, max_batch_size=batch_size)
+        self._folder, self._version = folder, version
+
+    def load_model(self) -> ExportedModel:
+        """Loads the model, once in each process of a worker.
+
+        Raises:
+            UserError: it is missing or damaged.
+        """
+        return ExportedModel(self._folder, self._version)
+
+    def run_inference(
+        self, batch: Sequence[Row], model: ExportedModel, inference_args=None
+    ) -> Iterable[PredictionResult]:
+        """Answers rows.
+
+        Raises:
+            tf.errors.OpError: the worker has failed, by no row's fault.
+        """
+        return [
+            PredictionResult(row, found)
+            for row, found in zip(batch, _answers(model, batch))
+        ]
+
+    def get_num_bytes(self, batch: Sequence[Row]) -> int:
+        """Bytes of the rows' texts."""
+        return sum(len(part) for row in batch for part in row)
+
+
+def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+    """Answers, or why there are none; each row alone if all are refused."""
+    try:
+        return model.answers(rows)
+    except tf.errors.InvalidArgumentError as error:
+        if len(rows) == 1:
+            return [{ERROR: refusal(error)}]
+    return [answer for row in rows for answer in _answers(model, [row])]
+
+
+class _Rows(textio._TextSourceWithFilename):
+    """Beam's (file, line), of compressed files only if they have their end.
+
+    Beam itself takes the missing end of a compressed file for the end.
+    """
+
+    @contextlib.contextmanager
+    def open_file(self, file_name: str) -> Iterator[IO[bytes]]:
+        """Opens a file to read what it holds, decompressed."""
+        plain = CompressionTypes.UNCOMPRESSED
+        decompress = bulk.COMPRESSED.get(bulk.compression(file_name))
+        with FileSystems.open(file_name, compression_type=plain) as file:
+            if decompress is None:
+                yield file
+            else:
+                with decompress(file) as decompressed:
+                    yield decompressed
+
+    def read_records(
+        self, file_name: str, range_tracker: Any
+    ) -> Iterator[Tuple[str, bytes]]:
+        """Reads the lines of a part of a file.
+
+        Raises:
+            UserError: it cannot be read, or is damaged, or cut short.
+        """
+        try:
+            yield from super().read_records(file_name, range_tracker)
+        except bulk.UNREADABLE as error:
+            raise UserError(
+                f"cannot read --input {file_name}: {first_line(error)}"
+            ) from error
+
+
+class _ReadRows(beam.io.ReadFromTextWithFilename):
+    """Reads all files that match a pattern."""
+
+    _source_class = _Rows
+
+
+class _Lines(filebasedsink.FileBasedSink):
+    """Writes texts as lines of files, and deletes no file."""
+
+    def write_encoded_record(self, file_handle: IO[bytes], encoded: bytes):
+        """Writes a line."""
+        file_handle.write(encoded + b"\n")
+
+    def pre_finalize(self, init_result: Any, writer_results: Any) -> None:
+        """Leaves alone what is there.
+
+        Beam would delete all that matches `answers-*-of-00001.jsonl`, and so
+        what another job has written to `answers-2`.
+        """
+
+
+def _write(output: str, **options) -> beam.PTransform:
+    coder = beam.coders.StrUtf8Coder()
+    return beam.io.Write(_Lines(output, coder, ENDING, **options))
+
+
+class _Ask(beam.DoFn):
+    """From a line to (source, row) for each task, and refusals."""
+
+    def __init__(self, tasks: Tasks, names: Sequence[str]):
+        self._tasks, self._names = tasks, names
+
+    def process(self, element: Tuple[str, bytes]):
+        for asked in bulk.questions(*element, self._tasks, self._names):
+            if isinstance(asked, Refusal):
+                yield beam.pvalue.TaggedOutput(REFUSED, asked)
+            else:
+                yield asked.source, asked.row
+
+
+class _Tell(beam.DoFn):
+    """From a prediction to its line, or a refusal."""
+
+    def __init__(self, tasks: Tasks):
+        self._tasks = tasks
+        self._answered = Metrics.counter(COUNTERS, "answered")
+
+    def process(self, element: Tuple[Source, PredictionResult]):
+        source, prediction = element
+        name = prediction.example.task.decode()
+        found = prediction.inference
+        if ERROR in found:
+            refused = bulk.refusal(source, name, found[ERROR])
+            yield beam.pvalue.TaggedOutput(REFUSED, refused)
+        else:
+            self._answered.inc()
+            yield bulk.answer_line(source, self._tasks[name], found)
+
+
+class _TellRefusal(beam.DoFn):
+    """From a refusal to its line."""
+
+    def __init__(self):
+        self._refused = Metrics.counter(COUNTERS, "refused")
+
+    def process(self, element: Refusal):
+        self._refused.inc()
+        yield bulk.refusal_line(element)
+
+
+def build(pipeline: beam.Pipeline, job: Job) -> None:
+    """Adds all of a job's steps to a pipeline."""
+    handler = ExportedModelHandler(job.model, job.version, job.batch_size)
+    asked = (
+        pipeline
+        | "Read" >> _ReadRows(job.input, coder=beam.coders.BytesCoder())
+        # So that one file may keep many workers busy.
+        | "Spread" >> beam.Reshuffle()
+        | "Ask"
+        >> beam.ParDo(_Ask(job.tasks, job.names)).with_outputs(
+            REFUSED, main="asked"
+        )
+    )
+    told = (
+        asked.asked
+        | "Predict" >> RunInference(KeyedModelHandler(handler))
+        | "Tell"
+        >> beam.ParDo(_Tell(job.tasks)).with_outputs(REFUSED, main="told")
+    )
+    told.told | "Write" >> _write(job.output)
+    (
+        (asked[REFUSED], told[REFUSED])
+        | beam.Flatten()
+        | "TellRefusals" >> beam.ParDo(_TellRefusal())
+        | "WriteRefusals" >> _write(job.output + REFUSED, skip_if_empty=True)
+    )
+
+
+def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
+    """Runs a job to its end.
+
+    Returns:
+        How many answers and how many refusals were written.
+
+    Raises:
+        UserError: it has not come to its end: a file cannot be read or
+            written, a worker has ended, or the runner has ended the job.
+    """
+    threading.excepthook = _end_with_worker
+    # It logs, with a traceback, what is raised here as well.
+    logging.getLogger(LOGGER_OF_RAISED).setLevel(logging.CRITICAL)
+    pipeline = beam.Pipeline(options=options)
+    try:
+        build(pipeline, job)
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise UserError(reason) from error
+    if state != PipelineState.DONE:
+        raise UserError(
+            f"the runner ended the job as {state}; run the same command again"
+        )
+    filtered = MetricsFilter().with_namespace(COUNTERS)
+    counts = {
+        counter.key.metric.name: counter.result
+        for counter in result.metrics().query(filtered)["counters"]
+    }
+    return counts.get("answered", 0), counts.get("refused", 0)
+
+
+def _reason(error: Exception) -> Optional[str]:
+    """Why a job has failed, if files are to blame, else None.
+
+    Of what a worker raises, Beam gives the text alone, as it is printed.
+    """
+    text = "".join(traceback.format_exception_only(type(error), error))
+    raised = RAISED.findall(text)
+    if not raised:
+        return None
+    name, said = raised[-1]
+    said = STEP.sub("", said)
+    if name == UserError.__name__:
+        return said
+    if name in FILE_ERRORS:
+        return f"cannot read --input or write --output: {said}"
+    return None
+
+
+def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
+    """Ends this process if one of its workers has ended before its work.
+
+    Beam's local runner may wait for the answers of a dead process for ever.
+    It tells by an exception in the thread that looks after the process. The
+    other workers end when nobody listens to them any more; those that are
+    just starting wait for two minutes.
+    """
+    if caught.thread is None or caught.thread.name != WORKER_THREAD:
+        threading.__excepthook__(caught)
+        return
+    message = (
+        f"a worker has ended before its work ({caught.exc_value}), as when "
+        "there is too little memory; run the same command again"
+    )
+    # At once, since nothing that waits for the worker would come to its end.
+    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def options_of(flags: Sequence[str]) -> PipelineOptions:
+    """Beam's options of a command line.
+
+    Args:
+        flags: as `--direct_num_workers=2`.
+
+    Raises:
+        UserError: Beam has no such option or runner, or its value is wrong.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            # Of two values the last one is taken.
+            options = PipelineOptions([*DEFAULTS, *flags])
+            named = options.get_all_options(retain_unknown_options=True)
+    except SystemExit as error:
+        # Its last line, after how the program is used.
+        raise UserError(said.getvalue().split("error: ")[-1]) from error
+    name = options.view_as(StandardOptions).runner
+    try:
+        create_runner(name)
+    except (ValueError, ImportError) as error:
+        raise UserError(
+            f"--runner={name} cannot be used: {first_line(error)}"
+        ) from error
+    # A runner that is another program may have options of its own.
+    if name == RUNNER:
+        known = PipelineOptions([]).get_all_options()
+        for flag in sorted(set(named) - set(known)):
+            raise UserError(f"unexpected: --{flag}; it is no option of Beam's")
+    return options
+
+
+def written(output: str) -> str:
+    """The pattern of the files that a job writes to an output."""
+    return f"{output}-{NUMBER}-of-{NUMBER}{ENDING}"
+
+
+def matching(pattern: str) -> List[FileMetadata]:
+    """Paths and sizes of the files that match a pattern.
+
+    Raises:
+        UserError: they cannot be looked for.
+    """
+    try:
+        (found,) = FileSystems.match([pattern])
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot look for {pattern}: {first_line(error)}"
+        ) from error
+    return found.metadata_list

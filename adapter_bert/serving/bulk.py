@@ -1,0 +1,284 @@
+"""Rows of large inputs: what a line asks, and the lines that answer it.
+
+A line is understood by itself, since others may be on another machine. So what
+is wrong with a line is told beside the answers of the others.
+"""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import zlib
+from typing import (
+    IO,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+from adapter_bert import json_lines
+from adapter_bert.serving.exported import Row, Tasks, problem
+
+# Ending of a compressed file -> what reads it, and raises one of UNREADABLE
+# where its end is missing.
+COMPRESSED: Dict[str, Callable[[BinaryIO], IO[bytes]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".lzma": lzma.open,
+}
+# Others that Beam reads, to where they are cut short, without a word.
+UNCHECKED = (".deflate", ".zst", ".zstd")
+# What reading a missing, damaged or shortened file raises.
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+# Tables, whose first line says what the others hold.
+TABLES = (".tsv", ".csv")
+
+
+class Source(NamedTuple):
+    """Where a row comes from: its file, and the row as it was read, as JSON."""
+
+    file: str
+    row: str
+
+
+class Question(NamedTuple):
+    """What one task is asked by a line."""
+
+    source: Source
+    row: Row
+
+
+class Refusal(NamedTuple):
+    """Why a line, or one task upon it, is not answered; "" if it has none."""
+
+    source: Source
+    task: str
+    reason: str
+
+
+def refusal(source: Source, task: str, reason: str) -> Refusal:
+    """A refusal, whose reason can be written whatever it quotes of a row.
+
+    Args:
+        source: of the row.
+        task: that does not answer; "" if it is the line itself.
+        reason: may hold halves of characters, which no file can.
+    """
+    return Refusal(
+        source, task, reason.encode("utf-8", "backslashreplace").decode()
+    )
+
+
+def compression(file: str) -> str:
+    """The ending of a file's name that tells its compression, or ""."""
+    found = os.path.splitext(file.lower())[1]
+    return found if found in (*COMPRESSED, *UNCHECKED) else ""
+
+
+def ending(file: str) -> str:
+    """The ending of a file's name, before that of its compression."""
+    whole = file.lower()
+    return os.path.splitext(whole[: len(whole) - len(compression(file))])[1]
+
+
+def is_json_lines(file: str) -> bool:
+    """Whether a file holds JSON Lines, by its name."""
+    return ending(file) == ".jsonl"
+
+
+def questions(
+    file: str, line: bytes, tasks: Tasks, names: Sequence[str]
+) -> Iterator[Union[Question, Refusal]]:
+    """What a line asks.
+
+    Args:
+        file: its file's name; of a `.jsonl` file a line is an object, of
+            another it is texts with tabs between them.
+        line: without its line break.
+        tasks: of the model.
+        names: of the tasks that answer every row; without any the row's own
+            key `task` tells.
+
+    Yields:
+        A question or a refusal for each task; one refusal of a line that
+        cannot be read; nothing for an empty line that is no text.
+    """
+    shown = line.decode("utf-8", "backslashreplace")
+    as_text = Source(file, _json(shown))
+    try:
+        text = line.decode().lstrip(json_lines.BYTE_ORDER_MARK)
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 text (byte 0x{line[error.start]:02x})"
+        yield refusal(as_text, "", reason)
+        return
+    if not is_json_lines(file):
+        texts = text.split("\t")
+        source = Source(file, _json(text))
+        for name in names:
+            if texts == [""] and 1 not in tasks[name]["texts"]:
+                continue
+            yield _question(source, name, tasks, _check_count, texts)
+        return
+    text = text.strip()
+    if not text:
+        return
+    try:
+        values = json_lines.parse_object(text)
+    except ValueError as error:
+        yield refusal(as_text, "", str(error))
+        return
+    source = Source(file, text)
+    if not names:
+        try:
+            names = [json_lines.text_at(values, "task")]
+        except ValueError as error:
+            yield refusal(source, "", str(error))
+            return
+    for name in names:
+        yield _question(source, name, tasks, _choose_texts, values)
+
+
+def _question(
+    source: Source,
+    name: str,
+    tasks: Tasks,
+    read: Callable[[Mapping[str, Any], Any], Sequence[str]],
+    values: Any,
+) -> Union[Question, Refusal]:
+    """A question to a task, if its texts are such as it reads."""
+    row = Row(b"", b"", name.encode())
+    reason = problem(tasks, row)
+    if reason is None:
+        try:
+            texts = read(tasks[name], values)
+        except ValueError as error:
+            return refusal(source, name, str(error))
+        row = Row(*(x.encode() for x in (*texts, "")[:2]), row.task)
+        reason = problem(tasks, row)
+    return refusal(source, name, reason) if reason else Question(source, row)
+
+
+def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
+    """The texts of a line.
+
+    Raises:
+        ValueError: the task reads fewer or more.
+    """
+    if len(texts) not in task["texts"]:
+        expected = " or ".join(map(str, task["texts"]))
+        raise ValueError(
+            f"found {len(texts)} texts with tabs between them, expected "
+            f"{expected}"
+        )
+    return texts
+
+
+def _choose_texts(
+    task: Mapping[str, Any], values: Mapping[str, Any]
+) -> Tuple[str, str]:
+    """The texts of an object, under the task's own names or the model's.
+
+    Raises:
+        ValueError: one is missing, or is none.
+    """
+    own = (*task["columns"], *Row._fields[1:2])[:2]
+    alternatives = (own, Row._fields[:2])
+    # Those that are all there, else those of which the first one is.
+    for names in sorted(alternatives, key=lambda x: not set(x) <= set(values)):
+        if names[0] in values:
+            break
+    else:
+        firsts = " or ".join(dict.fromkeys(repr(x[0]) for x in alternatives))
+        raise ValueError(
+            f"no key {firsts}, found {json_lines.list_keys(values)}"
+        )
+    first, second = names
+    if values.get(second) is not None:
+        return tuple(json_lines.text_at(values, name) for name in names)
+    if min(task["texts"]) > 1:
+        raise ValueError(f"no key {second!r}, but the task reads two texts")
+    return json_lines.text_at(values, first), ""
+
+
+def _classes(task: Mapping[str, Any], found: Mapping[str, Any]):
+    return {
+        "label": found["label"],
+        "probability": found["probability"],
+        "scores": dict(zip(task["labels"], found["scores"])),
+    }
+
+
+def _label_set(task: Mapping[str, Any], found: Mapping[str, Any]):
+    joined = found["label"]
+    return {
+        "labels": joined.split(task["label_separator"]) if joined else [],
+        "scores": dict(zip(task["labels"], found["scores"])),
+    }
+
+
+def _value(task: Mapping[str, Any], found: Mapping[str, Any]):
+    return {"value": found["value"]}
+
+
+def _span(task: Mapping[str, Any], found: Mapping[str, Any]):
+    names = ("answer", "start", "end", "score", "null_score")
+    answer = {name: found[name] for name in names}
+    if found["start"] < 0:
+        answer.update(start=None, end=None)
+    return answer
+
+
+# Kind of task -> what is told of its answers, as `adapter-bert predict` tells it.
+KINDS: Dict[
+    str, Callable[[Mapping[str, Any], Mapping[str, Any]], Dict[str, Any]]
+] = {
+    "classification": _classes,
+    "multi-label": _label_set,
+    "regression": _value,
+    "questions": _span,
+}
+
+
+def answer_line(
+    source: Source, task: Mapping[str, Any], found: Mapping[str, Any]
+) -> str:
+    """The line of an answer.
+
+    Args:
+        source: of the row.
+        task: what `tasks.json` says of the task.
+        found: the model's answer, as of `ExportedModel.answers`.
+    """
+    told = KINDS[task["kind"]](task, found)
+    return _line({"task": task["name"]}, source, told)
+
+
+def refusal_line(refused: Refusal) -> str:
+    """The line of a refusal; without `task` if the line has none."""
+    first = {"reason": refused.reason, "file": refused.source.file}
+    if refused.task:
+        first["task"] = refused.task
+    return _line(first, refused.source, {})
+
+
+def _line(
+    first: Mapping[str, Any], source: Source, last: Mapping[str, Any]
+) -> str:
+    """An object with the row as it was read, to the letter."""
+    parts = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
+    parts.append(f'"row": {source.row}')
+    parts += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,252 @@
+"""A model that `adapter-bert export` has written, loaded to be asked.
+
+Nothing of BERT or of this project's methods is needed: TensorFlow alone. What
+such a model is called and how it is laid out is said here.
+"""
+
+import hashlib
+import os
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from adapter_bert import files
+from adapter_bert.checkpoints.google import check_index
+from adapter_bert.errors import UserError, first_line
+
+SIGNATURE = "serving_default"
+# Where TensorFlow leaves room for what is not its own.
+EXTRA, TASKS = "assets.extra", "tasks.json"
+# Its files, as TensorFlow calls them.
+GRAPH, VARIABLES = "saved_model.pb", os.path.join("variables", "variables")
+# What errors call all that is in a version's folder.
+WHAT = "the exported model"
+DESCRIPTION = {"tasks": list, "files?": dict, "files?.*": str}
+# Of each task; programs need no more.
+TASK = {"name": str, "kind": str, "columns": list, "texts": list}
+# What an error tells at most: names of tasks, and characters of a name.
+SHOWN, LONGEST_NAME = 20, 80
+# What TensorFlow makes of what a model says of a row.
+REFUSAL = re.compile(r"assertion failed: \[(?:row \d+: )?(.*)\]")
+# What `tasks.json` says of each task, by name.
+Tasks = Mapping[str, Mapping[str, Any]]
+
+
+class Row(NamedTuple):
+    """What is asked, the model's inputs; UTF-8, other bytes are left out."""
+
+    text: bytes
+    text_b: bytes
+    task: bytes
+
+
+def is_version(name: str) -> bool:
+    """Whether a file's name is that of a model's version."""
+    return bool(re.fullmatch("[1-9][0-9]*", name))
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The names of tasks, as an error tells them."""
+    shown = ", ".join(names[:SHOWN])
+    if len(names) > SHOWN:
+        shown += f" and {len(names) - SHOWN} more"
+    return shown
+
+
+def problem(tasks: Tasks, row: Row) -> Optional[str]:
+    """What is wrong with a row, as the model of these tasks would say it."""
+    name = row.task.decode("utf-8", "replace")
+    task = tasks.get(name)
+    if task is None:
+        known = shown_names(list(tasks))
+        return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
+    if row.text_b and max(task["texts"]) < 2:
+        return f"the task {name} reads one text, but text_b is not empty"
+    return None
+
+
+class ExportedModel:
+    """A version of an exported model.
+
+    Attributes:
+        version: its number.
+        tasks: of the model.
+    """
+
+    def __init__(self, folder: str, version: str = ""):
+        """Loads a version in a folder, by default the newest.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        # It may be deleted meanwhile, after a newer one was exported.
+        files.read_newest(
+            lambda: version or _newest(folder),
+            lambda found: self._load(folder, found),
+        )
+
+    def _load(self, folder: str, version: str) -> None:
+        """Loads a version in a folder; raises as `__init__`."""
+        self.version = version
+        place = os.path.join(folder, version)
+        path = os.path.join(place, EXTRA, TASKS)
+        told = files.read_object(path, WHAT, DESCRIPTION)
+        for task in told["tasks"]:
+            for key, kind in TASK.items():
+                if not isinstance(task, dict) or not isinstance(
+                    task.get(key), kind
+                ):
+                    raise _damaged(path, f"a task has no {key}")
+        self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
+        _check_files(place, told.get("files") or {})
+        graph = os.path.join(place, GRAPH)
+        try:
+            saved = saved_model_pb2.SavedModel()
+            saved.ParseFromString(files.read_bytes(graph, WHAT))
+            signatures = saved.meta_graphs[0].signature_def
+            self._signature = json_format.MessageToDict(
+                signatures[SIGNATURE], preserving_proto_field_name=True
+            )
+            self._loaded = tf.saved_model.load(place)
+            self._answer = self._loaded.signatures[SIGNATURE]
+        except UserError:
+            raise
+        # TensorFlow raises errors of many classes for damages.
+        except Exception as error:
+            data = isinstance(error, tf.errors.DataLossError)
+            raise _damaged(
+                os.path.join(place, VARIABLES) if data else graph,
+                first_line(error),
+            ) from error
+        self._place = place
+
+    def problem(self, row: Row) -> Optional[str]:
+        """What is wrong with a row, as the model itself would say it."""
+        return problem(self.tasks, row)
+
+    def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+        """Answers rows, each as a JSON object.
+
+        Args:
+            rows: without a `problem`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an answer is no number.
+        """
+        columns = {
+            name: tf.constant([getattr(row, name) for row in rows], tf.string)
+            for name in Row._fields
+        }
+        found = {
+            name: _plain(values.numpy().tolist())
+            for name, values in self._answer(**columns).items()
+        }
+        names = sorted(found)
+        return [
+            dict(zip(names, of_row))
+            for of_row in zip(*(found[name] for name in names))
+        ]
+
+    def warm_up(self) -> None:
+        """Answers a row of each task, so that the first client waits less.
+
+        Raises:
+            UserError: an answer is no number.
+        """
+        rows = [
+            Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
+            for name, task in self.tasks.items()
+        ]
+        try:
+            self.answers(rows)
+        except tf.errors.InvalidArgumentError as error:
+            raise UserError(
+                f"{self._place}: {refusal(error)}; export it without that task"
+            ) from error
+
+    def signature(self) -> Dict[str, Any]:
+        """The inputs and outputs, as JSON of TensorFlow's `SignatureDef`."""
+        return self._signature
+
+
+def digest(path: str) -> str:
+    """The SHA-256 of a file of a version.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    found = hashlib.sha256()
+    for block in files.blocks(path, WHAT):
+        found.update(block)
+    return found.hexdigest()
+
+
+def _check_files(place: str, hashes: Mapping[str, str]) -> None:
+    """Compares the files of a version with what was written.
+
+    Args:
+        place: folder of the version.
+        hashes: SHA-256 by name; none in exports of earlier programs, of which
+            the variables' files are compared with one another.
+
+    Raises:
+        UserError: one is missing, or is another one.
+    """
+    # The seal knows all of its content but for the line break at its end.
+    path = os.path.join(place, EXTRA, TASKS)
+    if hashes and not files.read_text(path, WHAT).endswith("\n"):
+        raise _damaged(path, "it is cut off")
+    for name, expected in hashes.items():
+        path = os.path.join(place, name)
+        if digest(path) != expected:
+            raise _damaged(path, "its SHA-256 is another one")
+    if not hashes:
+        prefix = os.path.join(place, VARIABLES)
+        try:
+            check_index(prefix)
+        except ValueError as error:
+            raise _damaged(f"{prefix}.index", str(error)) from error
+
+
+def _damaged(path: str, why: str) -> UserError:
+    """What to say of a file that is not as it was exported."""
+    return UserError(
+        f"{path} is damaged, or is of no exported model ({why}); copy the "
+        "model again, or export it again"
+    )
+
+
+def refusal(error: tf.errors.InvalidArgumentError) -> str:
+    """Why a model does not answer, in one line.
+
+    The number of the row is left out: it counts what was computed at once.
+    """
+    line = first_line(error)
+    found = REFUSAL.fullmatch(line)
+    return found.group(1) if found else line
+
+
+def _newest(folder: str) -> str:
+    """The greatest number that is the name of a folder.
+
+    Raises:
+        UserError: there is none, or the folder cannot be read.
+    """
+    names = files.names(folder) if files.is_folder(folder) else []
+    versions = list(filter(is_version, names))
+    if not versions:
+        raise UserError(
+            f"{folder} holds no version of an exported model; pass the "
+            "--output_dir of adapter-bert export"
+        )
+    return max(versions, key=int)
+
+
+def _plain(value: Any) -> Any:
+    """The same with text for bytes."""
+    if isinstance(value, list):
+        return [_plain(x) for x in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,257 @@
+"""One BERT in memory, and what computes any trained task upon it.
+
+What an adapter has trained is an argument of the computation, not a part of
+it. So adapters of one kind share one function: adding, swapping or removing
+one builds nothing, and threads do not disturb each other.
+"""
+
+import dataclasses
+import threading
+from typing import Any, Callable, Dict, Hashable, Mapping, Optional
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.sources import (
+    InitCheckpoint,
+    open_init_checkpoint,
+)
+from adapter_bert.checkpoints.weights import (
+    Base,
+    Weights,
+    check_shape,
+    identify,
+)
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
+from adapter_bert.training import devices, training_step
+from adapter_bert.training.engines import Hardware, Prediction
+from adapter_bert.training.products import choose_dtype
+
+Values = Mapping[str, tf.Tensor]
+Batch = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskKind:
+    """What all adapters of one kind have in common.
+
+    Attributes:
+        key: equal for equal kinds.
+        method: that they were trained by.
+        build_head: makes their head.
+        head_kind: `Task.head_kind`.
+        table: their variables.
+        function: what computes every one of them, a `tf.function`.
+    """
+
+    key: Hashable
+    method: TuningMethod
+    build_head: BuildHead
+    head_kind: Hashable
+    table: ParameterTable
+    function: Any
+
+    def compute(self, values: Values, batch: Batch) -> Dict[str, tf.Tensor]:
+        """The head's outputs [B, ...] by name.
+
+        Args:
+            values: float32, of all variables that BERT lacks or that were
+                trained, by name.
+            batch: as `input_pipeline.make_batch` makes it.
+        """
+        # Called otherwise, TensorFlow takes the functions of many kinds for
+        # one function that is traced again and again, and warns of that.
+        return self.function.get_concrete_function()(values, batch)
+
+
+class FrozenBert:
+    """A pretrained BERT, whose variables exist once.
+
+    Attributes:
+        config: its sizes.
+        weights: what it was read from.
+        base: which BERT it is.
+        variables: its own, by name. Kernels are kept in the type of products.
+    """
+
+    def __init__(
+        self,
+        opened: InitCheckpoint,
+        config: BertConfig,
+        vocab_file: str = "",
+        compute_dtype: str = "float32",
+    ):
+        """Reads every variable.
+
+        Args:
+            opened: the pretrained model.
+            config: its sizes.
+            vocab_file: its vocabulary; "" for the one beside it.
+            compute_dtype: of products and activations, one of
+                `products.DTYPES`.
+
+        Raises:
+            UserError: a variable is missing, damaged or of another shape.
+        """
+        self.config = config
+        self.weights: Weights = opened.weights
+        # Adapters say the letters' case, whatever the model itself says.
+        self._opened = dataclasses.replace(opened, do_lower_case=None)
+        self._vocab_file = vocab_file
+        variables = encoder.list_variables(config)
+        self.base: Base = identify(opened.weights, variables)
+        hardware = Hardware()
+        # Threads first: nothing may have run before.
+        lanes = devices.use_lanes(hardware)
+        compute_dtype = choose_dtype(compute_dtype)
+        self._prediction = Prediction(lanes, compute_dtype=compute_dtype)
+        devices.choose_graph_optimizer(hardware, compute_dtype)
+        self.variables = {
+            name: self._read(name, self._kept_as(name))
+            for name in variables
+            if name in opened.weights.shapes
+        }
+        self._whole_kernels: Dict[str, tf.Variable] = {}
+        self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
+        self._kinds: Dict[Hashable, TaskKind] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        bert_config_file: str = "",
+        vocab_file: str = "",
+        compute_dtype: str = "float32",
+    ) -> "FrozenBert":
+        """Opens what `--init_checkpoint` names; arguments as its flags.
+
+        Raises:
+            UserError: the model, its config or its vocabulary is missing or
+                damaged, or it is a training's checkpoint.
+        """
+        opened = open_init_checkpoint(path)
+        if opened.trained is not None:
+            raise UserError(
+                f"{opened.path} is a training's checkpoint; pass the "
+                f"pretrained BERT as --init_checkpoint ({opened.folder}), and "
+                "the run's folder adapter/ as --adapter"
+            )
+        config = sources.read_config(opened, bert_config_file)
+        bert = cls(opened, config, vocab_file, compute_dtype)
+        # So that a bad vocabulary is found now.
+        bert.tokenizer()
+        return bert
+
+    def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
+        """Its tokenizer; None for the letters' case that the words tell.
+
+        Raises:
+            UserError: the vocabulary cannot be read, or does not fit.
+        """
+        if self.config.is_roberta:
+            do_lower_case = None  # It has one tokenizer, whatever is asked.
+        with self._lock:
+            if do_lower_case not in self._tokenizers:
+                self._tokenizers[do_lower_case] = sources.read_tokenizer(
+                    self._opened, self.config, self._vocab_file, do_lower_case
+                )
+            return self._tokenizers[do_lower_case]
+
+    def kind(self, method: TuningMethod, task: Task) -> TaskKind:
+        """What computes a task that was trained by a method.
+
+        Raises:
+            UserError: this BERT cannot take the method's arguments, or lacks
+                a variable that the task needs.
+        """
+        table = task_model.list_parameters(self.config, method, task.build_head)
+        shapes = tuple((p.name, p.shape) for p in table.parameters)
+        key = (str(method), task.head_kind, shapes)
+        with self._lock:
+            if key not in self._kinds:
+                for p in table.parameters:
+                    if not (p.trained or p.is_added):
+                        check_shape(self.weights, p.name, p.shape)
+                function = self._make_function(method, task, table)
+                self._kinds[key] = TaskKind(
+                    key,
+                    method,
+                    task.build_head,
+                    task.head_kind,
+                    table,
+                    function,
+                )
+            return self._kinds[key]
+
+    @property
+    def compute_dtype(self) -> tf.DType:
+        """The type of products and activations."""
+        return tf.as_dtype(self._prediction.compute_dtype)
+
+    def predict(self, model: Callable, batch: Batch) -> Dict[str, tf.Tensor]:
+        """What a model gives for a batch of which each core takes a part."""
+        return training_step.predict(self._prediction, model, batch)
+
+    def _kept_as(self, name: str) -> tf.DType:
+        is_kernel = task_model.KERNEL.fullmatch(name) and "/kernel" in name
+        return self.compute_dtype if is_kernel else tf.float32
+
+    def _read(self, name: str, dtype: tf.DType) -> tf.Variable:
+        value = tf.cast(self.weights.read(name), dtype)
+        return tf.Variable(value, trainable=False)
+
+    def _variables_for(self, method: TuningMethod) -> Values:
+        """BERT's variables as a method reads them.
+
+        What adds to kernels needs them unrounded. They are read once, when
+        the first such method comes.
+        """
+        if not task_model.changes_parameters(self.config, method):
+            return self.variables
+        if not self._whole_kernels:
+            self._whole_kernels = {
+                name: self._read(name, tf.float32)
+                for name, variable in self.variables.items()
+                if variable.dtype != tf.float32
+            }
+        return {**self.variables, **self._whole_kernels}
+
+    def _make_function(
+        self, method: TuningMethod, task: Task, table: ParameterTable
+    ) -> Any:
+        """What computes a kind of tasks; it is traced at its first call."""
+        variables = self._variables_for(method)
+        numbers = tf.TensorSpec([None, None], tf.int32)
+        batch_signature = {
+            "input_ids": numbers,
+            "input_mask": numbers,
+            "segment_ids": numbers,
+            "row": tf.TensorSpec([None], tf.int32),
+        }
+        values_signature = {
+            p.name: tf.TensorSpec(p.shape, tf.float32)
+            for p in table.parameters
+            if p.trained or p.is_added
+        }
+
+        @tf.function(
+            input_signature=[values_signature, batch_signature], autograph=False
+        )
+        def compute(values, batch):
+            def create(name, shape, initializer):
+                del shape, initializer
+                own = values.get(name)
+                return variables[name] if own is None else own
+
+            model = TaskModel(self.config, method, task.build_head, create)
+            return self.predict(model, batch)
+
+        return compute

@@ -1,0 +1,517 @@
+"""From the heads' outputs to answers, within a graph.
+
+Every row has every field, whatever its task gives; where a field has no
+meaning it holds "", 0, or of a place -1.
+
+The answers to questions, chosen and cut out of their contexts in a graph.
+
+As `adapter_bert/tasks/squad.py` chooses them, but for the n-best list, of which the
+best alone is told.
+"""
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.data.tables import SEPARATOR
+from adapter_bert.errors import UserError
+from adapter_bert.serving.graph_tokenizer import keep
+from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.restored import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+)
+from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
+
+# Less than any sum of two logits.
+IMPOSSIBLE = np.finfo(np.float64).min
+
+
+class Spans(NamedTuple):
+    """The best answer to each row.
+
+    Attributes:
+        is_there: bool [N], whether there is one, however likely.
+        first, last: int32 [N], its tokens, among all tokens.
+        score: float64 [N], the sum of its start and end logit.
+        null_score: float64 [N], that of "no answer", or 0 where it does not
+            count.
+        is_given: bool [N], whether it is what is answered: "no answer" may
+            be likelier, by the task's threshold.
+    """
+
+    is_there: tf.Tensor
+    first: tf.Tensor
+    last: tf.Tensor
+    score: tf.Tensor
+    null_score: tf.Tensor
+    is_given: tf.Tensor
+
+
+class SpanRules(tf.Module):
+    """How each task chooses its answers."""
+
+    def __init__(self, tasks: Sequence[Tuple[int, Squad]], count: int):
+        """Takes rules.
+
+        Args:
+            tasks: those of questions, with their numbers.
+            count: of all tasks.
+        """
+        longest, n_best = np.ones((2, count), np.int32)
+        negative = np.zeros(count, bool)
+        threshold = np.zeros(count, np.float64)
+        for number, task in tasks:
+            longest[number] = min(task.max_answer_length, LARGEST)
+            n_best[number] = task.n_best_size
+            negative[number] = task.version_2_with_negative
+            threshold[number] = task.null_score_diff_threshold
+        self._longest, self._n_best, self._negative, self._threshold = (
+            tf.Variable(values, trainable=False)
+            for values in (longest, n_best, negative, threshold)
+        )
+
+    def choose(
+        self, rows: Rows, windows: Windows, outputs: Mapping[str, tf.Tensor]
+    ) -> Spans:
+        """Chooses the best answer of each row.
+
+        Args:
+            rows: of which those of other tasks get answers of no meaning.
+            windows: of the rows.
+            outputs: of `SpanHead.select`, of each window and of one more.
+        """
+        size = windows.size
+        outputs = {name: values[:size] for name, values in outputs.items()}
+        # The first context token is behind `[CLS] question [SEP]`.
+        first = windows.a_length[:, tf.newaxis] + 2
+        length = windows.b_length[:, tf.newaxis]
+        starts = outputs["start_indexes"] - first
+        ends = outputs["end_indexes"] - first
+        distance = ends[:, tf.newaxis, :] - starts[:, :, tf.newaxis]
+        task = tf.gather(rows.task, windows.row)
+        longest = tf.gather(self._longest, task)
+        starts_fit = (starts >= 0) & (starts < length)
+        starts_fit &= _has_most_context(rows, windows, starts)
+        ends_fit = (ends >= 0) & (ends < length)
+        fits = (
+            starts_fit[:, :, tf.newaxis]
+            & ends_fit[:, tf.newaxis, :]
+            & (distance >= 0)
+            & (distance < longest[:, tf.newaxis, tf.newaxis])
+        )  # [W, n, n]
+        start_logits, end_logits, null_logits = (
+            tf.cast(outputs[f"{name}_logits"], tf.float64)
+            for name in ("start", "end", "null")
+        )
+        sums = start_logits[:, :, tf.newaxis] + end_logits[:, tf.newaxis, :]
+        n = tf.shape(starts)[1]
+        sums = tf.reshape(tf.where(fits, sums, IMPOSSIBLE), [-1, n * n])
+        of_window = tf.reduce_max(sums, axis=1)  # [W]
+        place = _first(tf.equal(sums, of_window[:, tf.newaxis]))
+
+        best = tf.math.unsorted_segment_max(of_window, windows.row, rows.count)
+        is_best = tf.equal(of_window, tf.gather(best, windows.row))
+        window = tf.math.unsorted_segment_min(
+            tf.where(is_best, tf.range(size), size), windows.row, rows.count
+        )
+        is_there = best > IMPOSSIBLE
+
+        def of_row(values: tf.Tensor) -> tf.Tensor:
+            """The values of each row's best window; of no window, zeros."""
+            padded = tf.pad(values, [[0, 1]])
+            return tf.gather(padded, tf.minimum(window, size))
+
+        start, end = place // n, place % n
+
+        def chosen(values: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+            return of_row(tf.gather(values, place, batch_dims=1))
+
+        null = tf.math.unsorted_segment_min(
+            tf.reduce_sum(null_logits, axis=1), windows.row, rows.count
+        )
+        negative = tf.gather(self._negative, rows.task)
+        odds = null - chosen(start_logits, start) - chosen(end_logits, end)
+        # With a list of one, "no answer" leaves no place for another.
+        is_lost = (best < null) & tf.equal(
+            tf.gather(self._n_best, rows.task), 1
+        )
+        is_there &= ~(negative & is_lost)
+        is_refused = odds > tf.gather(self._threshold, rows.task)
+        counts = (windows.count > 0) & (negative | ~is_there)
+        return Spans(
+            is_there=is_there,
+            first=of_row(windows.b_first) + chosen(starts, start),
+            last=of_row(windows.b_first) + chosen(ends, end),
+            score=best,
+            null_score=tf.where(counts, null, 0.0),
+            is_given=is_there & ~(negative & is_refused),
+        )
+
+
+def _first(marks: tf.Tensor) -> tf.Tensor:
+    """Where the first mark of each row is, int32 [W], of bool [W, n]."""
+    size = tf.shape(marks)[1]
+    return tf.reduce_min(tf.where(marks, tf.range(size), size - 1), axis=1)
+
+
+def _has_most_context(
+    rows: Rows, windows: Windows, places: tf.Tensor
+) -> tf.Tensor:
+    """Whether no other window shows a token with more text around it.
+
+    Args:
+        rows: of texts.
+        windows: of the rows.
+        places: int32 [W, n], tokens by number in a window's part of the
+            context.
+
+    Returns:
+        bool [W, n].
+    """
+
+    def of_row(values: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, windows.row)[:, tf.newaxis]
+
+    room, step, count = map(of_row, (windows.room, windows.step, windows.count))
+    context = of_row(rows.counts[rows.count :])
+    number = windows.number[:, tf.newaxis]
+
+    def score(places: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        around = tf.minimum(places, length - 1 - places)
+        return tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+
+    own = score(places, windows.b_length[:, tf.newaxis])
+
+    def compare(distance, most, _):
+        is_near = False
+        for other in (number - distance, number + distance):
+            place = places + (number - other) * step
+            length = tf.minimum(room, context - other * step)
+            shows = (other >= 0) & (other < count)
+            shows &= (place >= 0) & (place < length)
+            found = score(place, length)
+            # The first of equal ones counts.
+            is_less = (found < own) | tf.equal(found, own) & (other > number)
+            most &= is_less | ~shows
+            is_near |= tf.reduce_any(shows)
+        return distance + 1, most, is_near
+
+    # Windows lie in order, so those that share a token are neighbours.
+    _, most, _ = tf.while_loop(
+        lambda distance, most, is_near: is_near,
+        compare,
+        [tf.constant(1), tf.ones_like(places, tf.bool), tf.constant(True)],
+    )
+    return most
+
+
+def cut_out(
+    rows: Rows, spans: Spans, contexts: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The answers' texts: the characters of their tokens.
+
+    Args:
+        rows: of texts.
+        spans: their answers.
+        contexts: string [N], UTF-8; "" where there is nothing to cut out.
+
+    Returns:
+        string [N], the words of the answer with a space between them; "" if
+        none is given. int32 [N] twice, its first character and the one behind
+        it; -1 if none is given.
+    """
+
+    def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """A token's value; 0 where no answer is given."""
+        number = tf.where(spans.is_given, number, 0)
+        found = tf.gather(tf.pad(values, [[0, 1]]), number)
+        return tf.where(spans.is_given, found, 0)
+
+    start = of_token(rows.tokens.first, spans.first)
+    end = of_token(rows.tokens.end, spans.last)
+    texts = tf.strings.substr(contexts, start, end - start, unit="UTF8_CHAR")
+    words = tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")
+    return (
+        # An added token may begin or end with a space.
+        tf.strings.regex_replace(words, "^ | $", ""),
+        tf.where(spans.is_given, start, -1),
+        tf.where(spans.is_given, end, -1),
+    )
+
+
+# What `Task` class gives what; the first that a task is of counts.
+KINDS = {
+    MultiLabel: MULTI_LABEL,
+    TextClassification: CLASSIFICATION,
+    TextRegression: REGRESSION,
+    Squad: QUESTIONS,
+}
+# More bytes than a text has.
+LONGEST = 2**31 - 1
+Fields = Dict[str, tf.Tensor]
+# Of a window and of one more, each kind of head's, by name.
+Outputs = Mapping[str, tf.Tensor]
+
+
+class Question(NamedTuple):
+    """What is asked, and how it was read.
+
+    Attributes:
+        rows: of texts.
+        windows: of these.
+        first_window: int32 [N], each row's first one.
+        head: int32 [N], the number of its kind of heads.
+        contexts: string [N], the second texts.
+    """
+
+    rows: Rows
+    windows: Windows
+    first_window: tf.Tensor
+    head: tf.Tensor
+    contexts: tf.Tensor
+
+
+def kind_of(loaded: LoadedTask) -> str:
+    """What a task gives: one of the values of `KINDS`.
+
+    Raises:
+        UserError: nothing that can be exported.
+    """
+    for kind, name in KINDS.items():
+        if isinstance(loaded.task, kind):
+            return name
+    raise UserError(
+        f"the task {loaded.task.name} is of a kind that cannot be exported"
+    )
+
+
+class GraphAnswers(tf.Module):
+    """What all tasks answer."""
+
+    def __init__(self, tasks: Sequence[LoadedTask], heads: Sequence[int]):
+        """Takes tasks.
+
+        Args:
+            tasks: all, in the order of their numbers.
+            heads: of each the number of its kind of heads.
+
+        Raises:
+            UserError: as `kind_of`.
+        """
+        kinds = list(map(kind_of, tasks))
+        self._kind = keep(np.array(kinds))
+        self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
+        self._heads = {
+            kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
+            for kind in KINDS.values()
+        }
+        labels: List[str] = []
+        first = np.zeros(len(tasks), np.int32)
+        scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
+        unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
+        threshold = np.ones(len(tasks))
+        separators = [SEPARATOR] * len(tasks)
+        widest = 0
+        for number, loaded in enumerate(tasks):
+            task = loaded.task
+            if isinstance(task, TextClassification):
+                first[number] = len(labels)
+                labels += task.labels
+                widest = max(widest, len(task.labels))
+                if isinstance(task, MultiLabel):
+                    threshold[number] = task.least_probability
+                    separators[number] = task.separator
+            elif isinstance(task, TextRegression):
+                scale[number] = task.scale or scale[number]
+                unit[number] = (task.unit or AS_IS)[:2]
+        self._widest = widest
+        # Whatever is padding reads an empty one.
+        self._labels = keep(np.array(labels + [""] * (widest + 1)))
+        self._first_label = keep(first)
+        self._scale, self._unit = keep(scale), keep(unit)
+        self._threshold = keep(threshold)
+        self._separator = keep(np.array(separators))
+        counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
+        self._label_count = keep(np.array(counts, np.int32))
+        questions = [
+            (number, loaded.task)
+            for number, loaded in enumerate(tasks)
+            if isinstance(loaded.task, Squad)
+        ]
+        self._rules = SpanRules(questions, len(tasks))
+
+    def __call__(self, asked: Question, outputs: Outputs) -> Fields:
+        """Answers all rows.
+
+        Args:
+            asked: the rows.
+            outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
+
+        Returns:
+            Of N rows and at most L labels: `kind`, string [N]; `label`,
+            string [N], its `probability`, float32 [N], `labels`, string [N,
+            L], their `scores`, float32 [N, L]; of tasks whose rows have sets
+            of labels `label` holds all that a row is given, with the task's
+            separator between them, and `probability` 0; `value`, float32 [N];
+            `answer`, string [N], `start` and `end`, int32 [N], `score` and
+            `null_score`, float32 [N].
+        """
+        task = asked.rows.task
+        return {
+            "kind": tf.gather(self._kind, task),
+            **self._classes(asked, outputs),
+            **self._values(asked, outputs),
+            **self._spans(asked, outputs),
+        }
+
+    def _of_head(self, asked: Question, outputs: Outputs, head: int, name: str):
+        """An output of each row's first window, and which rows it is of."""
+        values = tf.gather(outputs[f"head_{head}/{name}"], asked.first_window)
+        return values, tf.equal(asked.head, head)
+
+    def _classes(self, asked: Question, outputs: Outputs) -> Fields:
+        count = asked.rows.count
+        logits = tf.fill([count, self._widest], np.float64(-np.inf))
+        for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
+            found, is_mine = self._of_head(asked, outputs, head, "logits")
+            missing = self._widest - found.shape[1]
+            found = tf.pad(
+                tf.cast(found, tf.float64),
+                [[0, 0], [0, missing]],
+                constant_values=-np.inf,
+            )
+            logits = tf.where(is_mine[:, tf.newaxis], found, logits)
+        if not self._widest:
+            nothing = tf.fill([count, 0], "")
+            return {
+                "label": tf.fill([count], ""),
+                "probability": tf.zeros([count]),
+                "labels": nothing,
+                "scores": tf.zeros([count, 0]),
+            }
+        task = asked.rows.task
+        places = tf.range(self._widest)
+        is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
+        # Of labels each of which stands by itself.
+        alone = tf.sigmoid(logits)
+        top = tf.reduce_max(logits, axis=1, keepdims=True)
+        is_top = tf.equal(logits, top) & is_label
+        logits = tf.where(is_label, logits - top, -np.inf)
+        odds = tf.exp(logits)
+        scores = tf.math.divide_no_nan(
+            odds, tf.reduce_sum(odds, axis=1, keepdims=True)
+        )
+        first = tf.gather(self._first_label, task)[:, tf.newaxis]
+        nothing = tf.size(self._labels) - 1
+        labels = tf.gather(
+            self._labels, tf.where(is_label, first + places, nothing)
+        )
+        # The first of equal ones.
+        best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
+        has_sets = tf.gather(self._has_sets, task)
+        label = tf.where(
+            has_sets,
+            self._join(asked, labels, alone),
+            tf.gather(labels, best, batch_dims=1)[:, 0],
+        )
+        probability = tf.reduce_max(scores, axis=1)
+        probability = tf.where(
+            has_sets, tf.zeros_like(probability), probability
+        )
+        scores = tf.where(has_sets[:, tf.newaxis], alone, scores)
+        return {
+            "label": label,
+            "probability": tf.cast(probability, tf.float32),
+            "labels": labels,
+            "scores": tf.cast(scores, tf.float32),
+        }
+
+    def _join(
+        self, asked: Question, labels: tf.Tensor, scores: tf.Tensor
+    ) -> tf.Tensor:
+        """The labels that rows are given, in one text.
+
+        Args:
+            asked: the rows.
+            labels: string [N, L], "" at the end.
+            scores: float64 [N, L], each label's probability by itself, 0 at
+                the end.
+
+        Returns:
+            string [N].
+        """
+        task = asked.rows.task
+        is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
+        separator = tf.gather(self._separator, task)
+        before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
+        parts = tf.where(is_given, tf.strings.join([before, labels]), "")
+        joined = tf.strings.reduce_join(parts, axis=1)
+        # But for what stands before the first label.
+        start = tf.strings.length(separator)
+        start = tf.minimum(start, tf.strings.length(joined))
+        end = tf.fill(tf.shape(start), LONGEST)
+        return tf.strings.substr(joined, start, end)
+
+    def _values(self, asked: Question, outputs: Outputs) -> Fields:
+        value = tf.zeros([asked.rows.count], tf.float64)
+        low, high = tf.unstack(tf.gather(self._scale, asked.rows.task), axis=1)
+        mean, deviation = tf.unstack(
+            tf.gather(self._unit, asked.rows.task), axis=1
+        )
+        for head in self._heads[REGRESSION]:
+            found, is_mine = self._of_head(asked, outputs, head, "scores")
+            found = tf.cast(found, tf.float64) * deviation + mean
+            found = tf.clip_by_value(found, low, high)
+            value = tf.where(is_mine, found, value)
+        return {"value": tf.cast(value, tf.float32)}
+
+    def _spans(self, asked: Question, outputs: Outputs) -> Fields:
+        rows = asked.rows
+        count = [rows.count]
+        fields: Dict[str, Any] = {
+            "answer": tf.fill(count, ""),
+            "start": tf.fill(count, -1),
+            "end": tf.fill(count, -1),
+            "score": tf.zeros(count),
+            "null_score": tf.zeros(count),
+        }
+        for head in self._heads[QUESTIONS]:
+            scope = f"head_{head}/"
+            spans = self._rules.choose(
+                rows,
+                asked.windows,
+                {
+                    name[len(scope) :]: value
+                    for name, value in outputs.items()
+                    if name.startswith(scope)
+                },
+            )
+            is_mine = tf.equal(asked.head, head)
+            spans = spans._replace(
+                is_there=spans.is_there & is_mine,
+                is_given=spans.is_given & is_mine,
+            )
+            contexts = tf.where(is_mine, asked.contexts, "")
+            answer, start, end = cut_out(rows, spans, contexts)
+            score = tf.where(spans.is_there, spans.score, 0.0)
+            found = {
+                "answer": answer,
+                "start": start,
+                "end": end,
+                "score": tf.cast(score, tf.float32),
+                "null_score": tf.cast(spans.null_score, tf.float32),
+            }
+            fields = {
+                name: tf.where(is_mine, found[name], value)
+                for name, value in fields.items()
+            }
+        return fields

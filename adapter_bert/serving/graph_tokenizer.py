@@ -1,0 +1,594 @@
+"""BERT's WordPiece within a graph, by TensorFlow's core operations alone.
+
+Whoever loads a saved model gives it texts, and has neither this project nor the
+`tokenizers` library. What that library makes of each single character is
+written down in tables, so that both give the same ids. tensorflow-text is
+another tokenizer: it folds cases in another way.
+
+Where a graph finds entries of a vocabulary, and added tokens, in texts.
+"""
+
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from tokenizers import AddedToken, Tokenizer, models
+
+from adapter_bert.data.tokenization import (
+    MAX_CHARACTERS_PER_WORD,
+    FullTokenizer,
+    is_space_or_control,
+)
+
+CODES = 0x110000
+SURROGATES = range(0xD800, 0xE000)
+CHUNK = 2**14
+# A node and a character are one key: this many bits are the character's.
+CODE_BITS = 21
+
+
+def keep(value: np.ndarray) -> tf.Variable:
+    """A variable of numbers or, as UTF-8, of texts."""
+    return tf.Variable(value, trainable=False)
+
+
+def places_of(marks: tf.Tensor) -> tf.Tensor:
+    """Where bool [C] holds, int32 [places]."""
+    return tf.cast(tf.where(marks)[:, 0], tf.int32)
+
+
+def mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """The same marks, and these."""
+    return tf.tensor_scatter_nd_update(
+        marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
+    )
+
+
+class Tree(tf.Module):
+    """Entries as trees of characters."""
+
+    def __init__(
+        self, entries: Iterable[Tuple[int, Sequence[int], int]], roots: int
+    ):
+        """Makes the trees.
+
+        Args:
+            entries: root from 0, characters, id.
+            roots: how many trees there are.
+        """
+        super().__init__()
+        edges: Dict[int, int] = {}
+        ids = [-1] * roots
+        for node, codes, number in entries:
+            for code in codes:
+                key = (node << CODE_BITS) + code
+                if key not in edges:
+                    edges[key] = len(ids)
+                    ids.append(-1)
+                node = edges[key]
+            if codes:
+                ids[node] = number
+        keys = np.array(sorted(edges), np.int64)
+        nodes = [edges[key] for key in keys.tolist()]
+        self._keys = keep(keys)
+        self._nodes = keep(np.array(nodes, np.int64))
+        self._ids = keep(np.array(ids, np.int32))
+
+    def longest(
+        self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The longest entry from each character on.
+
+        Args:
+            code: int32 [C], characters.
+            end: int32 [C], one past the last character that may be used.
+            root: int32 [C], the tree whose entries are looked for.
+
+        Returns:
+            Its length int32 [C], 0 if there is none, and its id int32 [C].
+        """
+        count = tf.size(code)
+        codes = tf.cast(code, tf.int64)
+
+        def step(offset, active, node, lengths, ids):
+            inside = active + offset < tf.gather(end, active)
+            active, node = (tf.boolean_mask(x, inside) for x in (active, node))
+            code = tf.gather(codes, active + offset)
+            key = tf.bitwise.left_shift(node, tf.constant(CODE_BITS, tf.int64))
+            key += code
+            place = tf.searchsorted(self._keys, key)
+            place = tf.minimum(place, tf.size(self._keys) - 1)
+            is_known = tf.equal(tf.gather(self._keys, place), key)
+            active, place = (
+                tf.boolean_mask(x, is_known) for x in (active, place)
+            )
+            node = tf.gather(self._nodes, place)
+            entry = tf.gather(self._ids, node)
+            is_entry = entry >= 0
+            found = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
+            length = tf.fill([tf.shape(found)[0]], offset + 1)
+            return (
+                offset + 1,
+                active,
+                node,
+                tf.tensor_scatter_nd_update(lengths, found, length),
+                tf.tensor_scatter_nd_update(
+                    ids, found, tf.boolean_mask(entry, is_entry)
+                ),
+            )
+
+        some = tf.TensorShape([None])
+        *_, lengths, ids = tf.while_loop(
+            lambda offset, active, *_: tf.size(active) > 0,
+            step,
+            [
+                tf.constant(0),
+                tf.range(count),
+                tf.cast(root, tf.int64),
+                tf.zeros([count], tf.int32),
+                tf.zeros([count], tf.int32),
+            ],
+            shape_invariants=[tf.TensorShape([]), *[some] * 4],
+        )
+        return lengths, ids
+
+
+class AddedTokens(tf.Module):
+    """Tokens that become one character, whose code is behind Unicode's."""
+
+    def __init__(self, tokens: Sequence[Tuple[int, str, bool]], rest: int):
+        """Keeps the tokens.
+
+        Args:
+            tokens: code, characters, and whether it is a word of its own only.
+            rest: what takes the place of all but a token's first character.
+        """
+        super().__init__()
+        self._rest = rest
+        entries = [(0, list(map(ord, text)), code) for code, text, _ in tokens]
+        self._tree = Tree(entries, 1)
+        self._alone = None
+        if any(alone for _, _, alone in tokens):
+            self._alone = keep(
+                np.array([c for c, _, alone in tokens if alone], np.int32)
+            )
+            self._letters = keep(_letters())
+
+    def join(
+        self, codes: tf.Tensor, text: tf.Tensor, stop: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Makes one character of those of a token, wherever there is one.
+
+        Of tokens that overlap the first counts, of those that begin at one
+        place the longest.
+
+        Args:
+            codes: int32 [C], characters.
+            text: int32 [C], which text each is of.
+            stop: int32 [C], where what each was made of ends.
+
+        Returns:
+            `codes` and `stop`, as long as before.
+        """
+        end = tf.searchsorted(text, text, side="right")
+        lengths, added = self._tree.longest(codes, end, tf.zeros_like(codes))
+        places = places_of(lengths > 0)
+        past = places + tf.gather(lengths, places)  # [matches]
+        taken = _apart(places, past, tf.gather(text, places))
+        if self._alone is not None:
+            found = tf.gather(added, places)[:, tf.newaxis]
+            alone = tf.reduce_any(tf.equal(found, self._alone), axis=1)
+            taken &= ~alone | self._is_alone(codes, text, places, past)
+        places, past = (tf.boolean_mask(x, taken) for x in (places, past))
+        # One more from a token's second character on, one less behind it.
+        depth = tf.zeros([tf.size(codes) + 1], tf.int32)
+        for where, change in ((places + 1, 1), (past, -1)):
+            depth = tf.tensor_scatter_nd_add(
+                depth,
+                where[:, tf.newaxis],
+                tf.fill(tf.shape(where), change),
+            )
+        codes = tf.where(tf.cumsum(depth)[:-1] > 0, self._rest, codes)
+
+        def put(values: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+            return tf.tensor_scatter_nd_update(
+                values, places[:, tf.newaxis], new
+            )
+
+        return (
+            put(codes, tf.gather(added, places)),
+            put(stop, tf.gather(stop, past - 1)),
+        )
+
+    def _is_alone(
+        self,
+        codes: tf.Tensor,
+        text: tf.Tensor,
+        places: tf.Tensor,
+        past: tf.Tensor,
+    ) -> tf.Tensor:
+        """Whether no letter of the same text is right before or behind.
+
+        Args:
+            codes: int32 [C], characters.
+            text: int32 [C], which text each is of.
+            places: int32 [matches], first characters.
+            past: int32 [matches], those behind the last ones.
+
+        Returns:
+            bool [matches].
+        """
+        letters = tf.pad(
+            tf.gather(self._letters, tf.minimum(codes, CODES - 1)), [[1, 1]]
+        )
+        text = tf.pad(text, [[1, 1]], constant_values=-1)
+
+        def is_letter(place: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+            near = tf.equal(tf.gather(text, place), tf.gather(text, own))
+            return near & tf.gather(letters, place)
+
+        own = places + 1
+        return ~(is_letter(places, own) | is_letter(past + 1, own))
+
+
+def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
+    """Which matches count, from the first of each text on.
+
+    Args:
+        places: int32 [matches], where they begin, rising.
+        past: int32 [matches], one past their last characters.
+        text: int32 [matches], which text each is in.
+
+    Returns:
+        bool [matches].
+    """
+    count = tf.size(places)
+    # From each the next one that it leaves free; the last ones lead to none.
+    jump = tf.concat([tf.searchsorted(places, past), [count]], axis=0)
+    taken = tf.not_equal(text, tf.concat([[-1], text], axis=0)[:count])
+    taken = tf.pad(taken, [[0, 1]])
+    # What is reached in 2^k steps, then in twice as many.
+    _, taken = tf.while_loop(
+        lambda jump, _: tf.reduce_any(jump < count),
+        lambda jump, taken: (
+            tf.gather(jump, jump),
+            mark(taken, tf.boolean_mask(jump, taken)),
+        ),
+        [jump, taken],
+        shape_invariants=[tf.TensorShape([None])] * 2,
+    )
+    return taken[:count]
+
+
+def _letters() -> np.ndarray:
+    """Which characters are letters of a word to the library, bool [CODES]."""
+    found = np.zeros(CODES, bool)
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    tokenizer.add_tokens([AddedToken("=", single_word=True, normalized=False)])
+    for first in range(0, CODES, CHUNK):
+        codes = range(first, first + CHUNK)
+        # A token is found unless a letter is right behind.
+        text = "".join(f"={' ' if c in SURROGATES else chr(c)} " for c in codes)
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        hits = np.zeros(len(text), bool)
+        hits[[s for n, (s, _) in zip(encoded.ids, encoded.offsets) if n]] = True
+        found[first : first + CHUNK] = ~hits[::3]
+    return found
+
+
+SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
+SPACE = ord(" ")
+# What stands for bytes that are no UTF-8; it is dropped.
+REPLACEMENT = 0xFFFD
+# A letter that nothing else becomes, and that stays as it is.
+BETWEEN = ord("\u16b1")
+# Trees of the vocabulary: of a word's first piece, of later ones.
+FIRST, LATER = 0, 1
+# What is left of the characters of an added token but for the first one.
+DROPPED = 0
+
+
+class GraphTokens(NamedTuple):
+    """The tokens of all texts, one after the other.
+
+    Attributes:
+        text: int32 [tokens], which text each is of.
+        ids: int32 [tokens], vocabulary indices.
+        first: int32 [tokens], its first character in the text.
+        end: int32 [tokens], one past its last character and its accents.
+    """
+
+    text: tf.Tensor
+    ids: tf.Tensor
+    first: tf.Tensor
+    end: tf.Tensor
+
+
+class _Characters(NamedTuple):
+    """Normalized characters, one after the other.
+
+    Attributes:
+        code: int32 [C].
+        text: int32 [C], which text each is of.
+        source: int32 [C], the place in its text of what it was made of.
+        end: int32 [C], one past that place and the accents after it.
+        begins: bool [C], whether it is the first of a word.
+    """
+
+    code: tf.Tensor
+    text: tf.Tensor
+    source: tf.Tensor
+    end: tf.Tensor
+    begins: tf.Tensor
+
+
+class GraphTokenizer(tf.Module):
+    """Texts to tokens, as a `FullTokenizer` makes them.
+
+    They differ only where marks that are no accents follow each other in an
+    order that Unicode normalizes. A token that was added to the vocabulary is a
+    character of its own here, whose code is behind Unicode's.
+
+    Attributes:
+        unknown_id: of what no entry is found for.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer):
+        """Writes down what a tokenizer does; takes some seconds."""
+        self._lower = tokenizer.do_lower_case
+        self.unknown_id = tokenizer.unknown_id
+
+        values, starts = _normalized(tokenizer)
+        self._joins = keep(_joins(starts))
+        isolated = _isolated(tokenizer, values)
+        entries = [_entry(*item) for item in tokenizer.pieces.items()]
+        # Those that are looked for before a text is normalized, and after.
+        raw, normalized = [], []
+        for number, token, is_found in tokenizer.added:
+            if not is_found:
+                continue
+            code = CODES + len(raw) + len(normalized)
+            entries.append((FIRST, [code], number))
+            text, tokens = token.content, raw
+            if token.normalized:
+                text, tokens = tokenizer.normalize(text), normalized
+            tokens.append((code, text, token.single_word))
+        self._raw = AddedTokens(raw, DROPPED) if raw else None
+        self._normal = AddedTokens(normalized, SPACE) if normalized else None
+        self._entries = Tree(entries, 2)
+        codes = CODES + np.arange(len(raw) + len(normalized), dtype=np.int32)
+        values = np.concatenate([values, codes])
+        starts = np.concatenate([starts, starts[-1] + 1 + codes - CODES])
+        isolated = np.concatenate([isolated, np.ones(len(codes), bool)])
+        self._values, self._starts = keep(values), keep(starts)
+        self._isolated = keep(isolated)
+        if self._lower:
+            self._cased, self._ignorable = map(keep, _sigma_tables())
+
+    def __call__(self, texts: tf.Tensor) -> GraphTokens:
+        """Tokenizes strings [N], UTF-8.
+
+        What is no UTF-8 is left out.
+        """
+        characters = self._characters(texts)
+        word = tf.cumsum(tf.cast(characters.begins, tf.int32)) - 1  # [C]
+        firsts = places_of(characters.begins)  # [words]
+        count = tf.size(word)
+        ends = tf.concat([firsts[1:], [count]], axis=0)[: tf.size(firsts)]
+        end = tf.gather(ends, word)  # [C]
+        root = tf.where(characters.begins, FIRST, LATER)
+        lengths, ids = self._entries.longest(characters.code, end, root)
+        is_piece, is_unknown = _chain(firsts, ends, word, end, lengths)
+        unknown = tf.gather(is_unknown, word)
+        chosen = places_of(
+            tf.where(unknown, characters.begins, is_piece)
+        )  # [tokens]
+        unknown = tf.gather(unknown, chosen)
+        past = tf.where(
+            unknown,
+            tf.gather(end, chosen),
+            chosen + tf.gather(lengths, chosen),
+        )
+        return GraphTokens(
+            text=tf.gather(characters.text, chosen),
+            ids=tf.where(unknown, self.unknown_id, tf.gather(ids, chosen)),
+            first=tf.gather(characters.source, chosen),
+            end=tf.gather(characters.end, past - 1),
+        )
+
+    def _characters(self, texts: tf.Tensor) -> _Characters:
+        """Normalized characters of words, without spaces between them."""
+        decoded = tf.strings.unicode_decode(
+            texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
+        )
+        codes = decoded.values
+        text = tf.cast(decoded.value_rowids(), tf.int32)
+        row_starts = tf.cast(decoded.row_starts(), tf.int32)
+        row_start = tf.gather(row_starts, text)
+        source = tf.range(tf.size(codes)) - row_start
+        # A character's place ends where the next one begins that is no accent.
+        stops = places_of(~tf.gather(self._joins, codes) | tf.equal(source, 0))
+        stops = tf.concat([stops, [tf.size(codes)]], axis=0)
+        following = tf.searchsorted(
+            stops, tf.range(tf.size(codes)), side="right"
+        )
+        end = tf.gather(stops, following) - row_start
+        if self._lower:
+            sigmas, small = self._sigmas(codes, text)
+            codes = tf.tensor_scatter_nd_update(
+                codes, sigmas[:, tf.newaxis], small
+            )
+        if self._raw is not None:
+            codes, end = self._raw.join(codes, text, end)
+        # Each character becomes none, one, or several.
+        first = tf.gather(self._starts, codes)
+        counts = tf.gather(self._starts, codes + 1) - first
+        before = tf.cumsum(counts, exclusive=True)
+        origin = tf.repeat(tf.range(tf.size(codes)), counts)
+        places = tf.range(tf.size(origin)) + tf.gather(first - before, origin)
+        code = tf.gather(self._values, places)
+        isolated = tf.gather(self._isolated, places)
+        text, source, end = (tf.gather(x, origin) for x in (text, source, end))
+        if self._normal is not None:
+            code, end = self._normal.join(code, text, end)
+            isolated |= code >= CODES
+
+        def shift(values: tf.Tensor, start) -> tf.Tensor:
+            return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]
+
+        is_space = tf.equal(code, SPACE)
+        begins = (
+            tf.not_equal(text, shift(text, -1))
+            | shift(is_space, True)
+            | isolated
+            | shift(isolated, False)
+        )
+        found = _Characters(code, text, source, end, begins)
+        return _Characters(*(tf.boolean_mask(x, ~is_space) for x in found))
+
+    def _sigmas(
+        self, codes: tf.Tensor, text: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Where capital sigmas are, and the small one of each place.
+
+        One is final where a cased character is before it and none behind,
+        whatever ignorable ones are between. Source: Unicode 15, table 3-17.
+        """
+        sigmas = places_of(tf.equal(codes, SIGMA))
+        seen = places_of(~tf.gather(self._ignorable, codes))
+        before = tf.searchsorted(seen, sigmas, side="left") - 1
+        behind = tf.searchsorted(seen, sigmas, side="right")
+
+        def is_cased(number: tf.Tensor) -> tf.Tensor:
+            is_there = (number >= 0) & (number < tf.size(seen))
+            number = tf.where(is_there, number, 0)
+            place = tf.gather(seen, number)
+            is_near = tf.equal(tf.gather(text, place), tf.gather(text, sigmas))
+            cased = tf.gather(self._cased, tf.gather(codes, place))
+            return is_there & is_near & cased
+
+        is_final = is_cased(before) & ~is_cased(behind)
+        return sigmas, tf.where(is_final, FINAL_SIGMA, SMALL_SIGMA)
+
+
+def _chain(
+    firsts: tf.Tensor,
+    ends: tf.Tensor,
+    word: tf.Tensor,
+    end: tf.Tensor,
+    lengths: tf.Tensor,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Goes through all words, from piece to piece.
+
+    Args:
+        firsts: int32 [words], first characters.
+        ends: int32 [words], one past the last ones.
+        word: int32 [C], of each character.
+        end: int32 [C], the end of its word.
+        lengths: int32 [C], of the longest entry from there on.
+
+    Returns:
+        Whether a piece begins at a character, bool [C]; whether a word is
+        unknown, bool [words].
+    """
+
+    def step(current, is_piece, is_unknown):
+        is_piece = mark(is_piece, current)
+        length = tf.gather(lengths, current)
+        stuck = tf.equal(length, 0)
+        lost = tf.boolean_mask(tf.gather(word, current), stuck)
+        further = current + length
+        goes_on = ~stuck & (further < tf.gather(end, current))
+        return (
+            tf.boolean_mask(further, goes_on),
+            is_piece,
+            mark(is_unknown, lost),
+        )
+
+    is_too_long = ends - firsts > MAX_CHARACTERS_PER_WORD
+    some = tf.TensorShape([None])
+    _, is_piece, is_unknown = tf.while_loop(
+        lambda current, *_: tf.size(current) > 0,
+        step,
+        [
+            # One that is too long would take as many steps as it has pieces.
+            tf.boolean_mask(firsts, ~is_too_long),
+            tf.zeros_like(word, tf.bool),
+            is_too_long,
+        ],
+        shape_invariants=[some] * 3,
+    )
+    return is_piece, is_unknown
+
+
+def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
+    """What each character becomes.
+
+    Returns:
+        int32, the characters that all become, one after the other; int32
+        [CODES + 1], where those of each begin. What is set apart has spaces
+        around it.
+    """
+    values: List[int] = []
+    starts = np.zeros(CODES + 1, np.int32)
+    # Many at once, with a letter between them that nothing else becomes.
+    for first in range(0, CODES, CHUNK):
+        codes = range(first, first + CHUNK)
+        letters = ["" if c in SURROGATES else chr(c) for c in codes]
+        if chr(BETWEEN) in letters:
+            letters[BETWEEN - first] = ""
+        found = tokenizer.normalize(chr(BETWEEN).join(letters))
+        texts = found.split(chr(BETWEEN))
+        if len(texts) != CHUNK:
+            raise ValueError(f"{len(texts)} texts of {CHUNK} characters")
+        for code, text in zip(codes, texts):
+            starts[code] = len(values)
+            values += map(ord, chr(code) if code == BETWEEN else text)
+    starts[CODES] = len(values)
+    return np.array(values, np.int32), starts
+
+
+def _joins(starts: np.ndarray) -> np.ndarray:
+    """Which characters vanish, but stay in the place of the one before.
+
+    Args:
+        starts: as of `_normalized`.
+
+    Returns:
+        bool [CODES].
+    """
+    joins = np.diff(starts) == 0
+    for code in np.flatnonzero(joins):
+        joins[code] = not is_space_or_control(chr(code))
+    return joins
+
+
+def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
+    """Which of the characters are words of their own, bool like `values`."""
+    codes = np.unique(values)
+    flags = np.zeros(CODES, bool)
+    text = "a".join(map(chr, codes))
+    for word, (first, end) in tokenizer.split(text):
+        # Every other character is one of those in question.
+        if end - first == 1 and first % 2 == 0:
+            flags[ord(word)] = True
+    return flags[values]
+
+
+def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
+    """Characters that are cased, and that do not count: bool [CODES] each."""
+    cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)
+    for code in range(CODES):
+        letter, small = chr(code), chr(SMALL_SIGMA)
+        if f"a\u03a3{letter}".lower()[1] == small:
+            cased[code] = True
+        elif f"a\u03a3{letter}a".lower()[1] == small:
+            ignorable[code] = True
+    return cased, ignorable
+
+
+def _entry(piece: str, number: int) -> Tuple[int, List[int], int]:
+    """The tree, the characters and the id of an entry of a vocabulary."""
+    is_later = piece.startswith("##")
+    text = piece[2:] if is_later else piece
+    return (LATER if is_later else FIRST), list(map(ord, text)), number

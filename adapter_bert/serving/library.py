@@ -1,0 +1,513 @@
+"""A library: trained adapters upon one BERT, each a folder with a name.
+
+`LIBRARY/<name>/` holds an adapter as a run writes it, and `library_entry.json`:
+when it was added, and how its run scored. Whoever changes a library holds its
+lock. What is being written lies in a hidden folder, which is renamed when it is
+whole; what a killed process left of it is deleted by the next one.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import re
+import shutil
+import uuid
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+from absl import logging
+
+from adapter_bert import files, folder_lock
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    exchange,
+    parts,
+    run_record,
+)
+from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES, Artifact
+from adapter_bert.data.tables import READERS, ending_of
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.restored import (
+    MASKED_LM,
+    TAGGING,
+    kind_of,
+    restore_task,
+)
+from adapter_bert.tasks.tagging_files import FORMATS
+
+ENTRY_FILE = "library_entry.json"
+ENTRY = {
+    "added": str,
+    "scores?": dict,
+    "scores?.*": float,
+    "data?": dict,
+    "data?.*": str,
+}
+# Of the evaluation of an adapter's run.
+RESULTS = {
+    "global_step": int,
+    "eval_*": float,
+    "dev_data?": dict,
+    "dev_data?.*": str,
+}
+LOCK_FILE = ".lock"
+# Unfinished work of a process; its folder's name begins with it.
+UNFINISHED = ".unfinished-"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# What stands for all adapters.
+ALL = "all"
+# Tasks whose names say nothing of the data, and ends of the names of its files.
+OWN_DATA = ("custom", TAGGING, MASKED_LM)
+DATA_ENDS = (*READERS, *FORMATS, ".txt")
+# Ends of the names of files that only Python's pickle reads.
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An adapter of a library, as lists show it.
+
+    Attributes:
+        name: in the library.
+        task: that it was trained on.
+        kind: as of `adapter_bert.tasks.restored.kind_of`.
+        labels: of a classification, or the tags of tagging, in the order of
+            the logits.
+        method: that computes it.
+        parameters: numbers that it holds.
+        bytes: of its weights' file.
+        scores: of its run's evaluation, by metric; the first is the main one.
+        data: SHA-256 of the data that was scored, by split.
+        added: when, UTC, ISO 8601.
+        base: name of the folder of its BERT.
+        base_fingerprint: SHA-256 of its BERT.
+    """
+
+    name: str
+    task: str
+    kind: str
+    labels: List[str]
+    method: str
+    parameters: int
+    bytes: int
+    scores: Dict[str, float]
+    data: Dict[str, str]
+    added: str
+    base: str
+    base_fingerprint: str
+
+
+class AdapterLibrary:
+    """The adapters of a folder; several processes may change it at once."""
+
+    def __init__(self, path: str, create: bool = False):
+        """Opens a library.
+
+        Args:
+            path: of a local folder.
+            create: whether to make it, if it is not there.
+
+        Raises:
+            UserError: it is not there, is no folder or not local.
+        """
+        if "://" in path:
+            raise UserError(
+                f"the library {path} is not on a local disk, where alone "
+                "processes can wait for one another"
+            )
+        if create:
+            files.prepare_folder(path)
+        if not files.is_folder(path):
+            raise UserError(
+                f"there is no library {path}; expected a folder of adapters, "
+                "which adapter-bert library add makes"
+            )
+        self.path = path
+
+    def names(self) -> List[str]:
+        """The adapters' names in order, damaged ones included.
+
+        A link to a folder elsewhere is none.
+        """
+        real = os.path.realpath(self.path)
+        return [
+            name
+            for name in files.names(self.path)
+            if not name.startswith(".")
+            and os.path.isdir(folder := os.path.join(self.path, name))
+            and os.path.dirname(os.path.realpath(folder)) == real
+        ]
+
+    def folder(self, name: str) -> str:
+        """The folder of an adapter, to read its files.
+
+        Raises:
+            UserError: none has this name, it cannot be read, or a file in it
+                is a link.
+        """
+        folder = self._place(name)
+        for file in files.names(folder):
+            path = os.path.join(folder, file)
+            # None is written here, and it may lead to anything.
+            if os.path.islink(path):
+                raise UserError(
+                    f"{path} is a link, expected a file; remove the adapter, "
+                    "and add it again"
+                )
+        return folder
+
+    def _place(self, name: str) -> str:
+        """As `folder`, whatever is in it."""
+        names = self.names()
+        if name not in names:
+            known = ", ".join(names)[:200] or "none"
+            raise UserError(
+                f"the library {self.path} has no adapter {name!r}; it has: "
+                f"{known}"
+            )
+        return os.path.join(self.path, name)
+
+    def answering(self) -> List[str]:
+        """The names of adapters that answer texts, or are damaged."""
+        found = []
+        for name in self.names():
+            try:
+                if self.entry(name).kind == MASKED_LM:
+                    logging.info("%s is passed over: it answers no texts", name)
+                    continue
+            except UserError:
+                # Another process may have removed it by now.
+                if name not in self.names():
+                    continue
+            found.append(name)
+        return found
+
+    def entry(self, name: str) -> Entry:
+        """What is known of an adapter, without reading its weights.
+
+        Raises:
+            UserError: none has this name, or it is damaged.
+        """
+        folder = self.folder(name)
+        config = adapter_artifact.read_config(folder)
+        path = os.path.join(folder, ENTRY_FILE)
+        added = files.read_object(path, "an adapter's entry", ENTRY)
+        task = config["task"]
+        weights = os.path.join(folder, adapter_artifact.WEIGHTS_FILE)
+        return Entry(
+            name=name,
+            task=task["name"],
+            kind=kind_of(task),
+            labels=list(map(str, task.get("labels") or task.get("tags") or ())),
+            method=config["method"],
+            parameters=config.get("parameters", {}).get("kept", 0),
+            bytes=files.size(weights),
+            scores=added.get("scores") or {},
+            data=added.get("data") or {},
+            added=added["added"],
+            base=config["base"].get("name", ""),
+            base_fingerprint=config["base"]["fingerprint"],
+        )
+
+    def add(self, folder: str, name: Optional[str] = None) -> str:
+        """Copies an adapter into the library.
+
+        Args:
+            folder: of an adapter, or of the run that trained it.
+            name: that it gets; default: `default_name`.
+
+        Returns:
+            The name.
+
+        Raises:
+            UserError: the adapter is damaged or of another BERT than the
+                library's, its name is taken or is none, the library has the
+                same adapter already, or another comes in its place meanwhile.
+        """
+        folder = _find_artifact(folder)
+        artifact = check(folder)
+        name = default_name(artifact.config) if name is None else name
+        check_name(name)
+        scores, data = _read_scores(folder, artifact.config)
+        with self._changing() as unfinished:
+            self._check_new(name, artifact)
+            for file in (
+                adapter_artifact.WEIGHTS_FILE,
+                adapter_artifact.CONFIG_FILE,
+            ):
+                content = files.read_bytes(os.path.join(folder, file), "a file")
+                files.write_bytes(os.path.join(unfinished, file), content)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            files.write_sealed(
+                os.path.join(unfinished, ENTRY_FILE),
+                {
+                    "added": now.isoformat(timespec="seconds"),
+                    "scores": scores,
+                    "data": data,
+                },
+            )
+            # The name, the checks and the scores are of what was read first.
+            if adapter_artifact.read_config(folder) != artifact.config:
+                raise UserError(
+                    f"{folder} was replaced while it was copied; start the "
+                    "same command again"
+                )
+            adapter_artifact.read(unfinished)
+            self._move(unfinished, os.path.join(self.path, name))
+        try:
+            parts.check_parts(os.path.join(self.path, name))
+        except UserError as error:
+            logging.warning("%s cannot be used yet: %s", name, error)
+        return name
+
+    def remove(self, name: str, force: bool = False) -> None:
+        """Deletes an adapter.
+
+        Args:
+            name: of the adapter.
+            force: whether also one that is a part of others, which cannot be
+                used then.
+
+        Raises:
+            UserError: none has this name, it cannot be deleted, or others need
+                it.
+        """
+        with self._changing() as unfinished:
+            needing = ", ".join(self._needing(name))[:200]
+            if needing and not force:
+                raise UserError(
+                    f"{name} is a part of {needing}, which cannot be used "
+                    "without it; remove that first, or pass --force"
+                )
+            if needing:
+                logging.warning(
+                    "without %s these cannot be used any more: %s",
+                    name,
+                    needing,
+                )
+            # At once; the rest may take its time.
+            self._move(self._place(name), os.path.join(unfinished, name))
+
+    def _needing(self, name: str) -> List[str]:
+        """The adapters that would lack a part if another one were gone."""
+        gone = set(parts.by_hash([self.path])) - set(
+            parts.by_hash([self.path], without=self._place(name))
+        )
+        found = []
+        for other in self.names():
+            # Of a damaged one nothing is known.
+            with contextlib.suppress(UserError):
+                config = adapter_artifact.read_config(self.folder(other))
+                needed = parts.lacking(config).values()
+                if other != name and not gone.isdisjoint(needed):
+                    found.append(other)
+        return found
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives an adapter another name.
+
+        Raises:
+            UserError: none has this name, or the new one is taken or none.
+        """
+        check_name(new_name)
+        with self._changing():
+            folder = self._place(name)
+            others = [other for other in self.names() if other != name]
+            self._check_free(new_name, others)
+            self._move(folder, os.path.join(self.path, new_name))
+
+    def _move(self, folder: str, new: str) -> None:
+        """Moves a folder of the library's, or into it, on the disk as well."""
+        os.rename(folder, new)
+        # Before its files are deleted, if that is why.
+        files.sync(self.path)
+
+    def _check_new(self, name: str, artifact: Artifact) -> None:
+        """Compares an adapter that is to come with those that are there."""
+        names = self.names()
+        self._check_free(name, names)
+        config = artifact.config
+        for other in names:
+            try:
+                entry = adapter_artifact.read_config(self.folder(other))
+            except UserError:
+                # A damaged one says nothing; `verify` reports it.
+                continue
+            base, own = entry["base"], config["base"]
+            if base["fingerprint"] != own["fingerprint"]:
+                raise UserError(
+                    f"the adapter is upon another BERT ({own.get('name')}, "
+                    f"fingerprint {own['fingerprint'][:12]}) than those of the "
+                    f"library {self.path} ({base.get('name')}, "
+                    f"{base['fingerprint'][:12]}); expected one BERT for all; "
+                    "choose another library"
+                )
+            same = ("sha256", "method", "task")
+            if all(entry.get(key) == config.get(key) for key in same):
+                raise UserError(
+                    f"the library {self.path} has this adapter already: it is "
+                    f"called {other!r}; adapter-bert library rename gives it "
+                    "another name"
+                )
+
+    def _check_free(self, name: str, names: List[str]) -> None:
+        """Two names may not differ in capital letters alone either."""
+        for other in names:
+            if other.lower() == name.lower():
+                raise UserError(
+                    f"the library {self.path} has an adapter {other!r} "
+                    "already (capital letters make no other name); pass "
+                    "another --name, or remove that one"
+                )
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[str]:
+        """Holds the lock; gives an empty hidden folder, deleted at the end."""
+        left = re.escape(UNFINISHED) + ".*"
+        with folder_lock.hold(self.path, LOCK_FILE, True, left):
+            unfinished = os.path.join(
+                self.path, f"{UNFINISHED}{uuid.uuid4().hex}"
+            )
+            try:
+                with files.writing(self.path):
+                    os.mkdir(unfinished)
+                    yield unfinished
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def default_name(config: Dict[str, Any]) -> str:
+    """The name of an adapter that is given none: its task's.
+
+    Of the user's own data it is that of their folder or file, unless that says
+    no more, or cannot be a name.
+    """
+    task = config["task"]["name"]
+    name = run_record.data_name(config)
+    if ending_of(name) in DATA_ENDS:
+        name = os.path.splitext(name)[0]
+    if task in OWN_DATA and name != "train" and _is_name(name):
+        return name
+    return task
+
+
+def _is_name(name: str) -> bool:
+    return bool(NAME.fullmatch(name)) and name.lower() != ALL
+
+
+def check_name(name: str) -> None:
+    """Checks that a name can be that of an adapter, and of a folder.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not _is_name(name):
+        raise UserError(
+            f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
+            "letters, digits, dots, dashes and underscores, a letter or a "
+            f"digit first, and not {ALL!r}; pass another --name"
+        )
+
+
+def check(folder: str) -> Artifact:
+    """Reads an adapter, and checks that it is all that its description says.
+
+    Raises:
+        UserError: a file is missing or damaged, or the weights are not those
+            of the method and the head.
+    """
+    artifact = adapter_artifact.read(folder)
+    config, source = artifact.config, artifact.weights.source
+    bert = run_record.bert_config(config, source)
+    method = registry.parse(config["method"])
+    task = restore_task(config["task"], config.get("task_settings", {}), source)
+    table = task_model.list_parameters(bert, method, task.build_head)
+    expected = {p.name: p.shape for p in table.trained}
+    parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
+    if config.get("carries_parts"):
+        expected.update(parts)
+    own = {p.name for p in table.trained if not p.is_added}
+    found = dict(artifact.weights.shapes)
+    changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
+    if changed <= own | set(parts):
+        # Of these only entries are there; of BERT's own there may be none.
+        for name in changed:
+            found.pop(name + INDICES)
+            found.pop(name + VALUES, None)
+        left_out = changed | (own if changed & own else set())
+        expected = {n: s for n, s in expected.items() if n not in left_out}
+    for name in sorted(set(expected) | set(found)):
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"{source}: {name} has the shape {found.get(name)}, but "
+                f"{config['method']} on this task has {expected.get(name)} "
+                "(None: no such variable)"
+            )
+    for name in found:
+        if not np.isfinite(artifact.weights.read(name)).all():
+            raise UserError(f"{source}: {name} holds what is no finite number")
+    return artifact
+
+
+def _find_artifact(folder: str) -> str:
+    """The folder of an adapter, where that of its run may be named."""
+    program = exchange.detect(folder)
+    if program:
+        raise UserError(
+            f"{folder} is an adapter of {program}'s; adapter-bert library import "
+            "takes it in"
+        )
+    inner = os.path.join(folder, "adapter")
+    for place in (folder, inner):
+        if files.exists(os.path.join(place, adapter_artifact.CONFIG_FILE)):
+            _refuse_pickle(place)
+            return place
+    if not files.is_folder(folder):
+        raise UserError(f"there is no folder {folder}")
+    _refuse_pickle(folder)
+    raise UserError(
+        f"{folder} holds no adapter: {adapter_artifact.CONFIG_FILE} is missing"
+    )
+
+
+def _refuse_pickle(folder: str) -> None:
+    """Weights may not be pickles, which run as programs when they are read."""
+    if files.exists(os.path.join(folder, adapter_artifact.WEIGHTS_FILE)):
+        return
+    for name in files.names(folder):
+        if name.endswith(PICKLES):
+            raise UserError(
+                f"{os.path.join(folder, name)} is a pickle, which can run any "
+                f"program when it is read; expected "
+                f"{adapter_artifact.WEIGHTS_FILE}"
+            )
+
+
+def _read_scores(
+    folder: str, config: Dict[str, Any]
+) -> Tuple[Dict[str, float], Dict[str, str]]:
+    """How the run of an adapter scored, and on which data.
+
+    Returns:
+        Nothing where no run's folder is around it, or the evaluation was of
+        other weights.
+    """
+    run = os.path.dirname(os.path.abspath(folder))
+    path = os.path.join(run, "eval_results.json")
+    if not files.exists(os.path.join(run, run_record.RUN_FILE)) or (
+        not files.exists(path)
+    ):
+        return {}, {}
+    results = files.read_object(path, "a run's scores", RESULTS)
+    step = config.get("checkpoint", "").rpartition("-")[2]
+    if str(results["global_step"]) != step:
+        return {}, {}
+    scores = {
+        key[len("eval_") :]: value
+        for key, value in results.items()
+        if key.startswith("eval_")
+    }
+    return scores, results.get("dev_data") or {}

@@ -1,0 +1,362 @@
+"""Rows of many tasks in one batch, each through its own adapter.
+
+A method's hooks compute one task's rows with one task's values. Here each row
+brings values of its own. Hooks that take such values (`Hooks.takes_rows`) are
+given them. Others are vectorized over the rows (`tf.vectorized_map`): what a
+row multiplies by its own matrix becomes a product of batches, what it
+multiplies by BERT's stays one product for all rows. So any method can be mixed,
+and none has to know of it.
+
+Rows of one kind, those of one method, lie next to each other.
+"""
+
+import contextlib
+import dataclasses
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+)
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
+from adapter_bert.methods.base import TuningMethod
+
+# Under which the numbers of rows of each kind are handed on to layers.
+COUNTS = "rows_of_kinds"
+
+Values = Dict[str, tf.Tensor]
+
+
+def scope_of(number: int) -> str:
+    """Before the names of the variables of a kind."""
+    return f"kind_{number}/"
+
+
+class _Kind:
+    """One kind, as some of the layers see it."""
+
+    def __init__(
+        self,
+        number: int,
+        method: TuningMethod,
+        config: encoder.BertConfig,
+        create: encoder.CreateVariable,
+    ):
+        """Takes the rows' values that `create` gives, by name."""
+        self._method, self._config = method, config
+        self.scope = scope_of(number)
+        self.values: Values = {}
+
+        def keep(name, shape, initializer):
+            value = create(f"{self.scope}{name}", shape, initializer)
+            if value is not None:
+                self.values[name] = value
+
+        self.example = method.build(config, keep, True)
+
+    def acts_at(self, place: str, scope: str = "") -> bool:
+        """Whether the method does anything at one of the hooks' places.
+
+        Args:
+            place: the name of the hook.
+            scope: before the names of all that it reads there, of whichever
+                of its parts.
+        """
+        reads = any(f"/{scope}" in f"/{name}" for name in self.values)
+        reads |= not act_by_values(self.example)
+        return reads and self.example.acts_at(place)
+
+    def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
+        """The method's hooks of one row's values."""
+        return self._method.build(
+            self._config, lambda name, *_: values.get(name), True
+        )
+
+
+class MixedHooks(Hooks):
+    """The hooks of several methods, each upon the rows of its kind."""
+
+    def __init__(
+        self,
+        methods: Sequence[TuningMethod],
+        own: Sequence[str],
+        config: encoder.BertConfig,
+        create: encoder.CreateVariable,
+    ):
+        """Takes rows' values.
+
+        Args:
+            methods: one of each kind.
+            own: names of BERT's own variables, of which each row has others.
+            config: of the BERT.
+            create: gives the values of a kind's rows by the name
+                `kind_<number>/<variable>`, [B_k, ...], or of a kind without
+                rows [1, ...]; those of all rows, [B, ...], by
+                `own/<variable>`; and None for those of other layers.
+        """
+        self._kinds = [
+            _Kind(number, method, config, create)
+            for number, method in enumerate(methods)
+        ]
+        self.by_token = all(act_by_token(kind.example) for kind in self._kinds)
+        found = {name: create(f"own/{name}", None, None) for name in own}
+        self._own = {k: v for k, v in found.items() if v is not None}
+        # What `parameter` gives at the moment: of all rows, of some, of one.
+        self._current: Values = self._own
+
+    def layer_kind(self, layer, training):
+        """Alike, where all of the methods say so."""
+        found = tuple(
+            kind.example.layer_kind(layer, training) for kind in self._kinds
+        )
+        return None if None in found else found
+
+    def parameter(self, name, variable, context):
+        """BERT's, or each row's own, with the rows as a first dimension."""
+        own = self._current.get(name)
+        return tf.convert_to_tensor(variable) if own is None else own
+
+    def embeddings(self, hidden, context):
+        """Shapes as in `Hooks`, as of all that follow."""
+        return self._act(
+            "embeddings",
+            lambda hooks, context, hidden: hooks.embeddings(hidden, context),
+            context,
+            hidden,
+        )
+
+    def project(self, name, inputs, dense, context):
+        """Each row by its own factors or scales, all by BERT's kernel."""
+        parts = self._split(inputs, context)
+        outputs: List[tf.Tensor] = []
+
+        def dense_of_some(x: tf.Tensor) -> tf.Tensor:
+            """Of a kind's rows, unless they were changed, one for all kinds."""
+            places = [n for n, part in enumerate(parts) if part is x]
+            if not places:
+                return dense(x)
+            if not outputs:
+                with self.reading(self._own):
+                    outputs.extend(self._split(dense(inputs), context))
+            return outputs[places[0]]
+
+        def act(hooks, context, x):
+            return hooks.project(name, x, dense_of_some, context)
+
+        return self._act(
+            "project", act, context, inputs, parts=[parts], scope=f"{name}/"
+        )
+
+    def key_value(self, layer, key, value, attention_bias, context):
+        """Prefixes may be of different lengths: the others are masked."""
+        return self._act(
+            "key_value",
+            lambda hooks, context, *parts: hooks.key_value(
+                layer, *parts, context
+            ),
+            context,
+            key,
+            value,
+            attention_bias,
+        )
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """Each row through its own adapter."""
+
+        def act(hooks, context, x, y):
+            added = hooks.before_norm(layer, site, x, y, layer_norm, context)
+            return tf.zeros_like(y) if added is None else added
+
+        if not self._acts_at("before_norm"):
+            return None
+        return self._act("before_norm", act, context, inputs, outputs)
+
+    def after_norm(self, layer, site, hidden, context):
+        """Each row through its own adapter."""
+
+        def act(hooks, context, hidden):
+            added = hooks.after_norm(layer, site, hidden, context)
+            return tf.zeros_like(hidden) if added is None else added
+
+        if not self._acts_at("after_norm"):
+            return None
+        return self._act("after_norm", act, context, hidden)
+
+    def vocabulary(self, hidden, context):
+        """Nothing: heads are computed apart from the methods' kinds.
+
+        Raises:
+            TypeError: a head asks for more.
+        """
+        if self._acts_at("vocabulary"):
+            raise TypeError("a head that calls `vocabulary` cannot be mixed")
+        return hidden
+
+    def _acts_at(self, place: str, scope: str = "") -> bool:
+        """Whether any of the methods does anything there, as of `_Kind`."""
+        return any(kind.acts_at(place, scope) for kind in self._kinds)
+
+    def _act(
+        self,
+        place: str,
+        act: Callable,
+        context: Context,
+        *tensors: tf.Tensor,
+        parts: Optional[Sequence[List[tf.Tensor]]] = None,
+        scope: str = "",
+    ):
+        """Applies the hooks of each kind to its rows.
+
+        Args:
+            place: the name of the hook.
+            act: calls it, of a method's hooks, a context and rows.
+            context: of all rows.
+            *tensors: [B, ...], what the hook acts on.
+            parts: of each of them the kinds' rows, if they are there.
+            scope: before the names of all that hooks read there.
+        """
+        if not self._acts_at(place, scope):
+            return act(Hooks(), context, *tensors)
+        if parts is None:
+            parts = [self._split(tensor, context) for tensor in tensors]
+        masks = self._split(context.input_mask, context)
+        own = {n: self._split(v, context) for n, v in self._own.items()}
+        results = []
+        for number, kind in enumerate(self._kinds):
+            mine = {name: value[number] for name, value in own.items()}
+            context_of_kind = dataclasses.replace(
+                context, input_mask=masks[number]
+            )
+            if kind.acts_at(place, scope):
+                result = self._act_by_rows(
+                    kind,
+                    act,
+                    context_of_kind,
+                    mine,
+                    *(of_kinds[number] for of_kinds in parts),
+                )
+            else:
+                with self.reading(mine):
+                    result = act(
+                        Hooks(), context_of_kind, *(p[number] for p in parts)
+                    )
+            results.append(result)
+        if len(results) == 1:
+            return results[0]
+        if place == "key_value":
+            return _join_keys(results)
+        joined = tf.concat(results, axis=0)
+        joined.set_shape([None, *results[0].shape[1:]])
+        return joined
+
+    def _split(self, tensor: tf.Tensor, context: Context) -> List[tf.Tensor]:
+        """The rows of each kind, of all rows [B, ...]."""
+        if len(self._kinds) == 1:
+            return [tensor]
+        counts = context.handed_on[COUNTS]
+        return tf.split(tensor, counts, num=len(self._kinds))
+
+    def _act_by_rows(
+        self,
+        kind: _Kind,
+        act: Callable,
+        context: Context,
+        own: Values,
+        *tensors: tf.Tensor,
+    ):
+        """A kind's hook, each row by its own values."""
+        mark = f"of_{kind.scope}"
+        handed_on = {
+            name[len(mark) :]: value
+            for name, value in context.handed_on.items()
+            if name.startswith(mark)
+        }
+
+        def of_row(values, own, handed_on, mask, *row):
+            alone = dataclasses.replace(
+                context, input_mask=mask, handed_on=handed_on
+            )
+            with self.reading({name: x[0] for name, x in own.items()}):
+                outputs = act(kind.hooks(values), alone, *row)
+            return outputs, alone.handed_on
+
+        if kind.example.takes_rows:
+            alone = dataclasses.replace(context, handed_on=handed_on)
+            with self.reading(own):
+                outputs = act(kind.hooks(kind.values), alone, *tensors)
+        else:
+            mask = context.input_mask
+            outputs, handed_on = map_rows(
+                of_row, kind.values, own, handed_on, mask, *tensors
+            )
+        for name, value in handed_on.items():
+            context.handed_on[f"{mark}{name}"] = value
+        return outputs
+
+    @contextlib.contextmanager
+    def reading(self, values: Values) -> Iterator[None]:
+        """Within it `parameter` gives these of the rows' own values."""
+        before, self._current = self._current, values
+        try:
+            yield
+        finally:
+            self._current = before
+
+
+def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
+    """What a function makes of each row alone, computed of all at once.
+
+    Args:
+        function: is given a row's values, and of each of the tensors the row
+            as [1, ...]; gives tensors [1, ...], or structures of such.
+        values: [B, ...]; of no rows [1, ...].
+        *tensors: [B, ...], or structures of such.
+
+    Returns:
+        What the function gives, [B, ...].
+    """
+    count = tf.shape(tf.nest.flatten(tensors)[0])[0]
+    # There has to be a row: so where there is none there is one of zeros.
+    added = tf.cast(tf.equal(count, 0), tf.int32)
+
+    def not_empty(x: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(x, [[0, added], *[[0, 0]] * (x.shape.rank - 1)])
+        padded.set_shape([None, *x.shape[1:]])
+        return padded
+
+    def of_row(elements):
+        values, *row = elements
+        row = tf.nest.map_structure(lambda x: x[tf.newaxis], row)
+        found = function(values, *row)
+        return tf.nest.map_structure(lambda x: x[0], found)
+
+    found = tf.vectorized_map(
+        of_row,
+        (values, *tf.nest.map_structure(not_empty, tensors)),
+        fallback_to_while_loop=False,
+    )
+    return tf.nest.map_structure(lambda x: x[:count], found)
+
+
+def _join_keys(results: Sequence[Any]) -> List[tf.Tensor]:
+    """Keys, values and biases of kinds, some of them longer than others."""
+    length = tf.reduce_max([tf.shape(key)[2] for key, _, _ in results])
+    joined = []
+    for tensors, fill in zip(zip(*results), (0.0, 0.0, encoder.MASKED_SCORE)):
+        axis = 3 if tensors[0].shape.rank == 4 and fill else 2
+        padded = []
+        for x in tensors:
+            missing = length - tf.shape(x)[axis]
+            paddings = [[0, 0]] * 4
+            paddings[axis] = [missing, 0]
+            padded.append(tf.pad(x, paddings, constant_values=fill))
+        joined.append(tf.concat(padded, axis=0))
+    return joined

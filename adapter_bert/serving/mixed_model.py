@@ -1,0 +1,287 @@
+"""One model for rows of many tasks: BERT once, all else as each row's task."""
+
+import dataclasses
+from typing import Dict, List, Mapping, Optional, Tuple
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.hooks import (
+    Context,
+    Hooks,
+    act_by_token,
+    act_by_values,
+    layer_of,
+)
+from adapter_bert.bert.shared_layers import OUTSIDE, SharedLayers
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.serving.mixed_hooks import (
+    COUNTS,
+    MixedHooks,
+    map_rows,
+    scope_of,
+)
+from adapter_bert.tasks.task_model import BuildHead
+
+# Where a task's values lie: columns of the table of places.
+METHOD, METHOD_ROW, HEAD, HEAD_ROW, OWN_ROW = range(5)
+PLACES = 5
+# What the model reads, int32 [N, T], of the last two [N, K].
+FEATURES = dict.fromkeys(
+    ("input_ids", "input_mask", "segment_ids", "task", "question"),
+    tf.TensorSpec([None, None], tf.int32),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadKind:
+    """What tasks with heads of one form have in common.
+
+    Attributes:
+        build: makes the head.
+        names: of its variables.
+    """
+
+    build: BuildHead
+    names: Tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a mixed model can compute.
+
+    Attributes:
+        config: of the BERT.
+        methods: of each kind of rows.
+        method_names: of the variables of each of them.
+        heads: the kinds of heads.
+        own: BERT's own variables, of one axis, of which tasks have values of
+            their own.
+    """
+
+    config: BertConfig
+    methods: Tuple[TuningMethod, ...]
+    method_names: Tuple[Tuple[str, ...], ...]
+    heads: Tuple[HeadKind, ...]
+    own: Tuple[str, ...]
+
+    @property
+    def untouched_layers(self) -> Optional[int]:
+        """How many of the lowest layers no task changes; None: embeddings."""
+        names = [name for of_one in self.method_names for name in of_one]
+        names += [
+            name for name in self.own if not name.startswith("bert/pooler/")
+        ]
+        layers = [layer_of(name) for name in names]
+        examples = (
+            method.build(self.config, lambda *_: None, True)
+            for method in self.methods
+        )
+        if None in layers or not all(map(act_by_values, examples)):
+            return None
+        return min(layers, default=self.config.num_hidden_layers)
+
+
+class MixedModel:
+    """Computes rows of any tasks in one batch."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        bert: Mapping[str, tf.Variable],
+        tables: Mapping[str, tf.Variable],
+        places: tf.Variable,
+    ):
+        """Takes what is computed with.
+
+        Args:
+            layout: the kinds.
+            bert: BERT's variables by name.
+            tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
+                float32 or bfloat16, and `head_<number>/<name>` and
+                `own/<name>`, float32; the first row of the last is BERT's own.
+            places: int32 [tasks, PLACES], where the values of a task lie.
+        """
+        self._layout, self._bert = layout, bert
+        self._tables, self._places = tables, places
+
+    @property
+    def variables(self) -> List[tf.Variable]:
+        """All that it computes with."""
+        return [*self._bert.values(), *self._tables.values(), self._places]
+
+    def __call__(
+        self, features: Mapping[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Computes tasks of texts.
+
+        Args:
+            features: `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
+                `task`, int32 [N, K], the tasks that each text is asked; and
+                `question`, int32 [N, K], their numbers.
+            context: of this forward pass.
+
+        Returns:
+            `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
+            `<kind of head>/question`, int32 [B_h], the number of each.
+        """
+        layout = self._layout
+        asked = tf.shape(features["task"])[1]
+        places = tf.gather(self._places, tf.reshape(features["task"], [-1]))
+        order = tf.argsort(places[:, METHOD], stable=True)
+        places = tf.gather(places, order)  # [B, PLACES]
+        numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
+        text = order // asked
+        counts = _counts(places[:, METHOD], len(layout.methods))
+
+        rows = tf.split(places, counts, num=len(layout.methods))
+        slots = {
+            scope_of(number): _not_empty(of_kind[:, METHOD_ROW])
+            for number, of_kind in enumerate(rows)
+        }
+        slots["own/"] = places[:, OWN_ROW]
+
+        def create(name, shape, initializer):
+            del shape, initializer
+            if name in self._tables:
+                scope = name.partition("/")[0] + "/"
+                value = tf.gather(self._tables[name], slots[scope])
+                return tf.cast(value, tf.float32)
+            return self._bert[name]
+
+        context.handed_on[COUNTS] = counts
+        bert = self._bert_of_rows(create)
+        heads = [
+            kind.build(layout.config, lambda *_: None) for kind in layout.heads
+        ]
+        context = dataclasses.replace(
+            context,
+            first_token=act_by_token(bert.hooks)
+            and all(head.reads_first_token for head in heads),
+        )
+        hidden, first, mask = self._untouched(features, context, text, bert)
+        context = dataclasses.replace(context, input_mask=mask)
+        if first is None:
+            ids, segments = (
+                tf.gather(features[name], text)
+                for name in ("input_ids", "segment_ids")
+            )
+            hidden = bert.embeddings(ids, segments, context)
+            hidden, first = bert.hooks.embeddings(hidden, context), 0
+        outputs = bert.run_layers(hidden, bert.layers[first:], context)
+        sequence_output = tf.cast([hidden, *outputs][-1], tf.float32)
+        return self._answers(
+            bert, sequence_output, heads, context, places, numbers
+        )
+
+    def _bert_of_rows(self, create: encoder.CreateVariable) -> encoder.Bert:
+        """BERT with the hooks of all kinds."""
+        layout = self._layout
+
+        def make_hooks(create):
+            return MixedHooks(layout.methods, layout.own, layout.config, create)
+
+        def make_layer(number, create):
+            return encoder.Layer(
+                number, layout.config, create, make_hooks(create)
+            )
+
+        layers = SharedLayers(layout.config.num_hidden_layers, make_layer)
+        create = layers.noting(create)
+        return encoder.Bert(
+            layout.config,
+            create,
+            make_hooks(create),
+            _has_pooler(self._bert),
+            layers,
+        )
+
+    def _untouched(self, features, context, text, bert):
+        """What no task changes, once for each text.
+
+        Returns:
+            The rows' hidden states [B, T, D], the layer that reads them and
+            the rows' mask; None twice if there is nothing of this kind.
+        """
+        mask = tf.gather(features["input_mask"], text)
+        first = self._layout.untouched_layers
+        if first is None:
+            return None, None, mask
+
+        def create(name, shape, initializer):
+            del shape, initializer
+            return self._bert[name]
+
+        def make_layer(number, create):
+            return encoder.Layer(number, self._layout.config, create, Hooks())
+
+        layers = SharedLayers(self._layout.config.num_hidden_layers, make_layer)
+        below = encoder.Bert(
+            self._layout.config, layers.noting(create), Hooks(), False, layers
+        )
+        alone = dataclasses.replace(context, handed_on={})
+        hidden = below.embeddings(
+            features["input_ids"], features["segment_ids"], alone
+        )
+        outputs = below.run_layers(hidden, below.layers[:first], alone)
+        return tf.gather([hidden, *outputs][-1], text), first, mask
+
+    def _answers(
+        self, bert, sequence_output, heads, context, places, numbers
+    ) -> Dict[str, tf.Tensor]:
+        """The heads' outputs, each of the rows of its kind.
+
+        Of `heads`, which have no values, a kind's says what is selected.
+        """
+        found = {}
+        own = {
+            name: tf.gather(self._tables[f"own/{name}"], places[:, OWN_ROW])
+            for name in self._layout.own
+            if OUTSIDE.fullmatch(name)
+        }
+        for number, kind in enumerate(self._layout.heads):
+            scope = f"head_{number}/"
+            rows = tf.where(places[:, HEAD] == number)[:, 0]
+            slots = _not_empty(tf.gather(places[:, HEAD_ROW], rows))
+            values = {
+                name: tf.gather(self._tables[f"{scope}{name}"], slots)
+                for name in kind.names
+            }
+
+            def answer(values, own, mask, sequence_output, build=kind.build):
+                head = build(self._layout.config, lambda name, *_: values[name])
+                alone = dataclasses.replace(
+                    context, input_mask=mask, handed_on={}
+                )
+                row = {name: x[0] for name, x in own.items()}
+                with bert.hooks.reading(row):
+                    return head(bert, sequence_output, alone)
+
+            outputs = map_rows(
+                answer,
+                values,
+                *tf.nest.map_structure(
+                    lambda x, rows=rows: tf.gather(x, rows),
+                    (own, context.input_mask, sequence_output),
+                ),
+            )
+            for name, value in heads[number].select(outputs).items():
+                found[f"{scope}{name}"] = value
+            found[f"{scope}question"] = tf.gather(numbers, rows)
+        return found
+
+
+def _has_pooler(bert: Mapping[str, tf.Variable]) -> bool:
+    """Whether a BERT has a pooler."""
+    return any(name.startswith("bert/pooler/") for name in bert)
+
+
+def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:
+    """How many rows are of each kind, int32 [count], of int32 [B]."""
+    return tf.reduce_sum(tf.one_hot(kinds, count, dtype=tf.int32), axis=0)
+
+
+def _not_empty(slots: tf.Tensor) -> tf.Tensor:
+    """int32 [B], or where there is none [1]."""
+    return tf.pad(slots, [[0, tf.cast(tf.equal(tf.size(slots), 0), tf.int32)]])

@@ -1,0 +1,314 @@
+"""Texts in, answers out, by any of the tasks that are loaded.
+
+from serving.predictor import Predictor
+
+predictor = Predictor.load("bert_base", {"mrpc": "out/mrpc/adapter"})
+predictor("mrpc", ("He sat down.", "He took a seat."))
+# {"label": "1", "probability": 0.97, "scores": {"0": 0.03, "1": 0.97}}
+
+Rows of several tasks are computed in common batches, each through its own
+adapter.
+"""
+
+import itertools
+import threading
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+from adapter_bert.errors import UserError
+from adapter_bert.serving.asking import Answer, Group, compute, reads_alike
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import (
+    LoadedTask,
+    Row,
+    as_row,
+    check_row,
+    load_task,
+    task_name,
+)
+from adapter_bert.serving.mixed_bert import MixedBert
+from adapter_bert.serving.row_stream import CHUNK
+
+# An answer, or of several tasks each one's by its name.
+OneOrAll = Union[Answer, Dict[str, Answer]]
+
+
+class Predictor:
+    """Answers with any number of adapters upon one BERT.
+
+    Several threads may call it, also while adapters are added and removed.
+
+    Attributes:
+        cut_rows: how many of the rows so far were not read whole.
+    """
+
+    def __init__(
+        self,
+        bert: FrozenBert,
+        batch_size: int = 32,
+        max_seq_length: Optional[int] = None,
+        adapter_dtype: str = "float32",
+        library: str = "",
+    ):
+        """Takes a BERT.
+
+        Args:
+            bert: that all adapters were trained upon.
+            batch_size: rows that are computed at once.
+            max_seq_length: longest input in tokens; default: what each adapter
+                was trained with.
+            adapter_dtype: in which the adapters of several tasks are kept,
+                `float32` or `bfloat16`, which takes half of the memory.
+            library: folder of adapters, for parts that are looked for.
+        """
+        self._bert = bert
+        self._batch_size = batch_size
+        self._max_seq_length = max_seq_length
+        self._library = library
+        self._loaded: Dict[str, LoadedTask] = {}
+        self._tables = MixedBert(bert, adapter_dtype)
+        self._lock = threading.Lock()
+        self.cut_rows = 0
+
+    @classmethod
+    def load(
+        cls,
+        bert: str,
+        adapters: Union[Mapping[str, str], Iterable[str]] = (),
+        **options: Any,
+    ) -> "Predictor":
+        """Opens a BERT and adapters.
+
+        Args:
+            bert: as `--init_checkpoint` names it.
+            adapters: folders of adapters by the names that they are to have,
+                or folders alone, which get their tasks' names.
+            **options: of the predictor.
+
+        Raises:
+            UserError: the BERT or an adapter is missing or damaged, they do
+                not belong together, or a name is taken twice.
+        """
+        predictor = cls(FrozenBert.open(bert), **options)
+        if isinstance(adapters, Mapping):
+            for name, folder in adapters.items():
+                predictor.add(folder, name)
+            return predictor
+        for folder in adapters:
+            name = task_name(folder)
+            if name in predictor.names:
+                raise UserError(
+                    f"two adapters are of the task {name}; give each a name, "
+                    "as first=FOLDER"
+                )
+            predictor.add(folder, name)
+        return predictor
+
+    @property
+    def names(self) -> List[str]:
+        """The names of the tasks that are loaded."""
+        return list(self._loaded)
+
+    def task(self, name: str) -> LoadedTask:
+        """A task that is loaded.
+
+        Raises:
+            UserError: none has this name.
+        """
+        loaded = self._loaded.get(name)
+        if loaded is None:
+            known = ", ".join(self.names)[:200] or "none"
+            raise UserError(f"no adapter is called {name!r}; loaded: {known}")
+        return loaded
+
+    def add(
+        self,
+        folder: str,
+        name: Optional[str] = None,
+        exchanged: Optional[Mapping[str, str]] = None,
+    ) -> str:
+        """Loads an adapter, or puts it in the place of one of its name.
+
+        Args:
+            folder: of the adapter.
+            name: that it is asked by; default: its task's.
+            exchanged: adapters that take the places of some of its parts, by
+                the names of those.
+
+        Returns:
+            The name.
+
+        Raises:
+            UserError: as `load_task`, or its task answers nothing.
+        """
+        loaded = load_task(
+            self._bert, folder, self._max_seq_length, self._library, exchanged
+        )
+        if not loaded.task.answers_texts:
+            raise UserError(
+                f"{folder} was trained on the task {loaded.task.name}, which "
+                "answers no texts; expected an adapter of a task that does"
+            )
+        name = name or loaded.task.name
+        with self._lock:
+            # A new dictionary: others may be reading the old one.
+            self._loaded = {**self._loaded, name: loaded}
+        return name
+
+    def remove(self, name: str) -> None:
+        """Lets go of an adapter.
+
+        Raises:
+            UserError: none has this name.
+        """
+        with self._lock:
+            self.task(name)
+            self._loaded = {
+                n: loaded for n, loaded in self._loaded.items() if n != name
+            }
+
+    def __call__(
+        self,
+        name: Union[str, List[str]],
+        texts: Union[str, Row, List, Iterable],
+    ) -> Union[OneOrAll, List[OneOrAll], Iterator[OneOrAll]]:
+        """Answers texts.
+
+        Args:
+            name: of the task, or a list of names.
+            texts: a text, or several of a row as a tuple; a list of such; or
+                any other iterable of such, of which `CHUNK` are read at a
+                time. For a task that tags words one of the list or iterable
+                may be a list of words instead of a text.
+
+        Returns:
+            An answer, a list of answers, or an iterator of answers. Of a
+            classification `label`, `probability` and `scores`; of rows with
+            sets of labels `labels` and `scores`; of multiple choice `choice`,
+            `probability` and `scores`; of a regression `value`; of a question
+            `answer`, `start`, `end`, `score` and `null_score`; of words that
+            are tagged `tokens`, `tags` and `entities`. Of a list of names
+            instead of each answer a dictionary of them by name.
+
+        Raises:
+            UserError: no task has this name, or a row is not as it reads them.
+        """
+        names = name if isinstance(name, list) else [name]
+        if not names:
+            raise UserError("no task is named")
+        tasks = {n: self.task(n) for n in names}
+
+        def answer(rows: List) -> List[OneOrAll]:
+            found = self.answer_all(
+                list(tasks.values()), list(map(as_row, rows))
+            )
+            if not isinstance(name, list):
+                return found[0]
+            return [dict(zip(tasks, answers)) for answers in zip(*found)]
+
+        if isinstance(texts, (str, tuple)):
+            return answer([texts])[0]
+        if isinstance(texts, list):
+            return answer(texts)
+        return _answer_each(answer, iter(texts))
+
+    def ask(
+        self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
+    ) -> List[Answer]:
+        """Answers rows each of which is for a task of its own.
+
+        Args:
+            questions: a task's name and a text, a pair of texts or a list of
+                words, of each.
+
+        Returns:
+            The answers, in the order of the questions.
+
+        Raises:
+            UserError: as for a call.
+        """
+        places: Dict[Tuple[str, int], List[int]] = {}
+        tasks: Dict[str, LoadedTask] = {}
+        rows = []
+        for number, (name, texts) in enumerate(questions):
+            if name not in tasks:
+                tasks[name] = self.task(name)
+            rows.append(as_row(texts))
+            check_row(rows[-1], tasks[name], f"question {number + 1}")
+            places.setdefault((name, len(rows[-1])), []).append(number)
+        groups = [
+            Group([tasks[name]], [rows[n] for n in numbers])
+            for (name, _), numbers in places.items()
+        ]
+        answers: List[Any] = [None] * len(rows)
+        for numbers, found in zip(places.values(), self._answer(groups)):
+            for number, answer in zip(numbers, found[0]):
+                answers[number] = answer
+        return answers
+
+    def answer_all(
+        self, tasks: Sequence[LoadedTask], rows: Sequence[Row]
+    ) -> List[List[Answer]]:
+        """Answers rows by each of some tasks of `task`.
+
+        Returns:
+            Of each task the answers, in the order of the rows.
+
+        Raises:
+            UserError: a row is not as a task reads them; the message names
+                it by its number from 1.
+        """
+        for number, row in enumerate(rows, 1):
+            for loaded in tasks:
+                check_row(row, loaded, f"row {number}")
+        alike: Dict[Tuple, List[int]] = {}
+        for number, loaded in enumerate(tasks):
+            alike.setdefault(reads_alike(loaded), []).append(number)
+        # Only where a task takes both texts and pairs are there two counts.
+        places = [
+            (numbers, [i for i, row in enumerate(rows) if len(row) == count])
+            for numbers in alike.values()
+            for count in sorted(set(map(len, rows)))
+        ]
+        groups = [
+            Group([tasks[n] for n in numbers], [rows[i] for i in of_rows])
+            for numbers, of_rows in places
+        ]
+        answers: List[List[Any]] = [[None] * len(rows) for _ in tasks]
+        for (numbers, of_rows), found in zip(places, self._answer(groups)):
+            for number, of_task in zip(numbers, found):
+                for place, answer in zip(of_rows, of_task):
+                    answers[number][place] = answer
+        return answers
+
+    def _answer(self, groups: Sequence[Group]) -> List[List[List[Answer]]]:
+        """Of each group and each of its tasks the answers to the rows."""
+        with self._lock:
+            self.cut_rows += sum(group.features.cut_rows for group in groups)
+        outputs = iter(compute(self._tables, groups, self._batch_size))
+        return [
+            [group.answers(loaded, next(outputs)) for loaded in group.tasks]
+            for group in groups
+        ]
+
+
+def _answer_each(
+    answer: Callable[[List], List[OneOrAll]], texts: Iterator
+) -> Iterator[OneOrAll]:
+    """Answers some texts after the other."""
+    while True:
+        rows = list(itertools.islice(texts, CHUNK))
+        if not rows:
+            return
+        yield from answer(rows)

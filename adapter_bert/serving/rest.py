@@ -1,0 +1,484 @@
+"""TensorFlow Serving's REST over an exported model, as an ASGI application.
+
+Source: TensorFlow Serving, "RESTful API". It differs in one thing: `text_b`
+may be left out, which means "".
+
+Connections of clients that are slow, or say nothing.
+
+A server that waits for each of them as long as they like can be kept from
+others by a few clients that hold many.
+
+The page on which a person types a text and sees every task's answer.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import dataclasses
+import json
+import pathlib
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import prometheus_client
+import tensorflow as tf
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
+from adapter_bert.serving.exported import SIGNATURE, ExportedModel, Row, refusal
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP on a connection, which is cut off when patience is at an end.
+
+    Whatever takes so long is covered: a request that does not come, comes
+    byte by byte, or whose answer is not taken.
+    """
+
+    def __init__(self, *arguments: Any, patience: float, **named: Any):
+        """Takes what uvicorn hands in.
+
+        Args:
+            *arguments: uvicorn's.
+            patience: seconds from one answer of a connection to the next.
+            **named: uvicorn's.
+        """
+        super().__init__(*arguments, **named)
+        self._patience = patience
+        self._end: Optional[asyncio.TimerHandle] = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins to wait."""
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Begins to wait anew."""
+        super().on_response_complete()
+        self._wait()
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        """Waits no more."""
+        super().connection_lost(exc)
+        self._end.cancel()
+
+    def _wait(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self.loop.call_later(self._patience, self.transport.abort)
+
+
+FOLDER = pathlib.Path(__file__).parent
+FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+# The page runs its own script alone, and talks to its own server alone.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
+    "style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def page_routes(
+    model: ExportedModel, name: str, max_rows: int, max_body_bytes: int
+) -> List[Route]:
+    """The page's files, and `/tasks`, of which it asks.
+
+    Args:
+        model: that answers.
+        name: by which clients know it.
+        max_rows: of a request.
+        max_body_bytes: of a request.
+    """
+    told = {
+        "name": name,
+        "version": model.version,
+        "max_rows": max_rows,
+        "max_body_bytes": max_body_bytes,
+        "tasks": list(model.tasks.values()),
+    }
+
+    async def tell_tasks(request: Request) -> Response:
+        return JSONResponse(told)
+
+    def file_route(path: str, file: str) -> Route:
+        async def send(request: Request) -> Response:
+            return FileResponse(FOLDER / file, headers=HEADERS)
+
+        return Route(path, send)
+
+    return [
+        Route("/tasks", tell_tasks),
+        *(file_route(path, file) for path, file in FILES.items()),
+    ]
+
+
+# Rows of a batch, as bounds of a histogram.
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# Says that a client may come again, in seconds.
+RETRY_AFTER = "1"
+# The client is gone; nobody reads the answer.
+GONE = 499
+
+
+class Refused(Exception):
+    """What a client is told instead of an answer."""
+
+    def __init__(self, status: int, message: str):
+        """Takes HTTP's code."""
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a server takes; see the flags of `adapter-bert serve` of these names.
+
+    Attributes:
+        max_body_bytes: of a request.
+        max_held_bytes: of all requests that are read or computed.
+        max_rows: of a request.
+        max_text_bytes: of a text.
+        batching: of rows that are computed, and of those that wait.
+        timeout: seconds until a request is answered.
+    """
+
+    max_body_bytes: int
+    max_held_bytes: int
+    max_rows: int
+    max_text_bytes: int
+    batching: Bounds
+    timeout: float
+
+
+class _Metrics:
+    """What `/metrics` tells."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        kept = {"registry": self.registry, "namespace": "adapter_bert"}
+        self.requests = Counter(
+            "requests",
+            "Requests for answers, by HTTP's code.",
+            ["code"],
+            **kept,
+        )
+        self.rows = Counter("rows", "Rows answered, by task.", ["task"], **kept)
+        self.seconds = Histogram(
+            "request_seconds", "From a request to its answer.", **kept
+        )
+        self.batch_rows = Histogram(
+            "batch_rows", "Rows computed at once.", buckets=SIZES, **kept
+        )
+        self.waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
+
+
+class RestServer:
+    """The application, and what its requests share."""
+
+    def __init__(self, model: ExportedModel, name: str, limits: Limits):
+        """Takes a model.
+
+        Args:
+            model: that answers.
+            name: by which clients know it.
+            limits: of requests.
+        """
+        self._model, self._name, self._limits = model, name, limits
+        self._metrics = _Metrics()
+        self._signature = model.signature()
+        self._held = 0
+        self._batcher: Any = None
+        one = "/v1/models/{name}"
+        version = "/v1/models/{name}/versions/{version}"
+        routes = page_routes(
+            model, name, limits.max_rows, limits.max_body_bytes
+        )
+        routes.append(Route("/metrics", self._tell_metrics))
+        for path in (version, one):
+            routes += [
+                Route(f"{path}:predict", self._predict, methods=["POST"]),
+                Route(f"{path}/metadata", self._tell_metadata),
+                Route(path, self._tell_status),
+            ]
+        self.app = Starlette(
+            routes=routes,
+            lifespan=self._live,
+            exception_handlers={
+                HTTPException: _refuse_http,
+                Refused: _refuse,
+                Exception: _fail,
+            },
+        )
+
+    @contextlib.asynccontextmanager
+    async def _live(self, app: Starlette):
+        """Whatever was accepted is answered before the end."""
+        self._batcher = Batcher(
+            self._compute,
+            lambda row: len(row.text) + len(row.text_b),
+            self._limits.batching,
+        )
+        self._metrics.waiting.set_function(lambda: self._batcher.waiting)
+        yield
+        await self._batcher.close()
+
+    def _compute(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+        self._metrics.batch_rows.observe(len(rows))
+        return self._model.answers(rows)
+
+    def _check_name(self, request: Request) -> None:
+        """Raises `Refused` if another model or version is asked."""
+        name = request.path_params["name"]
+        version = request.path_params.get("version", self._model.version)
+        if (name, version) != (self._name, self._model.version):
+            raise Refused(
+                404,
+                f"no model {name[:80]!r}, version {version[:20]}; there is "
+                f"{self._name!r}, version {self._model.version}",
+            )
+
+    async def _tell_status(self, request: Request) -> Response:
+        self._check_name(request)
+        status = {
+            "version": self._model.version,
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+        return JSONResponse({"model_version_status": [status]})
+
+    async def _tell_metadata(self, request: Request) -> Response:
+        self._check_name(request)
+        signatures = {"signature_def": {SIGNATURE: self._signature}}
+        return JSONResponse(
+            {
+                "model_spec": {
+                    "name": self._name,
+                    "signature_name": "",
+                    "version": self._model.version,
+                },
+                "metadata": {"signature_def": signatures},
+            }
+        )
+
+    async def _tell_metrics(self, request: Request) -> Response:
+        return Response(
+            prometheus_client.generate_latest(self._metrics.registry),
+            media_type=prometheus_client.CONTENT_TYPE_LATEST,
+        )
+
+    async def _predict(self, request: Request) -> Response:
+        """Answers rows, or says in JSON what is wrong."""
+        began = time.monotonic()
+        status = 500
+        try:
+            self._check_name(request)
+            response = await self._answer(request)
+            status = response.status_code
+        except Refused as refused:
+            status = refused.status
+            raise
+        finally:
+            self._metrics.requests.labels(str(status)).inc()
+            self._metrics.seconds.observe(time.monotonic() - began)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        """Reads, computes and answers within the time."""
+        held = [0]
+        try:
+            rows, is_columns, answers = await asyncio.wait_for(
+                self._compute_request(request, held), self._limits.timeout
+            )
+        except asyncio.TimeoutError as error:
+            raise Refused(
+                504, f"no answer within {self._limits.timeout:g} seconds"
+            ) from error
+        except Overloaded as error:
+            raise Refused(429, str(error)) from error
+        except tf.errors.InvalidArgumentError as error:
+            raise Refused(400, refusal(error)) from error
+        finally:
+            self._held -= held[0]
+        for row in rows:
+            self._metrics.rows.labels(row.task.decode()).inc()
+        if not is_columns:
+            return JSONResponse({"predictions": answers})
+        names = answers[0] if answers else ()
+        columns = {name: [answer[name] for answer in answers] for name in names}
+        return JSONResponse({"outputs": columns})
+
+    async def _compute_request(self, request: Request, held: List[int]):
+        """Its rows, whether they came as columns, and the answers."""
+        body = await self._read(request, held)
+        rows, is_columns = read_rows(body, self._limits.max_rows)
+        for number, row in enumerate(rows, 1):
+            problem = self._model.problem(row) or self._excess(row)
+            if problem:
+                raise Refused(400, f"row {number}: {problem}")
+        return rows, is_columns, await self._ask(request, rows)
+
+    def _excess(self, row: Row) -> Optional[str]:
+        """What of a row is too long."""
+        for name in ("text", "text_b"):
+            size, most = len(getattr(row, name)), self._limits.max_text_bytes
+            if size > most:
+                return f"{name} has {size} bytes, of at most {most}"
+        return None
+
+    async def _read(self, request: Request, held: List[int]) -> bytes:
+        """The body of a request.
+
+        Args:
+            request: whose body it is.
+            held: of one entry, to which the bytes are added that are held.
+        """
+        limits = self._limits
+        parts = []
+        try:
+            async for part in request.stream():
+                parts.append(part)
+                held[0] += len(part)
+                self._held += len(part)
+                if held[0] > limits.max_body_bytes:
+                    raise Refused(
+                        413, f"more than {limits.max_body_bytes} bytes"
+                    )
+                if self._held > limits.max_held_bytes:
+                    raise Refused(429, "too many requests are being read")
+        except ClientDisconnect as error:
+            raise Refused(GONE, "the client is gone") from error
+        return b"".join(parts)
+
+    async def _ask(
+        self, request: Request, rows: Sequence[Row]
+    ) -> List[Dict[str, Any]]:
+        """The answers, unless the client goes away before their turn."""
+        asking = asyncio.ensure_future(self._batcher.ask(rows))
+        leaving = asyncio.ensure_future(_until_gone(request))
+        try:
+            await asyncio.wait(
+                [asking, leaving], return_when=asyncio.FIRST_COMPLETED
+            )
+            if not asking.done():
+                raise Refused(GONE, "the client is gone")
+            return asking.result()
+        finally:
+            asking.cancel()
+            leaving.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    headers = {"Retry-After": RETRY_AFTER} if error.status == 429 else None
+    return JSONResponse({"error": error.message}, error.status, headers)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """What the client is told of a defect; the log has the traceback."""
+    return JSONResponse({"error": "the server has failed"}, 500)
+
+
+async def _refuse_http(request: Request, error: Exception) -> Response:
+    message = f"{error.detail}: {request.method} {request.url.path[:200]}"
+    return JSONResponse({"error": message}, error.status_code, error.headers)
+
+
+def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
+    """The rows of a request.
+
+    Args:
+        body: JSON, with `instances` (a list of objects) or `inputs` (an
+            object of lists).
+        max_rows: that it may have.
+
+    Returns:
+        The rows, and whether they came as columns.
+
+    Raises:
+        Refused: it is no such thing; the message says where and why.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, "the body is no JSON object")
+    signature = found.get("signature_name", SIGNATURE)
+    if signature not in ("", SIGNATURE):
+        raise Refused(
+            400, f"unknown signature_name; there is {SIGNATURE!r} only"
+        )
+    unknown = set(found) - {"signature_name", "instances", "inputs"}
+    if unknown:
+        raise Refused(400, f"the body has an unknown {min(unknown)[:80]!r}")
+    if ("instances" in found) == ("inputs" in found):
+        raise Refused(400, 'expected either "instances" or "inputs"')
+    if "inputs" in found:
+        rows = _read_columns(found["inputs"])
+    else:
+        rows = found["instances"]
+        if not isinstance(rows, list):
+            raise Refused(400, '"instances" is no list')
+    if len(rows) > max_rows:
+        raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
+    return [
+        _read_row(row, f"row {number}") for number, row in enumerate(rows, 1)
+    ], "inputs" in found
+
+
+def _read_columns(columns: Any) -> List[Dict[str, Any]]:
+    """Columns of equal length as a list of objects."""
+    if not isinstance(columns, dict) or not all(
+        isinstance(values, list) for values in columns.values()
+    ):
+        raise Refused(400, '"inputs" is no object of lists')
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) != 1:
+        raise Refused(400, "the lists of inputs are not equally long")
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+
+
+def _read_row(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise Refused(400, f"{where} is no object")
+    unknown = set(row) - set(Row._fields)
+    if unknown:
+        raise Refused(
+            400,
+            f"{where} has an unknown {min(unknown)[:80]!r}; expected "
+            f"{', '.join(Row._fields)}",
+        )
+    return Row(
+        *(_read_text(row, name, f"{where}: {name}") for name in Row._fields)
+    )
+
+
+def _read_text(row: Mapping[str, Any], name: str, where: str) -> bytes:
+    """A text, or bytes as TensorFlow Serving has them."""
+    value = row.get(name, "" if name == "text_b" else None)
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise Refused(400, f"{where} holds half a character") from error
+    if isinstance(value, dict) and set(value) == {"b64"}:
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise Refused(400, f"{where} is no base64") from error
+    raise Refused(
+        400, f"{where} is {'missing' if value is None else 'no text'}"
+    )

@@ -1,0 +1,239 @@
+"""Rows of texts from a file or a pipe, one after the other.
+
+Only what is read ahead is in memory, however long the input is.
+"""
+
+import csv
+import io
+import itertools
+import json
+import os
+import queue
+import sys
+import threading
+from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
+
+from adapter_bert import files, json_lines
+from adapter_bert.data.tables import READERS, Layout, ending_of
+from adapter_bert.errors import UserError
+from adapter_bert.serving.loaded_task import Row
+
+# The texts of a row, and its place for messages.
+PlacedRow = Tuple[Row, str]
+# Names of a row's texts, one alternative after the other.
+Alternatives = Sequence[Sequence[str]]
+# Rows that are answered together, the short with the short.
+CHUNK = 1024
+
+
+def file_rows(
+    path: str,
+    columns: Alternatives,
+    note_bytes: Callable[[int], None],
+    takes_tokens: bool = False,
+) -> Iterator[PlacedRow]:
+    """Rows of a file.
+
+    A `.jsonl` file holds an object on each line, whose keys are the columns. A
+    `.csv` or `.tsv` file either names all columns in its first line, or has
+    these columns alone. Any other file holds a row on each line: a JSON object
+    if the first line is one, else texts with tabs between them.
+
+    Args:
+        path: of the file.
+        columns: names of a row's texts; of several alternatives the first one
+            that the first line has.
+        note_bytes: is told the size of each line that has been read.
+        takes_tokens: whether JSON may hold a list of words for a text, which
+            becomes a tuple.
+
+    Raises:
+        UserError: the file cannot be read, or a row is malformed; earlier
+            rows may have been yielded.
+    """
+    ending = ending_of(path)
+    newline = READERS[ending][1] if ending in READERS else "\n"
+
+    def counted() -> Iterator[str]:
+        for line in files.read_lines(path, "the input", newline):
+            note_bytes(len(line.encode()))
+            yield line
+
+    return _rows(path, counted(), ending, columns, takes_tokens)
+
+
+def pipe_rows(
+    stream: io.BufferedIOBase,
+    columns: Alternatives,
+    takes_tokens: bool = False,
+) -> Iterator[PlacedRow]:
+    """Rows of a pipe or a terminal, as of a file without an ending.
+
+    Raises:
+        UserError: as `file_rows`.
+    """
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+    return _rows("stdin", _decoded(lines), "", columns, takes_tokens)
+
+
+def _decoded(lines: Iterator[str]) -> Iterator[str]:
+    try:
+        yield from json_lines.plain_lines(lines, "stdin")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"stdin: not UTF-8 text (byte 0x{error.object[error.start]:02x}); "
+            "convert it to UTF-8"
+        ) from error
+
+
+def _rows(
+    name: str,
+    lines: Iterator[str],
+    ending: str,
+    columns: Alternatives,
+    takes_tokens: bool,
+) -> Iterator[PlacedRow]:
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = itertools.chain([first], lines)
+    count = len(columns[0])
+    keys = _keys(first)
+    names = _choose(columns, keys)
+    if ending not in READERS and names:
+        ending = ".jsonl"
+    elif ending == ".jsonl":
+        # The reader says what is wrong with it.
+        names = names or columns[0]
+    elif ending in READERS:
+        cells, lines = _cells(name, lines, ending)
+        names = _choose(columns, cells)
+        if not names and len(cells) != count:
+            raise UserError(
+                f"{name}:1: found {len(cells)} columns "
+                f"({json_lines.list_keys(cells)}), expected "
+                f"{json_lines.list_keys(columns[0])} among their names, or "
+                f"only {count} "
+                "without names; pass --columns"
+            )
+    if not names:
+        yield from _unnamed(name, lines, ending, count)
+        return
+    layout = Layout.of_texts(names, takes_tokens=takes_tokens)
+    for number, texts in READERS[ending][0](name, lines, layout):
+        yield tuple(texts), f"{name}:{number + 1}"
+
+
+def _choose(columns: Alternatives, found: Collection[str]) -> Sequence[str]:
+    """The first alternative of which all names are found, or none."""
+    return next((names for names in columns if set(names) <= set(found)), ())
+
+
+def _keys(line: str) -> List[str]:
+    """The keys of a JSON object; none of a plain text."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return list(value) if isinstance(value, dict) else []
+
+
+def _cells(
+    name: str, lines: Iterator[str], ending: str
+) -> Tuple[List[str], Iterator[str]]:
+    """The cells of a first row, and all lines again.
+
+    Raises:
+        UserError: it is not what the file's name says.
+    """
+    taken = []
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            yield line
+
+    if ending != ".csv":
+        cells = next(noted()).rstrip("\r\n").split("\t")
+    else:
+        try:
+            # A cell in quotes may have several lines.
+            cells = next(csv.reader(noted()), [""])
+        except csv.Error as error:
+            raise UserError(f"{name}:1: not CSV: {error}") from error
+    return cells, itertools.chain(taken, lines)
+
+
+def _unnamed(
+    name: str, lines: Iterator[str], ending: str, count: int
+) -> Iterator[PlacedRow]:
+    """Rows of files that do not name their columns, and have no others.
+
+    Empty lines at the end are passed over, except where they may be texts.
+    """
+    if ending == ".csv":
+        layout = Layout.of_texts(range(count), header=False)
+        cells = READERS[ending][0](name, lines, layout)
+    else:
+        split = (line.rstrip("\n").rstrip("\r").split("\t") for line in lines)
+        cells = enumerate(split)
+    blank = None
+    for number, texts in cells:
+        where = f"{name}:{number + 1}"
+        if texts == [""] and count > 1:
+            blank = blank or where
+            continue
+        if blank or len(texts) != count:
+            raise UserError(
+                f"{blank or where}: found {0 if blank else len(texts)} texts "
+                f"with tabs between them, expected {count}"
+            )
+        yield tuple(texts), where
+
+
+def chunks(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
+    """Rows in groups of `CHUNK`, so that equal files are grouped alike."""
+    while True:
+        chunk = list(itertools.islice(rows, CHUNK))
+        if not chunk:
+            return
+        yield chunk
+
+
+def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
+    """Rows in groups as they arrive: nobody waits for a row to come."""
+    waiting: Any = queue.Queue(CHUNK)
+    end = object()
+
+    def read() -> None:
+        try:
+            for row in rows:
+                waiting.put(row)
+            waiting.put(end)
+        except BaseException as error:
+            # To be raised where somebody sees it.
+            waiting.put(error)
+
+    # What blocks in it does not keep the program from ending.
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        chunk, found = [], waiting.get()
+        while found is not end and not isinstance(found, BaseException):
+            chunk.append(found)
+            if len(chunk) == CHUNK:
+                break
+            try:
+                found = waiting.get_nowait()
+            except queue.Empty:
+                break
+        if chunk:
+            yield chunk
+        if isinstance(found, BaseException):
+            raise found
+        if found is end:
+            return
+
+
+def is_piped() -> bool:
+    """Whether stdin may have to be waited for: it is no file."""
+    return not os.path.isfile(f"/dev/fd/{sys.stdin.fileno()}")

@@ -1,0 +1,224 @@
+"""A text model as a folder that TensorFlow and its servers load.
+
+    <folder>/<version>/saved_model.pb, variables/
+    <folder>/<version>/assets.extra/tasks.json
+    <folder>/<version>/assets.extra/tf_serving_warmup_requests
+
+Source of the layout: TensorFlow's SavedModel, and TensorFlow Serving's guide
+to warm-up.
+"""
+
+import os
+import sys
+import unicodedata
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
+
+import tensorflow as tf
+import tokenizers
+from absl import logging
+
+from adapter_bert import files, folder_lock
+from adapter_bert.errors import UserError
+from adapter_bert.serving.exported import (
+    EXTRA,
+    SIGNATURE,
+    TASKS,
+    Row,
+    digest,
+    is_version,
+)
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.graph_answers import kind_of
+from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.text_classification import TextClassification
+
+# Held by who writes a version; servers pass over it.
+LOCK_FILE = ".lock"
+# What a killed export leaves.
+UNFINISHED = files.NEW_FOLDER.format("[0-9]+")
+# Bytes of the graph, and more.
+GRAPH_SIZE = 2**24
+# Rows of the greatest request that warms a server up.
+WARM_UP_ROWS = 32
+# Numbers of fields of TensorFlow Serving's messages: `PredictionLog`,
+# `PredictLog`, `PredictRequest`, `ModelSpec`, and of an entry of a map.
+PREDICT_LOG, REQUEST, MODEL_SPEC, REQUEST_INPUTS = 6, 1, 1, 2
+SPEC_NAME, SPEC_SIGNATURE = 1, 3
+ENTRY_KEY, ENTRY_VALUE = 1, 2
+
+
+def export(
+    model: TextModel,
+    bert: FrozenBert,
+    tasks: Mapping[str, LoadedTask],
+    folder: str,
+) -> str:
+    """Writes a model as the next version in a folder.
+
+    Args:
+        model: of the tasks.
+        bert: that they were trained upon.
+        tasks: by name.
+        folder: that holds nothing but versions; is made if it is missing.
+
+    Returns:
+        The version's folder, which appears when all of it is written.
+
+    Raises:
+        UserError: the folder holds other files, or cannot be written.
+    """
+    # Refuses a remote folder before it is made.
+    next_version(folder)
+    try:
+        files.make_folder(folder)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}") from error
+    # The next process takes the next number.
+    with folder_lock.hold(folder, LOCK_FILE, True, UNFINISHED):
+        version = os.path.join(folder, str(next_version(folder)))
+        with files.new_folder(version) as place:
+            _write(model, bert, tasks, place)
+    return version
+
+
+def _write(
+    model: TextModel,
+    bert: FrozenBert,
+    tasks: Mapping[str, LoadedTask],
+    place: str,
+) -> None:
+    """Writes all that a version's folder holds; as `export`."""
+    files.check_disk_space(place, model.size + GRAPH_SIZE)
+    _save(model, place)
+    extra = os.path.join(place, EXTRA)
+    os.makedirs(extra)
+    described = {
+        "base": bert.base.describe(),
+        "tasks": [describe(name, task) for name, task in tasks.items()],
+        "versions": {
+            "python": sys.version.split()[0],
+            "tensorflow": tf.__version__,
+            "tokenizers": tokenizers.__version__,
+            "unicode": unicodedata.unidata_version,
+        },
+    }
+    path = os.path.join(extra, "tf_serving_warmup_requests")
+    with tf.io.TFRecordWriter(path) as writer:
+        for request in warm_up_requests(tasks):
+            writer.write(request)
+    written = sorted(
+        os.path.relpath(os.path.join(folder, name), place)
+        for folder, _, names in os.walk(place)
+        for name in names
+    )
+    described["files"] = {
+        name: digest(os.path.join(place, name)) for name in written
+    }
+    files.write_sealed(os.path.join(extra, TASKS), described)
+
+
+def _save(model: TextModel, place: str) -> None:
+    """Writes the SavedModel itself."""
+    # TensorFlow would list hundreds of names.
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
+    finally:
+        logging.set_verbosity(before)
+
+
+def next_version(folder: str) -> int:
+    """The number after those of the versions in a folder; the first is 1.
+
+    Raises:
+        UserError: it holds something else, or cannot be read.
+    """
+    if "://" in folder:
+        raise UserError(
+            f"--output_dir {folder} is no local folder; write to one, and copy "
+            "that"
+        )
+    if not os.path.lexists(folder):
+        return 1
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is a file; choose another --output_dir")
+    # A killed export may have left a hidden folder.
+    names = [name for name in files.names(folder) if not name.startswith(".")]
+    for name in names:
+        if not is_version(name):
+            raise UserError(
+                f"{folder} holds {name}, which is no version of an exported "
+                "model; choose another --output_dir"
+            )
+    return 1 + max(map(int, names), default=0)
+
+
+def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
+    """What `tasks.json` says of a task.
+
+    Returns:
+        `name`; `kind`, what it gives; `columns`, what its texts are called;
+        `texts`, how many it reads; `labels`, where it has any;
+        `label_separator`, where a row is given any number of them; `method`;
+        `max_seq_length`, at which texts are cut.
+    """
+    task = loaded.task
+    found = {
+        "name": name,
+        "kind": kind_of(loaded),
+        "columns": list(task.columns),
+        "texts": list(loaded.numbers_of_texts),
+        "method": str(loaded.kind.method),
+        "max_seq_length": loaded.max_seq_length,
+    }
+    if isinstance(task, TextClassification):
+        found["labels"] = list(task.labels)
+    if isinstance(task, MultiLabel):
+        found["label_separator"] = task.separator
+    return found
+
+
+def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
+    """Requests that a server computes before it answers others.
+
+    One of a single row, then one with a row of each of some tasks.
+
+    Yields:
+        A `PredictionLog` of each, as bytes.
+    """
+    rows = [
+        ("a text", "another text" * (max(t.numbers_of_texts) > 1), name)
+        for name, t in tasks.items()
+    ]
+    for some in (rows[:1], rows[:WARM_UP_ROWS]):
+        yield _prediction_log(list(zip(*some)))
+
+
+def _prediction_log(columns: Sequence[Tuple[str, ...]]) -> bytes:
+    """A request as a `PredictionLog`."""
+    spec = _field(SPEC_NAME, b"default")
+    spec += _field(SPEC_SIGNATURE, SIGNATURE.encode())
+    request = _field(MODEL_SPEC, spec)
+    for name, texts in zip(Row._fields, columns):
+        values = tf.make_tensor_proto([text.encode() for text in texts])
+        entry = _field(ENTRY_KEY, name.encode())
+        entry += _field(ENTRY_VALUE, values.SerializeToString())
+        request += _field(REQUEST_INPUTS, entry)
+    return _field(PREDICT_LOG, _field(REQUEST, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a message: its number and kind, its length, its content."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    """A whole number, seven bits a byte, the lowest first."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])

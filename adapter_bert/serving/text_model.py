@@ -1,0 +1,293 @@
+"""One model with text in and answers out, of many tasks upon one BERT.
+
+It needs nothing but TensorFlow's own operations. So it can be saved, and be
+loaded where this project is not.
+"""
+
+from typing import Any, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.serving import text_windows
+from adapter_bert.serving.exported import LONGEST_NAME, Row, shown_names
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.graph_answers import (
+    Fields,
+    GraphAnswers,
+    Outputs,
+    Question,
+)
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
+from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.mixed_bert import MixedBert
+from adapter_bert.serving.mixed_model import FEATURES
+from adapter_bert.serving.text_windows import Rows, Windows
+
+# Batches that may be computed at the same time.
+PARALLEL = 2
+
+
+class TextModel(tf.Module):
+    """Answers texts by any of some tasks, in mixed batches."""
+
+    def __init__(
+        self,
+        bert: FrozenBert,
+        tasks: Mapping[str, LoadedTask],
+        batch_size: int,
+        adapter_dtype: str = "float32",
+    ):
+        """Puts all tasks into tables.
+
+        Args:
+            bert: that all were trained upon.
+            tasks: by the names that they are asked by, at least one.
+            batch_size: windows that are computed at once.
+            adapter_dtype: as of `MixedBert`.
+
+        Raises:
+            UserError: a task changes BERT's matrices, or has a part that
+                changes BERT, or is of a kind that is not known here; or tasks
+                differ in the case of letters; or the model is a RoBERTa.
+        """
+        loaded = list(tasks.values())
+        changed = [name for name, task in tasks.items() if not task.can_mix]
+        if changed:
+            name = changed[0]
+            raise UserError(
+                f"{name} was trained by {tasks[name].kind.method}, which "
+                "changes BERT's matrices, overrides the hook `parameter`, or "
+                "has a part that changes BERT; such a task cannot be in a "
+                "batch with others "
+                f"({len(changed)} of {len(tasks)} are such); name the other "
+                "ones by --task"
+            )
+        cases = {t.tokenizer.do_lower_case: name for name, t in tasks.items()}
+        if len(cases) > 1:
+            raise UserError(
+                f"{cases[True]} reads lower-cased text, {cases[False]} does "
+                "not; export them one apart from the other (--task)"
+            )
+        self._batch_size = batch_size
+        self._dtype = bert.compute_dtype
+        tokenizer = loaded[0].tokenizer
+        if not isinstance(tokenizer, FullTokenizer):
+            raise UserError(
+                "the model is a RoBERTa, but an exported model can tokenize "
+                "WordPieces alone; adapter-bert predict answers texts upon a RoBERTa"
+            )
+        self._classify_id = tokenizer.classify_id
+        self._separate_id = tokenizer.separate_id
+        self._readings = keep(text_windows.readings(loaded))
+        mixed = MixedBert(bert, adapter_dtype)
+        mixed.reserve(task.kind for task in loaded)
+        places = [mixed.put(task.kind, task.values.get()) for task in loaded]
+        self._answers = GraphAnswers(loaded, [p.head for p in places])
+        self._tokenizer = GraphTokenizer(tokenizer)
+        self._model = mixed.model()
+        self._model_variables = self._model.variables
+        self._names = keep(np.array(list(tasks)))
+        self._shown = shown_names(list(tasks))
+        self._numbers = keep(np.int32([p.task.number for p in places]))
+        self._heads = keep(np.int32([p.head for p in places]))
+        self.serve = tf.function(
+            self._serve,
+            input_signature=[
+                tf.TensorSpec([None], tf.string, name=name)
+                for name in Row._fields
+            ],
+            autograph=False,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of its variables, but for texts."""
+        return sum(
+            v.dtype.size * int(tf.size(v))
+            for v in self.variables
+            if v.dtype != tf.string
+        )
+
+    def _serve(
+        self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
+    ) -> Fields:
+        """Answers texts.
+
+        Args:
+            text: string [N], UTF-8; other bytes are left out.
+            text_b: string [N], the second texts of pairs, or the contexts of
+                questions; "" for tasks that read one text.
+            task: string [N], the names of the tasks.
+
+        Returns:
+            As `GraphAnswers` gives it.
+
+        Raises:
+            InvalidArgumentError: there are not equally many of them, no task
+                is called so, a task that reads one text was given two, or an
+                output is no number.
+        """
+        sizes = [tf.size(x) for x in (text, text_b, task)]
+        is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
+        message = "text, text_b and task must have equally many rows"
+        with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
+            text, text_b = (
+                tf.strings.unicode_transcode(
+                    x, "UTF-8", "UTF-8", errors="ignore"
+                )
+                for x in (text, text_b)
+            )
+            number = self._number(task)
+        rows = self._tokenize(text, text_b, number)
+        windows = text_windows.cut(rows)
+        asked = Question(
+            rows,
+            windows,
+            first_window=tf.cumsum(windows.count, exclusive=True),
+            head=tf.gather(self._heads, number),
+            contexts=text_b,
+        )
+        outputs = self._compute(rows, windows)
+        return self._answers(asked, outputs)
+
+    def _number(self, task: tf.Tensor) -> tf.Tensor:
+        """The tasks' places in the order of names, int32 [N]."""
+        is_called = tf.equal(task[:, tf.newaxis], self._names)
+        _check(
+            tf.reduce_any(is_called, axis=1),
+            "unknown task ",
+            task,
+            f"; there are: {self._shown}",
+        )
+        return tf.argmax(is_called, axis=1, output_type=tf.int32)
+
+    def _tokenize(
+        self, text: tf.Tensor, text_b: tf.Tensor, number: tf.Tensor
+    ) -> Rows:
+        """Rows of texts as their tasks read them."""
+        reading = tf.gather(self._readings, number)
+        is_given = tf.not_equal(text_b, "")
+        least, most = (
+            reading[:, text_windows.LEAST_TEXTS],
+            reading[:, text_windows.MOST_TEXTS],
+        )
+        _check(
+            ~is_given | (most > 1),
+            "the task ",
+            tf.gather(self._names, number),
+            " reads one text, but text_b is not empty",
+        )
+        tokens = self._tokenizer(tf.concat([text, text_b], axis=0))
+        bounds = tf.range(2 * tf.size(number) + 1)
+        return Rows(
+            number,
+            reading,
+            tokens,
+            starts=tf.searchsorted(tokens.text, bounds),
+            has_b=(least > 1) | is_given,
+        )
+
+    def _compute(self, rows: Rows, windows: Windows) -> Outputs:
+        """The outputs of all windows, float32 or int32 [W + 1, ...].
+
+        Windows are sorted by length and computed some at a time.
+        """
+        compute = self._make_function().get_concrete_function()
+        size = windows.size
+        order = tf.argsort(windows.length, stable=True)
+        tasks = tf.gather(self._numbers, tf.gather(rows.task, windows.row))
+        found = {
+            name: tf.zeros([size + 1, *spec.shape[1:]], spec.dtype)
+            for name, spec in compute.structured_outputs.items()
+            if not name.endswith("/question")
+        }
+
+        def step(first, found):
+            chosen = order[first : first + self._batch_size]
+            features = text_windows.features(
+                rows.tokens.ids,
+                windows,
+                chosen,
+                self._classify_id,
+                self._separate_id,
+            )
+            features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
+            features["question"] = chosen[:, tf.newaxis]
+            outputs = compute(features)
+            return first + self._batch_size, {
+                name: tf.tensor_scatter_nd_update(
+                    values, _windows_of(outputs, name), outputs[name]
+                )
+                for name, values in found.items()
+            }
+
+        _, found = tf.while_loop(
+            lambda first, _: first < size,
+            step,
+            [tf.constant(0), found],
+            parallel_iterations=PARALLEL,
+        )
+        names = tf.gather(self._names, rows.task)
+        for values in found.values():
+            if values.dtype.is_floating:
+                axes = list(range(1, values.shape.rank))
+                is_finite = tf.math.is_finite(values)
+                of_window = tf.reduce_all(is_finite, axis=axes)[:-1]
+                is_lost = tf.math.unsorted_segment_max(
+                    tf.cast(~of_window, tf.int32), windows.row, rows.count
+                )
+                _check(
+                    is_lost < 1,
+                    "an output of the task ",
+                    names,
+                    " is no number",
+                )
+        return found
+
+    def _make_function(self) -> Any:
+        """What computes a batch of `mixed_model.FEATURES`."""
+
+        @tf.function(input_signature=[FEATURES], autograph=False)
+        def compute(batch):
+            context = Context(
+                batch["input_mask"], dtype=self._dtype, share_layers=True
+            )
+            return self._model(batch, context)
+
+        return compute
+
+
+def _windows_of(outputs: Outputs, name: str) -> tf.Tensor:
+    """The windows that some of the outputs are of, int32 [B, 1]."""
+    scope, _, _ = name.partition("/")
+    return outputs[f"{scope}/question"][:, tf.newaxis]
+
+
+def _check(
+    is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
+) -> None:
+    """Refuses what is asked, if a row is wrong.
+
+    Args:
+        is_right: bool [N].
+        before: the message, but for the number of the row.
+        words: string [N], what the message says of the row.
+        after: the end of the message.
+    """
+    first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
+    word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)
+    word = tf.strings.unicode_transcode(word, "UTF-8", "UTF-8")
+    message = tf.strings.join(
+        [
+            "row ",
+            tf.strings.as_string(first + 1),
+            f": {before}",
+            tf.strings.substr(word, 0, LONGEST_NAME, unit="UTF8_CHAR"),
+            after,
+        ]
+    )
+    tf.debugging.Assert(tf.reduce_all(is_right), [message])

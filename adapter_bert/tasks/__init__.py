@@ -1,0 +1,26 @@
+"""The tasks that `--task_name` knows."""
+
+from typing import Dict
+
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import glue, multiple_choice
+from adapter_bert.tasks.task import Task
+
+TASKS: Dict[str, Task] = {
+    task.name: task for task in (*glue.GLUE, *multiple_choice.COMMONSENSE)
+}
+
+
+def get_task(name: str) -> Task:
+    """The declared task called `name`, in any case of letters.
+
+    Raises:
+        UserError: no task has this name.
+    """
+    task = TASKS.get(name.lower())
+    if task is None:
+        raise UserError(
+            f"unknown task {name!r}; expected one of "
+            f"{', '.join(TASKS)}, or custom for files of your own"
+        )
+    return task

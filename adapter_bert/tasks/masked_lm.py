@@ -1,0 +1,747 @@
+"""Masked language modelling: BERT learns the texts of a domain or language.
+
+Which tokens are masked, and by what: a function of seed, step and row.
+
+Nothing is kept of a batch: numbers are made of the seed, the step, the row
+and the token's place by a hash, so that a training that starts again reads
+the very masks that an uninterrupted one would have read.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import re
+import sys
+import unicodedata
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.data.input_pipeline import Batch, Features
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.task import Head, Task
+
+# What a token that was chosen becomes: `[MASK]`, another token, or itself.
+# Source: Devlin et al. 2019, section 3.1.
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
+# The id of a place that holds no masked token.
+NO_TOKEN = -1
+# What numbers are drawn for.
+CHOICE, REPLACEMENT, RANDOM_TOKEN, SPAN = range(4)
+# Letters and punctuation of scripts without spaces between words: Thai, Lao,
+# Tibetan, Myanmar, Khmer, kana, Chinese characters, Yi, full and half width.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fda\u1000-\u109f\u1780-\u17ff\u2e80-\u312f"
+    "\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
+)
+# The values of `Pieces.continues`.
+BEGINS, CONTINUES, ALWAYS_CONTINUES = range(3)
+
+
+class Pieces(NamedTuple):
+    """What masking has to know of a vocabulary.
+
+    Attributes:
+        mask_id: of `[MASK]`.
+        is_plain: bool [V], whether an entry is a piece of text: no special
+            token and no free entry.
+        continues: int8 [V], `CONTINUES` if it continues a word, as `##s`, but
+            not one that ends in an unspaced script; `ALWAYS_CONTINUES` if it
+            begins within a letter; else `BEGINS`.
+        is_unspaced: bool [V], whether it ends in a script without spaces.
+        plain: int32 [R], the entries that are pieces of text.
+    """
+
+    mask_id: int
+    is_plain: np.ndarray
+    continues: np.ndarray
+    is_unspaced: np.ndarray
+    plain: np.ndarray
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer) -> "Pieces":
+        """Those of a tokenizer's vocabulary.
+
+        Raises:
+            UserError: it has no `[MASK]`.
+        """
+        if tokenizer.mask_id is None:
+            raise UserError(
+                "the vocabulary lacks [MASK] (of RoBERTa <mask>), which stands "
+                "for masked tokens; check --vocab_file"
+            )
+        is_plain = np.zeros(tokenizer.vocab_size, bool)
+        is_unspaced = np.zeros(tokenizer.vocab_size, bool)
+        continues = np.zeros(tokenizer.vocab_size, np.int8)
+        for piece, number in tokenizer.vocabulary.items():
+            is_plain[number] = tokenizer.is_text(piece)
+            letters = tokenizer.letters(piece)
+            continues[number] = _continues(letters, tokenizer.continues(piece))
+            is_unspaced[number] = bool(UNSPACED.fullmatch(letters[-1:]))
+        plain = np.flatnonzero(is_plain).astype(np.int32)
+        return cls(tokenizer.mask_id, is_plain, continues, is_unspaced, plain)
+
+    def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
+        """Which tokens begin a word.
+
+        Args:
+            ids: int32 [..., T].
+            is_plain: bool [..., T], which of the tokens are pieces of text.
+
+        Returns:
+            bool [..., T].
+        """
+        follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
+        follows[..., 1:] = is_plain[..., :-1]
+        unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
+        return is_plain & ~(follows & (self.continues[ids] > unspaced))
+
+    def count_words(self, ids: np.ndarray) -> Tuple[int, int]:
+        """How many words tokens [T] are, and how many have several tokens."""
+        is_plain = self.is_plain[ids]
+        begins = self.begin_words(ids, is_plain)
+        several = begins[:-1] & is_plain[1:] & ~begins[1:]
+        return np.count_nonzero(begins), np.count_nonzero(several)
+
+
+def _continues(letters: str, is_marked: bool) -> int:
+    """A value of `Pieces.continues`.
+
+    Args:
+        letters: of the entry.
+        is_marked: whether it continues a word by its own marks.
+    """
+    if not is_marked or not letters:
+        return BEGINS
+    if letters[0] == "\ufffd" or unicodedata.category(letters[0])[0] == "M":
+        return ALWAYS_CONTINUES
+    return BEGINS if UNSPACED.match(letters) else CONTINUES
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How tokens are masked.
+
+    Attributes:
+        probability: share of a row's plain tokens that is masked, at least one
+            of them, above 0 and at most 1.
+        whole_words: whether all tokens of a word are masked, or none.
+        seed: of all choices.
+    """
+
+    probability: float = 0.15
+    whole_words: bool = False
+    seed: int = 1
+
+    def describe(self) -> Dict[str, Any]:
+        """All but the seed, under the names of the flags."""
+        return {
+            "mlm_probability": self.probability,
+            "whole_word_masking": self.whole_words,
+        }
+
+    def most(self, length: int) -> int:
+        """The most tokens that are masked of a row of `length` tokens."""
+        return math.ceil(self.probability * length)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedText(Features):
+    """Rows whose tokens are masked anew for each training step.
+
+    In prediction each row always has the same masks.
+
+    Attributes:
+        masking: how.
+        pieces: of the vocabulary.
+    """
+
+    masking: Masking
+    pieces: Pieces
+
+    def fingerprint(self):
+        """That of the rows, and of what is masked but for the seed."""
+        how = f"{super().fingerprint()} {self.masking.describe()}"
+        return hashlib.sha256(how.encode()).hexdigest()
+
+    def unlabelled(self):
+        """All: what was masked is scored, and is no label from outside."""
+        return self
+
+    def added(self, length):
+        """As many places as may be masked; see `finish`."""
+        width = None if length is None else self.masking.most(length)
+        return {
+            "masked_positions": ((width,), np.int32),
+            "masked_ids": ((width,), np.int32),
+            "masked_weights": ((), np.float32),
+        }
+
+    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
+        """Masks tokens of `input_ids`, and says which.
+
+        Adds `masked_positions` int32 [B, K], in rising order, and
+        `masked_ids`, int32 [B, K], what was there; 0 and `NO_TOKEN` where
+        fewer than K are masked. K is `Masking.most` of the padded length.
+        `masked_weights`, float32 [B], is rows of the batch / its masked
+        tokens: what each weighs in its row's loss, so that the mean over the
+        rows is that over all masked tokens of the whole batch.
+        """
+        ids = batch["input_ids"]
+        chosen = choose(
+            ids, batch["input_mask"] > 0, rows, step, self.masking, self.pieces
+        )
+        width = self.masking.most(ids.shape[1])
+        places = np.argsort(~chosen, axis=1, kind="stable")[:, :width]
+        is_used = np.take_along_axis(chosen, places, axis=1)
+        places = np.where(is_used, places, 0).astype(np.int32)
+        right = np.take_along_axis(ids, places, axis=1)
+        batch["masked_positions"] = places
+        batch["masked_ids"] = np.where(is_used, right, NO_TOKEN).astype(
+            np.int32
+        )
+        count = max(1, np.count_nonzero(chosen))
+        batch["masked_weights"] = np.full(
+            len(rows), len(rows) / count, np.float32
+        )
+        batch["input_ids"] = replace(
+            ids, chosen, rows, step, self.masking, self.pieces
+        )
+
+
+def choose(
+    ids: np.ndarray,
+    is_token: np.ndarray,
+    rows: np.ndarray,
+    step: Optional[int],
+    masking: Masking,
+    pieces: Pieces,
+) -> np.ndarray:
+    """Chooses the tokens of a batch that are to be predicted.
+
+    The share of the plain tokens, rounded, and at least one. Whole words are
+    taken in an order that is drawn, each that still fits into that number. A
+    word that has more tokens than that is cut into spans of that many, from a
+    place that is drawn. Of the last span that is taken, only what fits is.
+
+    Args:
+        ids: int32 [B, T].
+        is_token: bool [B, T], whether there is a token and no padding.
+        rows: int64 [B], numbers of the rows.
+        step: of the training, from 0; None in prediction.
+        masking: how.
+        pieces: of the vocabulary.
+
+    Returns:
+        bool [B, T].
+
+    Source: google-research/bert, `create_pretraining_data.py`,
+    `create_masked_lm_predictions`, where a word that is too long is never
+    predicted.
+    """
+    is_plain = is_token & pieces.is_plain[ids]
+    counts = is_plain.sum(axis=1)
+    wanted = np.rint(masking.probability * counts).astype(np.int64)
+    wanted = np.minimum(np.maximum(wanted, 1), counts)
+    places = np.arange(ids.shape[1])
+    begins, is_span = is_plain, np.zeros_like(is_plain)
+    if masking.whole_words:
+        begins = pieces.begin_words(ids, is_plain)
+        first, sizes = _measure(begins, is_plain)
+        sizes = np.take_along_axis(sizes, first, axis=1)
+        is_span = is_plain & (sizes > wanted[:, np.newaxis])
+    if is_span.any():
+        most = np.maximum(wanted, 1)[:, np.newaxis].astype(np.uint64)
+        shift = draw(masking.seed, SPAN, step, rows, ids.shape[1]) % most
+        shift = np.take_along_axis(shift, first, axis=1)
+        place = (places - first).astype(np.uint64)
+        begins = begins | is_span & ((place + shift) % most == 0)
+    first, sizes = _measure(begins, is_plain)
+    # Words in the order of what is drawn for their first tokens. Places where
+    # none begins come last.
+    drawn = draw(masking.seed, CHOICE, step, rows, ids.shape[1])
+    drawn = np.where(begins, drawn, np.iinfo(np.uint64).max)
+    order = np.argsort(drawn, axis=1, kind="stable")
+    taken = _take_words(order, begins.sum(axis=1), sizes, is_span, wanted)
+    taken = np.take_along_axis(taken, first, axis=1)
+    return is_plain & (places - first < taken)
+
+
+def _measure(
+    begins: np.ndarray, is_plain: np.ndarray
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Where words are.
+
+    Args:
+        begins: bool [B, T], whether a token begins a word.
+        is_plain: bool [B, T], whether it is of one.
+
+    Returns:
+        The place where each token's word begins, int64 [B, T]; the tokens of
+        the word that begins at a place, int64 [B, T].
+    """
+    places = np.where(begins, np.arange(begins.shape[1]), 0)
+    first = np.maximum.accumulate(places, axis=1)
+    sizes = np.zeros(begins.shape, np.int64)
+    batch_rows, places = np.nonzero(is_plain)
+    np.add.at(sizes, (batch_rows, first[batch_rows, places]), 1)
+    return first, sizes
+
+
+def _take_words(
+    order: np.ndarray,
+    counts: np.ndarray,
+    sizes: np.ndarray,
+    is_span: np.ndarray,
+    wanted: np.ndarray,
+) -> np.ndarray:
+    """Takes each word that still fits, and of a span what fits.
+
+    Args:
+        order: int64 [B, T], where a row's words begin, as they are tried.
+        counts: int64 [B], how many words a row has.
+        sizes: int64 [B, T], tokens of the word that begins at a place.
+        is_span: bool [B, T], whether that is a part of a word.
+        wanted: int64 [B], how many tokens of a row may be taken.
+
+    Returns:
+        int64 [B, T], tokens that are taken of the word that begins at a place.
+    """
+    numbers = np.arange(len(order))
+    left = wanted.copy()
+    taken = np.zeros(order.shape, np.int64)
+    for rank in range(counts.max(initial=0)):
+        found = numbers, order[:, rank]
+        size = np.where(
+            is_span[found], np.minimum(sizes[found], left), sizes[found]
+        )
+        size *= (rank < counts) & (size <= left)
+        taken[found] = size
+        left -= size
+        if not left.any():
+            break
+    return taken
+
+
+def replace(
+    ids: np.ndarray,
+    chosen: np.ndarray,
+    rows: np.ndarray,
+    step: Optional[int],
+    masking: Masking,
+    pieces: Pieces,
+) -> np.ndarray:
+    """Replaces chosen tokens: 80% by `[MASK]`, 10% by any plain token.
+
+    Args:
+        ids: int32 [B, T].
+        chosen: bool [B, T].
+        rows: int64 [B], numbers of the rows.
+        step: of the training, from 0; None in prediction.
+        masking: whose seed is taken.
+        pieces: of the vocabulary.
+
+    Returns:
+        int32 [B, T].
+    """
+    length = ids.shape[1]
+    drawn = draw(masking.seed, REPLACEMENT, step, rows, length)
+    share = drawn / 2.0**64
+    number = draw(masking.seed, RANDOM_TOKEN, step, rows, length)
+    any_token = pieces.plain[number % np.uint64(len(pieces.plain))]
+    other = np.where(share < MASKED_SHARE, pieces.mask_id, any_token)
+    is_replaced = chosen & (share < MASKED_SHARE + RANDOM_SHARE)
+    return np.where(is_replaced, other, ids).astype(np.int32)
+
+
+def draw(
+    seed: int, purpose: int, step: Optional[int], rows: np.ndarray, length: int
+) -> np.ndarray:
+    """Random numbers of a batch's tokens, uint64 [B, length].
+
+    Each is a hash of all that it depends on, whichever others are drawn.
+
+    Args:
+        seed: not negative.
+        purpose: what the number is for.
+        step: of the training, from 0; None in prediction.
+        rows: int64 [B].
+        length: places of a row.
+
+    Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
+    applied to each of the parts in turn.
+    """
+    mixed = np.zeros((1, 1), np.uint64)
+    for part in (
+        seed,
+        purpose,
+        0 if step is None else step + 1,
+        rows[:, np.newaxis],
+        np.arange(length),
+    ):
+        mixed = mixed ^ np.asarray(part).astype(np.uint64)
+        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(
+            0xBF58476D1CE4E5B9
+        )
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(
+            0x94D049BB133111EB
+        )
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return mixed
+
+
+NAME = "masked_lm"
+WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+# Lines that are tokenized at once: enough for all cores, bounded in memory.
+CHUNK = 4096
+# Share of the words that have several tokens, below which it makes hardly any
+# difference that words are masked whole.
+SEVERAL = 0.01
+
+
+class MaskedLMHead(Head):
+    """The pretrained head: a logit of each word piece for masked tokens.
+
+    Parameters: D^2 + 3 D + V, beside the word embeddings, which are BERT's
+    own. Source: google-research/bert, `run_pretraining.py`,
+    `get_masked_lm_output`.
+    """
+
+    needs_pooler = False
+    reads = ("masked_positions", "masked_ids")
+
+    def __init__(
+        self, config: encoder.BertConfig, create: encoder.CreateVariable
+    ):
+        """Creates the variables under `cls/predictions/`."""
+        size, scope = config.hidden_size, "cls/predictions"
+        self.activation = functional.activation(config.hidden_act)
+        # A method acts on BERT, not on the head's own layers.
+        self.dense = encoder.Dense(
+            f"{scope}/transform/dense", size, size, config, create, Hooks()
+        )
+        self.layer_norm = encoder.LayerNorm(
+            f"{scope}/transform", size, create, Hooks(), config.layer_norm_eps
+        )
+        self.bias = create(
+            f"{scope}/output_bias", (config.vocab_size,), encoder.zeros
+        )
+
+    def __call__(
+        self, bert, sequence_output, context, masked_positions, masked_ids
+    ):
+        """float32 [B, T, D] -> {"logits": float32 [B, K, V], "masked_ids"}."""
+        read = tf.gather(sequence_output, masked_positions, batch_dims=1)
+        hidden = self.activation(self.dense(read, context))
+        hidden = self.layer_norm(hidden, context)
+        hidden = bert.hooks.vocabulary(hidden, context)
+        # As BERT reads them: a method may have changed them.
+        words = bert.hooks.parameter(
+            WORD_EMBEDDINGS, bert.embeddings.word, context
+        )
+        logits = tf.einsum("bkd,vd->bkv", hidden, tf.cast(words, context.dtype))
+        return {
+            "logits": tf.cast(logits, tf.float32) + self.bias,
+            "masked_ids": masked_ids,
+        }
+
+    def select(self, predictions):
+        """What is scored, instead of a logit of every word piece.
+
+        Returns:
+            `log_probabilities`, float32 [B, K], of the right tokens, in nats;
+            `is_right`, int32 [B, K], 1 where the likeliest one is right;
+            `is_masked`, int32 [B, K], 1 where there is a masked token. All are
+            0 where there is none.
+        """
+        logits, ids = predictions["logits"], predictions["masked_ids"]
+        likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {
+            "log_probabilities": -_losses(logits, ids),
+            "is_right": tf.cast(tf.equal(likeliest, ids), tf.int32),
+            "is_masked": tf.cast(ids >= 0, tf.int32),
+        }
+
+    def loss(self, predictions, features):
+        """Cross entropy in nats of each row's masked tokens, float32 [B].
+
+        Their sum, weighted so that the mean over the rows of a batch is that
+        over all of its masked tokens (`MaskedText.finish`).
+        """
+        losses = _losses(predictions["logits"], features["masked_ids"])
+        return tf.reduce_sum(losses, axis=1) * features["masked_weights"]
+
+
+def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Cross entropies in nats, float32 [B, K]; 0 where no token is masked."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=tf.maximum(ids, 0), logits=logits
+    )
+    return tf.where(ids >= 0, losses, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The lines of a text file that hold text, which stay in the file.
+
+    Attributes:
+        path: of the file.
+        count: of such lines, the first ones of the file.
+    """
+
+    path: str
+    count: int
+
+    @classmethod
+    def of(cls, path: str) -> "Lines":
+        """Reads a file once, to count.
+
+        Raises:
+            UserError: it is missing, is not UTF-8 or holds no text.
+        """
+        count = sum(1 for _ in _lines(path))
+        if not count:
+            raise UserError(f"{path} holds no text: every line is empty")
+        return cls(path, count)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self.count
+
+    def chunks(self) -> Iterator[List[str]]:
+        """The lines, some at a time."""
+        lines = itertools.islice(_lines(self.path), self.count)
+        while True:
+            chunk = list(itertools.islice(lines, CHUNK))
+            if not chunk:
+                return
+            yield chunk
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a file that are more than white space."""
+    lines = files.read_lines(path, "the text", newline="")
+    return filter(None, map(str.strip, lines))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM(Task[Lines]):
+    """Masked language modelling on raw text, a row for each line.
+
+    Empty lines are passed over. A line that is too long makes several rows of
+    nearly equal length. A row never holds text of two lines, so that it makes
+    no difference where a document ends.
+
+    Attributes:
+        train_file: the text to train on; "" for none.
+        eval_file: the text to evaluate on; "" for none.
+        masking: what is masked.
+    """
+
+    train_file: str = ""
+    eval_file: str = ""
+    masking: Masking = Masking()
+
+    test_splits = ()
+    answers_texts = False
+    rows_are_fixed = False
+
+    def describe(self):
+        """What is masked, but for the seed."""
+        return self.masking.describe()
+
+    def restore(self, description, source):
+        """This task, if the trained head is one of masked tokens."""
+        if description["name"] != self.name:
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, not "
+                f"on {self.name}"
+            )
+        return self
+
+    @property
+    def reading(self):
+        """All alike."""
+        return "lines"
+
+    @property
+    def score_names(self):
+        """Perplexity first."""
+        return "perplexity", "accuracy", "loss"
+
+    def first(self, rows, count):
+        """The first lines."""
+        return Lines(rows.path, min(count, rows.count))
+
+    @property
+    def named_train_file(self):
+        """`train_file`."""
+        return self.train_file
+
+    def read(self, data_dir, splits):
+        """Counts the lines of `train_file` and `eval_file`."""
+        paths = {
+            "train": ("--train_file", self.train_file),
+            "dev": ("--eval_file", self.eval_file),
+        }
+        rows = {}
+        for split in splits:
+            flag, path = paths[split]
+            if not path:
+                raise UserError(
+                    f"{flag} is missing: a text file with a sentence on each "
+                    "line"
+                )
+            rows[split] = Lines.of(path)
+        return self, rows
+
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
+        """`[CLS] text [SEP]`, one or several of each line.
+
+        Raises:
+            UserError: there is no `[MASK]`, or no text with a known token.
+        """
+        pieces = Pieces.of(tokenizer)
+        features = Features.from_rows(
+            _make_rows(rows, tokenizer, max_seq_length, pieces), {}
+        )
+        if not len(features):
+            raise UserError(
+                f"{rows.path} holds no token that the vocabulary knows; check "
+                "--vocab_file"
+            )
+        logging.info(
+            "%s: %d tokens in %d rows",
+            rows.path,
+            len(features.tokens) - 2 * len(features),
+            len(features),
+        )
+        if self.masking.whole_words:
+            words, several = pieces.count_words(features.tokens)
+            if several < SEVERAL * words:
+                logging.warning(
+                    "%s: %d of %d words have more than one token; "
+                    "--whole_word_masking has an effect on these alone",
+                    rows.path,
+                    several,
+                    words,
+                )
+        return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
+
+    def build_head(self, config, create):
+        """The head of BERT's pretraining."""
+        return MaskedLMHead(config, create)
+
+    def evaluate(
+        self,
+        rows: Lines,
+        features: Features,
+        predictions: Mapping[str, np.ndarray],
+    ) -> Dict[str, float]:
+        """Perplexity, share of right tokens, mean cross entropy in nats.
+
+        Each over all masked tokens alike. Perplexity is `exp(loss)`, or the
+        greatest float where that is beyond it.
+        """
+        is_masked = predictions["is_masked"] > 0
+        losses = -predictions["log_probabilities"][is_masked]
+        loss = float(np.mean(losses, dtype=np.float64))
+        greatest = math.log(sys.float_info.max)
+        return {
+            "perplexity": math.exp(min(loss, greatest)),
+            "accuracy": float(np.mean(predictions["is_right"][is_masked])),
+            "loss": loss,
+        }
+
+    def make_rows(self, texts):
+        """Fails: it answers no texts."""
+        raise _no_answers()
+
+    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
+        """Fails: it answers no texts."""
+        raise _no_answers()
+
+    def write_predictions(
+        self, output_dir, rows, predictions, suffix=""
+    ) -> Tuple[str, ...]:
+        """Fails: it answers no texts."""
+        raise _no_answers()
+
+
+def _no_answers() -> TypeError:
+    return TypeError("masked language modelling answers no texts")
+
+
+def _make_rows(
+    lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
+) -> Iterator[Tuple[List[int], List[int]]]:
+    """Tokens and segments of each row, tokenized chunk by chunk.
+
+    What has no plain token, in which nothing could be masked, is left out.
+    """
+    start, end = [tokenizer.classify_id], [tokenizer.separate_id]
+    plain = set(pieces.plain.tolist())
+    for chunk in lines.chunks():
+        for tokens in tokenizer.encode_ids(chunk):
+            for part in cut(tokens, max_seq_length - 2):
+                if not plain.isdisjoint(part):
+                    yield start + part + end, [0] * (len(part) + 2)
+
+
+def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
+    """As few parts of nearly equal length as have room for all tokens.
+
+    Args:
+        tokens: of a text.
+        room: tokens of a part, at least 1.
+    """
+    parts = -(-len(tokens) // room)
+    starts = [len(tokens) * number // parts for number in range(parts)]
+    for first, last in zip(starts, [*starts[1:], len(tokens)]):
+        yield tokens[first:last]
+
+
+def masked_lm_task(
+    train_file: str = "",
+    eval_file: str = "",
+    mlm_probability: float = 0.15,
+    whole_word_masking: bool = False,
+    seed: int = 1,
+) -> MaskedLM:
+    """Masked language modelling on text files.
+
+    Args:
+        train_file: the text to train on; "" for none.
+        eval_file: the text to evaluate on; "" for none.
+        mlm_probability: share of the tokens that is masked.
+        whole_word_masking: whether a word's tokens are masked together.
+        seed: of what is masked.
+
+    Raises:
+        UserError: the share is none.
+    """
+    if not 0 < mlm_probability <= 1:
+        raise UserError(
+            f"--mlm_probability is {mlm_probability}, expected more than 0 and "
+            "at most 1"
+        )
+    masking = Masking(mlm_probability, whole_word_masking, seed)
+    return MaskedLM(NAME, train_file, eval_file, masking)

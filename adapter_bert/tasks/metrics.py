@@ -1,0 +1,166 @@
+"""Scores from predictions: plain functions of numpy arrays.
+
+Each of `METRICS` takes (labels, predictions), both [N], and returns a float
+under the name that tasks and result files use. Each of `LABEL_SET_METRICS`
+takes both as bool [N, C]: which labels a row has. Those of question answering
+are in `adapter_bert/tasks/squad.py`. SciPy and scikit-learn are loaded by those who
+need them: that takes as long as several steps of training.
+"""
+
+from typing import Callable, Dict, Tuple
+
+import numpy as np
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Share of equal entries, 0 to 1."""
+    return float(np.mean(labels == predictions))
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 of class 1 against class 0, 0 to 1; 0 where it is undefined."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, zero_division=0))
+
+
+def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean of each class's F1, 0 to 1, as scikit-learn has it.
+
+    Over the classes that occur in the labels or in the predictions.
+    """
+    from sklearn.metrics import f1_score
+
+    return float(
+        f1_score(labels, predictions, average="macro", zero_division=0)
+    )
+
+
+def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Matthews correlation, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions))
+
+
+def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Pearson correlation of scores, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
+    from scipy.stats import pearsonr
+
+    # In float32 the mean of nearly equal scores has an error of their spread,
+    # and sums of great ones leave its range.
+    wide = (np.asarray(x, np.float64) for x in (labels, predictions))
+    return float(pearsonr(*wide)[0])
+
+
+def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Spearman's rank correlation, -1 to 1; 0 where it is undefined."""
+    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+        return 0.0
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(labels, predictions)[0])
+
+
+METRICS: Dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews_correlation": matthews_correlation,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def label_scores(
+    labels: np.ndarray, predictions: np.ndarray
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Precision, recall and F1 of each label; 0 where they are undefined.
+
+    Args:
+        labels: bool [N, C], which labels a row has.
+        predictions: bool [N, C].
+
+    Returns:
+        float64 [C], 0 to 1, each of the three.
+    """
+    right = np.sum(labels & predictions, axis=0)
+    wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
+    return (
+        right / np.maximum(given, 1),
+        right / np.maximum(wanted, 1),
+        2 * right / np.maximum(wanted + given, 1),
+    )
+
+
+def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 of all labels of all rows together, 0 to 1; 0 where undefined."""
+    flat = labels.reshape(-1, 1), predictions.reshape(-1, 1)
+    return float(label_scores(*flat)[2][0])
+
+
+def label_macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean of each label's F1, 0 to 1, as scikit-learn has it.
+
+    Over all labels; a label without rows that nothing was given counts as 0.
+    """
+    return float(label_scores(labels, predictions)[2].mean())
+
+
+def subset_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Share of rows all of whose labels are right, 0 to 1."""
+    return float(np.mean(np.all(labels == predictions, axis=1)))
+
+
+LABEL_SET_METRICS: Dict[str, Metric] = {
+    "micro_f1": micro_f1,
+    "macro_f1": label_macro_f1,
+    "subset_accuracy": subset_accuracy,
+}
+
+
+def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Negative log probability of each label's presence or absence, in nats.
+
+    Args:
+        logits: float32 [N, C].
+        labels: bool [N, C].
+
+    Returns:
+        float64 [N, C].
+    """
+    logits = logits.astype(np.float64)
+    return np.logaddexp(0, np.where(labels, -logits, logits))
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Probabilities, float64 [N, C], of float32 logits [N, C]."""
+    # Of great negative logits the right limit, 0.
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Negative log probability of the right class, in nats.
+
+    Args:
+        logits: float32 [N, C].
+        labels: int [N], below C.
+
+    Returns:
+        float64 [N].
+    """
+    return -log_softmax(logits)[np.arange(len(labels)), labels]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log probabilities, float64 [N, C], of float32 logits [N, C]."""
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -1,0 +1,701 @@
+"""Several tasks that are learned together, with a head of each.
+
+What the tuning method trains is one for all of them. Source: Stickland and
+Murray 2019 (PALs); Pfeiffer et al. 2021 (AdapterFusion), section 2.2.2, where
+adapters that are trained so are called MT-A.
+
+Rows of several tasks: whose labels a batch has, and which task is next.
+
+Each batch is of one task, drawn with a probability that grows with the rows of
+that task. Source: Stickland and Murray 2019 (PALs), on the sampling of tasks;
+their code, `run_multi_task.py`.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+import statistics
+import zlib
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig, CreateVariable
+from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.task import Head, Task, with_suffix
+from adapter_bert.tasks.text_task import TextTask
+
+# Tasks are drawn in proportion to their rows to the power of this, which is
+# given the epoch, from 1, and the last one.
+SAMPLINGS: Dict[str, Callable[[int, int], float]] = {
+    "annealed": lambda epoch, last: 1 - 0.8 * (epoch - 1) / max(1, last - 1),
+    "proportional": lambda epoch, last: 1.0,
+    "square_root": lambda epoch, last: 0.5,
+    "uniform": lambda epoch, last: 0.0,
+}
+
+
+def scoped(task: str, name: str) -> str:
+    """What something of one of several tasks is called."""
+    return f"tasks.{task}/{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneTaskFeatures(Texts):
+    """Rows of one of several tasks, whose batches say which.
+
+    Attributes:
+        task_id: place of the task.
+    """
+
+    task_id: int = 0
+
+    @classmethod
+    def of(cls, features: Features, task_id: int) -> "OneTaskFeatures":
+        """The same rows."""
+        return cls(**vars(features), task_id=task_id)
+
+    def unlabelled(self):
+        """The rows alone, of the same task."""
+        return OneTaskFeatures.of(super().unlabelled(), self.task_id)
+
+    def added(self, length):
+        """`task_ids`, all alike."""
+        return {"task_ids": ((), np.int32)}
+
+    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
+        """Adds what `added` says, int32 [B]."""
+        batch["task_ids"] = np.full(len(rows), self.task_id, np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedFeatures(Features):
+    """Rows of several tasks, one task's after the other's.
+
+    Each batch says which task its rows are of. It has the labels of all tasks,
+    zeros where a row is of another task.
+
+    Attributes:
+        counts: rows of each task, by its name.
+        task_labels: arrays [rows of the task, ...] by feature name, of each
+            task by its name.
+    """
+
+    counts: Mapping[str, int]
+    task_labels: Mapping[str, Mapping[str, np.ndarray]]
+    cut_rows: int = 0
+
+    @classmethod
+    def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
+        """Joins the rows of tasks, each of a single sequence of tokens."""
+        parts = list(features.values())
+        *firsts, count = np.cumsum([0, *(len(part.tokens) for part in parts)])
+        starts = [part.starts[:-1] + n for part, n in zip(parts, firsts)]
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.segments for part in parts]),
+            np.concatenate([*starts, [count]]),
+            labels={},
+            counts={name: len(part) for name, part in features.items()},
+            task_labels={name: part.labels for name, part in features.items()},
+            cut_rows=sum(part.cut_rows for part in parts),
+        )
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """int64 [tasks], the first row of each task."""
+        return np.cumsum([0, *self.counts.values()])[:-1]
+
+    def fingerprint(self):
+        """SHA-256 of all rows and labels, and of which task they are."""
+        digest = hashlib.sha256(super().fingerprint().encode())
+        for task, name, values in self._labels():
+            digest.update(f"{scoped(task, name)} {len(values)}\0".encode())
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+
+    def added(self, length):
+        """`task_ids`, places in `counts`, and the labels of all tasks."""
+        labels = {
+            scoped(task, name): (values.shape[1:], values.dtype)
+            for task, name, values in self._labels()
+        }
+        return {"task_ids": ((), np.int32), **labels}
+
+    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
+        """Adds what `added` says, each [B, ...]."""
+        firsts = dict(zip(self.counts, self.firsts))
+        ids = np.searchsorted(self.firsts, rows, side="right") - 1
+        batch["task_ids"] = ids.astype(np.int32)
+        numbers = {task: number for number, task in enumerate(self.counts)}
+        for task, name, values in self._labels():
+            own = ids == numbers[task]
+            labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
+            labels[own] = values[rows[own] - firsts[task]]
+            batch[scoped(task, name)] = labels
+
+    def _labels(self) -> List[Tuple[str, str, np.ndarray]]:
+        """(task, name, values) of all labels."""
+        return [
+            (task, name, labels[name])
+            for task, labels in self.task_labels.items()
+            for name in sorted(labels)
+        ]
+
+
+def choose_tasks(
+    counts: Mapping[str, int],
+    sampling: str,
+    batch_size: int,
+    num_steps: int,
+    seed: int,
+) -> np.ndarray:
+    """Draws the task of every batch, each by itself.
+
+    An epoch is as many batches as read as many rows as there are.
+
+    Args:
+        counts: rows of each task, by its name.
+        sampling: of `SAMPLINGS`.
+        batch_size: rows of a batch.
+        num_steps: batches of the whole training.
+        seed: of the draws.
+
+    Returns:
+        int64 [num_steps], places in `counts`.
+    """
+    rows = np.array(list(counts.values()), np.float64)
+    drawn = np.random.default_rng([seed, 2]).random(num_steps)
+    epochs = np.arange(num_steps) * batch_size // sum(counts.values()) + 1
+    chosen = np.empty(num_steps, np.int64)
+    found, starts = np.unique(epochs, return_index=True)
+    for epoch, start, end in zip(found, starts, [*starts[1:], num_steps]):
+        shares = rows ** SAMPLINGS[sampling](int(epoch), int(epochs[-1]))
+        edges = np.cumsum(shares / shares.sum())[:-1]
+        steps = slice(start, end)
+        chosen[steps] = np.searchsorted(edges, drawn[steps], side="right")
+    return chosen
+
+
+class MultiTaskPlan:
+    """The `input_pipeline.Plan` of a training on several tasks.
+
+    Each task has a stream of rows of its own, as `TrainPlan` has, which goes on
+    whenever the task is drawn.
+    """
+
+    def __init__(
+        self,
+        features: JoinedFeatures,
+        sampling: str,
+        batch_size: int,
+        num_steps: int,
+        seed: int,
+        pool_batches: int,
+    ):
+        """Plans `num_steps` batches.
+
+        Args:
+            features: of all rows.
+            sampling: of `SAMPLINGS`.
+            batch_size: rows of a batch.
+            num_steps: batches of the whole training.
+            seed: of tasks, permutations and shuffles.
+            pool_batches: of a task's own batches, as of `TrainPlan`.
+        """
+        self._sampling = sampling
+        self._firsts = features.firsts
+        self.tasks = choose_tasks(
+            features.counts, sampling, batch_size, num_steps, seed
+        )
+        # How many batches its task has had before.
+        self._places = np.empty(num_steps, np.int64)
+        self._plans = []
+        lengths = np.split(features.lengths, self._firsts[1:])
+        for number, name in enumerate(features.counts):
+            steps = np.flatnonzero(self.tasks == number)
+            self._places[steps] = np.arange(len(steps))
+            self._plans.append(
+                TrainPlan(
+                    lengths[number],
+                    batch_size,
+                    len(steps),
+                    # No two tasks are shuffled alike.
+                    seed ^ zlib.crc32(name.encode()),
+                    pool_batches,
+                )
+            )
+
+    def __repr__(self) -> str:
+        return f"MultiTaskPlan({self._sampling}, {self._plans})"
+
+    def rows(self, step: int) -> np.ndarray:
+        """int64 [batch size], the rows of the batch of `step` (from 0)."""
+        task = self.tasks[step]
+        return self._firsts[task] + self._plans[task].rows(self._places[step])
+
+
+# The mean of the main scores of all tasks.
+MEAN = "mean"
+# Folder of the folders of each task's files, within that of the run.
+FOLDER = "tasks"
+TRAIN = "train"
+# Names of folders, variables and scores are made of it.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsByTask:
+    """Rows of one or several tasks.
+
+    Attributes:
+        by_task: rows of each, by its name.
+    """
+
+    by_task: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Number of all rows."""
+        return sum(map(len, self.by_task.values()))
+
+    def map(self, function: Callable[[str, Any], Any]) -> "RowsByTask":
+        """What a function of (name, rows) makes of each task's rows."""
+        return RowsByTask(
+            {name: function(name, rows) for name, rows in self.by_task.items()}
+        )
+
+    @property
+    def only(self) -> Tuple[str, Any]:
+        """Name and rows of the only task, as of every split but training's."""
+        [found] = self.by_task.items()
+        return found
+
+
+class MultiTaskHead(Head):
+    """The heads of several tasks, all of which are computed for each row.
+
+    They are small, and a graph that chose among them would be another one for
+    each task. Only the loss of the row's own task counts, so that the gradient
+    of all other heads is zero.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        config: BertConfig,
+        create: CreateVariable,
+    ):
+        """Creates each task's variables under `tasks.<name>/`."""
+
+        def scope(task: str) -> CreateVariable:
+            return lambda name, *more: create(scoped(task, name), *more)
+
+        self.heads = {
+            name: task.build_head(config, scope(name))
+            for name, task in tasks.items()
+        }
+        self.needs_pooler = any(h.needs_pooler for h in self.heads.values())
+        self.reads_first_token = all(
+            h.reads_first_token for h in self.heads.values()
+        )
+
+    def __call__(self, bert, sequence_output, context):
+        """Each head's arrays [B, ...] as `tasks.<name>/<name of the array>`."""
+        return {
+            scoped(task, name): value
+            for task, head in self.heads.items()
+            for name, value in head(bert, sequence_output, context).items()
+        }
+
+    def loss(self, predictions, features):
+        """The loss of each row's own task, float32 [B]."""
+        losses = []
+        for number, (name, head) in enumerate(self.heads.items()):
+            own = head.loss(_own(name, predictions), _own(name, features))
+            is_own = tf.equal(features["task_ids"], number)
+            losses.append(tf.where(is_own, own, 0.0))
+        return tf.add_n(losses)
+
+
+def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of a task, by the names that it gives them itself."""
+    scope = scoped(task, "")
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiTask(Task[RowsByTask]):
+    """Several tasks over tables of texts.
+
+    The data of each are in the folder of its name, in any case of letters.
+    Splits, suffixes and scores have a task's name in theirs: `mrpc/dev`,
+    `f1_mrpc`. What is written of a task alone is in `tasks/<name>`, as a run of
+    its own would write it.
+
+    Attributes:
+        tasks: the tasks by name, in order of the names.
+        sampling: of `multi_task_rows.SAMPLINGS`.
+    """
+
+    tasks: Mapping[str, TextTask]
+    sampling: str
+
+    # Each of the tasks does, with what is written of it alone.
+    answers_texts = False
+
+    @property
+    def dev_splits(self):
+        """Those of all tasks."""
+        return self._splits(lambda task: task.dev_splits)
+
+    @property
+    def test_splits(self):
+        """Those of all tasks."""
+        return self._splits(lambda task: task.test_splits)
+
+    def _splits(self, of: Callable[[TextTask], Any]):
+        return tuple(
+            (with_suffix(name, suffix), f"{name}/{split}")
+            for name, task in self.tasks.items()
+            for suffix, split in of(task)
+        )
+
+    def describe(self):
+        """What each task tells, by its name."""
+        return {
+            "tasks": {
+                name: {"name": task.name, **task.describe()}
+                for name, task in self.tasks.items()
+            }
+        }
+
+    def restore(self, description, source):
+        """These tasks, if the trained heads are theirs."""
+        found = description.get("tasks")
+        if (
+            not isinstance(found, dict)
+            or set(found) != set(self.tasks)
+            or not all(
+                isinstance(one, dict) and isinstance(one.get("name"), str)
+                for one in found.values()
+            )
+        ):
+            raise UserError(
+                f"{source} was trained on {description['name']}, not on "
+                f"{self.name} together; pass the --task_name that it was "
+                "trained with"
+            )
+        return self._with(lambda name, task: task.restore(found[name], source))
+
+    def _with(self, change: Callable[[str, TextTask], TextTask]) -> "MultiTask":
+        """These tasks, each of them changed."""
+        return dataclasses.replace(
+            self, tasks={n: change(n, task) for n, task in self.tasks.items()}
+        )
+
+    def check_files(self, data_dir, splits):
+        """Looks for the files of each task."""
+        for name, task in self.tasks.items():
+            folder = self._data_folder(data_dir, name)
+            task.check_files(folder, list(_wanted(name, task, splits)))
+
+    def _data_folder(self, data_dir: str, name: str) -> str:
+        """The folder of a task's data; "" without a folder of all."""
+        return data_dir and find_folder(data_dir, name)
+
+    def read(self, data_dir, splits):
+        """Reads each task's own splits in its own folder."""
+        tasks, rows = {}, {}
+        for name, task in self.tasks.items():
+            wanted = _wanted(name, task, splits)
+            tasks[name], found = task.read(
+                self._data_folder(data_dir, name), list(wanted)
+            )
+            for split, joined in wanted.items():
+                rows.setdefault(joined, {})[name] = found[split]
+        return (
+            self._with(lambda name, task: tasks[name]),
+            {split: RowsByTask(rows[split]) for split in splits},
+        )
+
+    def first(self, rows: RowsByTask, count):
+        """The first rows of each task."""
+        return rows.map(lambda name, own: self.tasks[name].first(own, count))
+
+    def learn(self, rows: RowsByTask):
+        """These tasks, with what each takes from its own rows."""
+        return self._with(lambda name, task: task.learn(rows.by_task[name]))
+
+    def go_on(self, description, source):
+        """These tasks, as the run has each of them."""
+        found = description.get("tasks")
+        if not isinstance(found, dict):
+            found = {}
+        own = {name: x for name, x in found.items() if isinstance(x, dict)}
+        return self._with(
+            lambda name, task: task.go_on(own.get(name, {}), source)
+        )
+
+    @property
+    def training_settings(self):
+        """The tasks that are trained together, and how they are sampled."""
+        return {
+            "trained_together": list(self.trained_together),
+            "task_sampling": self.sampling,
+        }
+
+    @property
+    def score_names(self):
+        """The mean, then those of all tasks."""
+        return (
+            MEAN,
+            *(
+                with_suffix(name, with_suffix(task_name, suffix))
+                for task_name, task in self.tasks.items()
+                for suffix, _ in task.dev_splits
+                for name in task.score_names
+            ),
+        )
+
+    @property
+    def dev_score_names(self):
+        """Those of `score_names`, which have the splits in theirs."""
+        return self.score_names
+
+    @property
+    def members(self):
+        """Each task, in `tasks/<name>`."""
+        return {_folder(name): task for name, task in self.tasks.items()}
+
+    @property
+    def trained_together(self):
+        """All of them, in the order of `task_ids`."""
+        return tuple(self.tasks)
+
+    def values_of(self, folder, values):
+        """What is shared, and the part's own head."""
+        scopes = tuple(scoped(name, "") for name in self.tasks)
+        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
+        return {**shared, **_own(os.path.basename(folder), values)}
+
+    def summarize(self, rows: RowsByTask):
+        """How many rows each task has; of one task what it says itself."""
+        if len(rows.by_task) == 1:
+            name, own = rows.only
+            return self.tasks[name].summarize(own)
+        return ", ".join(f"{n} {len(x):,}" for n, x in rows.by_task.items())
+
+    @property
+    def least_length(self):
+        """The greatest of the tasks'."""
+        return max(task.least_length for task in self.tasks.values())
+
+    @property
+    def reading(self):
+        """Those of the tasks."""
+        return tuple(task.reading for task in self.tasks.values())
+
+    def make_rows(self, texts):
+        """Fails: each of the tasks answers texts, not all together."""
+        raise _no_answers()
+
+    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
+        """Fails: each of the tasks answers texts, not all together."""
+        raise _no_answers()
+
+    def featurize(
+        self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
+    ):
+        """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
+        features: Dict[str, Features] = {
+            name: self.tasks[name].featurize(own, tokenizer, max_seq_length)
+            for name, own in rows.by_task.items()
+        }
+        if len(features) == 1:
+            name, _ = rows.only
+            number = self.trained_together.index(name)
+            return OneTaskFeatures.of(features[name], number)
+        return JoinedFeatures.join(features)
+
+    def keep(self, rows: RowsByTask):
+        """What each task keeps."""
+        return rows.map(lambda name, own: self.tasks[name].keep(own))
+
+    def build_head(self, config, create):
+        """A head of each task."""
+        return MultiTaskHead(self.tasks, config, create)
+
+    def plan(self, features, batch_size, num_steps, seed, pool_batches):
+        """Batches each of one task; see `MultiTaskPlan`."""
+        plan = MultiTaskPlan(
+            features, self.sampling, batch_size, num_steps, seed, pool_batches
+        )
+        logging.info(
+            "batches of each task (%s sampling): %s",
+            self.sampling,
+            ", ".join(
+                f"{name} {(plan.tasks == number).sum():,}"
+                for number, name in enumerate(features.counts)
+            ),
+        )
+        return plan
+
+    def decode(self, rows: RowsByTask, features, outputs):
+        """As the task of these rows does, of its own head's outputs."""
+        name, own = rows.only
+        return self.tasks[name].decode(own, features, _own(name, outputs))
+
+    def evaluate(self, rows: RowsByTask, features, predictions):
+        """The scores of the task of these rows."""
+        name, own = rows.only
+        return self.tasks[name].evaluate(own, features, predictions)
+
+    def score_tables(self, scores, data):
+        """Each task's, and of the run `mean` and all of them.
+
+        The mean is that of each task's main score on its first dev set.
+        """
+        named, everything = super().score_tables(scores, data)[""]
+        mains, tables = [], {}
+        for name, task in self.tasks.items():
+            [(first, _), *_] = task.dev_splits
+            mains.append(scores[with_suffix(name, first)][task.score_names[0]])
+            tables[_folder(name)] = task.score_tables(
+                {
+                    suffix: scores[with_suffix(name, suffix)]
+                    for suffix, _ in task.dev_splits
+                },
+                {
+                    split: data[f"{name}/{split}"]
+                    for _, split in task.dev_splits
+                },
+            )[""]
+        named = {MEAN: statistics.fmean(mains), **named}
+        return {"": (named, everything), **tables}
+
+    def write_report(
+        self, output_dir, rows: RowsByTask, features, predictions, suffix=""
+    ):
+        """Writes what the task of these rows does, in its own folder."""
+        name, own = rows.only
+        return self.tasks[name].write_report(
+            os.path.join(output_dir, _folder(name)),
+            own,
+            features,
+            predictions,
+            _own_suffix(name, suffix),
+        )
+
+    def write_predictions(
+        self, output_dir, rows: RowsByTask, predictions, suffix=""
+    ):
+        """Writes what the task of these rows does, in its own folder."""
+        name, own = rows.only
+        return self.tasks[name].write_predictions(
+            os.path.join(output_dir, _folder(name)),
+            own,
+            predictions,
+            _own_suffix(name, suffix),
+        )
+
+
+def _names(task: Task) -> List[str]:
+    """The splits of a task beside the training one."""
+    return [split for _, split in (*task.dev_splits, *task.test_splits)]
+
+
+def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
+    """A task's own names of its splits among `splits`, with their names there.
+
+    Args:
+        name: the task's.
+        task: the task.
+        splits: of all tasks.
+    """
+    own = {TRAIN: TRAIN}
+    own.update((split, f"{name}/{split}") for split in _names(task))
+    return {split: joined for split, joined in own.items() if joined in splits}
+
+
+def _folder(name: str) -> str:
+    return os.path.join(FOLDER, name)
+
+
+def _own_suffix(name: str, suffix: str) -> str:
+    """The suffix that a task itself gives a split: `mnli_x` -> `x`."""
+    return suffix[len(name) + 1 :]
+
+
+def _no_answers() -> TypeError:
+    return TypeError("several tasks together answer no texts")
+
+
+def find_folder(data_dir: str, name: str) -> str:
+    """The folder of a task's data, in whatever case its name is written.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    found = [
+        folder
+        for folder in files.folders(data_dir)
+        if folder.lower() == name.lower()
+    ]
+    if len(found) != 1:
+        raise UserError(
+            f"{data_dir} holds "
+            + (f"the folders {' and '.join(found)}" if found else "no folder")
+            + f" for the task {name}; with several tasks, --data_dir must hold "
+            f"a folder for each, this one called {name} in any case of letters"
+        )
+    return os.path.join(data_dir, found[0])
+
+
+def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
+    """Several tasks that are learned together.
+
+    Args:
+        tasks: at least two, by the names of their folders.
+        sampling: of `multi_task_rows.SAMPLINGS`.
+
+    Raises:
+        UserError: a name is none or is there twice, or a task cannot be
+            learned together with others.
+    """
+    seen = set()
+    for name, task in tasks:
+        if not NAME.fullmatch(name):
+            raise UserError(
+                f"--task_name has the folder {name[:120]!r}; expected custom: "
+                "and letters, digits, dots, dashes and underscores, a letter "
+                "or a digit first, as custom:reviews"
+            )
+        if not isinstance(task, TextTask) or isinstance(task, MultipleChoice):
+            raise UserError(
+                f"the task {name} has choices, and cannot be trained together "
+                "with others"
+            )
+        if task.trained_as:
+            raise UserError(
+                f"the task {name} has no training set; train {task.trained_as} "
+                "instead, whose adapter answers it"
+            )
+        # By which splits are known; those of MNLI are two.
+        own = {with_suffix(name, suffix) for suffix, _ in task.dev_splits}
+        own = set(map(str.lower, own))
+        if own & seen:
+            raise UserError(f"--task_name names {min(own & seen)} twice")
+        seen |= own
+    names = dict(sorted(tasks))
+    return MultiTask(",".join(names), tasks=names, sampling=sampling)

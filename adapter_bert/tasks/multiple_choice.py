@@ -1,0 +1,252 @@
+"""SWAG (Zellers et al. 2018) and COPA (Roemmele et al. 2011).
+
+With their published files; COPA's are those of SuperGLUE.
+
+Multiple choice: which of some texts goes with a text.
+"""
+
+import dataclasses
+from typing import Iterator, List, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.data.input_pipeline import Choices
+from adapter_bert.data.tables import Layout, Rows
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.text_task import CHUNK, TextTask, fit, make_row
+
+
+class ChoiceHead(ClassificationHead):
+    """A logit for each choice, of its own pooled output.
+
+    Parameters: D + 1. Source: Devlin et al. 2019, section 4.4 (SWAG); Hugging
+    Face's `BertForMultipleChoice`.
+    """
+
+    def __init__(self, config, create, shape):
+        """Creates `output_weights` [1, D] and `output_bias` [1]."""
+        super().__init__(1, config, create, shape)
+
+    def loss(self, predictions, features):
+        """Cross entropy in nats over the choices of each row, float32 [B].
+
+        Its `logits` are float32 [B C, 1], a row's one after the other.
+        """
+        labels = features["label_ids"]
+        rows = labels.shape[0] or tf.shape(labels)[0]
+        logits = tf.reshape(predictions["logits"], [rows, -1])
+        return super().loss({"logits": logits}, features)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoice(TextTask):
+    """A multiple-choice task.
+
+    BERT reads each choice with the text: `[CLS] a [SEP] choice [SEP]`. Where
+    there is a second text, as a question, each choice begins with it:
+    `[CLS] a [SEP] b choice [SEP]`. Where there is no room for the longest
+    choice, a and b are cut, alike for all choices. A choice is cut only if it
+    has no room by itself.
+
+    Attributes:
+        questions: (what the second text's column may hold, what is read for
+            it); empty where it is read as it is.
+    """
+
+    questions: Tuple[Tuple[str, str], ...] = ()
+
+    @property
+    def _choices(self) -> Tuple[str, ...]:
+        """The names of the choices' columns."""
+        return self.columns[-len(self.labelled.choices) :]
+
+    @property
+    def result_columns(self):
+        """The choices' columns."""
+        return self._choices
+
+    def describe(self):
+        """How many choices there are, and what all such tasks tell."""
+        return {"choices": len(self._choices), **super().describe()}
+
+    def restore(self, description, source):
+        """This task, if the head chooses."""
+        if "choices" not in description:
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, "
+                f"which has no choices; not on {self.name}"
+            )
+        return super().restore(description, source)
+
+    @property
+    def least_length(self):
+        """That of pairs, which a text and a choice are."""
+        return 5
+
+    @property
+    def reading(self):
+        """Where the choices are, and what is read for a question."""
+        return "choices", self.labelled.text_b is not None, self.questions
+
+    def make_rows(self, texts):
+        """Rows of a text, a second one if the task has it, and choices."""
+        text_a, *others = map(list, zip(*texts))
+        text_b = None if self.labelled.text_b is None else others.pop(0)
+        return Rows(
+            "", np.arange(len(texts)), text_a, text_b, choices=tuple(others)
+        )
+
+    def check_texts(self, texts, where):
+        """No choice may be empty, and questions must be known."""
+        for name, text in zip(self._choices, texts[-len(self._choices) :]):
+            if not text.strip():
+                raise UserError(f"{where}: the choice {name!r} is empty")
+        known = dict(self.questions)
+        if known and texts[1] not in known:
+            raise UserError(
+                f"{where}: {self.columns[1]!r} is {texts[1][:80]!r}, expected "
+                f"{' or '.join(known)}"
+            )
+
+    def check_rows(self, rows):
+        """Checks texts and labels."""
+        columns = (rows.text_a, rows.text_b, *rows.choices)
+        given = [column for column in columns if column is not None]
+        for row, texts in enumerate(zip(*given)):
+            self.check_texts(texts, rows.where(row))
+        return super().check_rows(rows)
+
+    def check_label(self, label, where):
+        """It must be a choice's number from 0, or its column's name."""
+        if label not in self._numbers():
+            raise UserError(
+                f"{where}: the label is {label[:80]!r}, expected the right "
+                f"choice's number from 0 to {len(self._choices) - 1}, or its "
+                f"column, {' or '.join(map(repr, self._choices))[:200]}"
+            )
+
+    def _numbers(self):
+        """The number of each choice by what labels may call it."""
+        names = self._choices
+        return {
+            **{name: number for number, name in enumerate(names)},
+            **{str(number): number for number in range(len(names))},
+        }
+
+    def label_features(self, labels):
+        """`label_ids`, int32 [rows]: numbers of the right choices."""
+        numbers = self._numbers()
+        return {
+            "label_ids": np.array([numbers[label] for label in labels], "int32")
+        }
+
+    def held_out_groups(self, labels):
+        """All rows alike: where the right choice stands means nothing."""
+        return [None] * len(labels)
+
+    def featurize(self, rows, tokenizer, max_seq_length):
+        """A sequence for each choice of each row, and the labels."""
+        return Choices.from_texts(
+            self._sequences(rows, tokenizer, max_seq_length),
+            {} if rows.label is None else self.label_features(rows.label),
+            choices=len(self._choices),
+        )
+
+    def _sequences(
+        self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
+    ) -> Iterator[Tuple[List[int], List[int], bool]]:
+        """Tokens and segments of each row's choices, row by row.
+
+        With the first of a row's choices, whether the row was cut.
+        """
+        known = dict(self.questions)
+        room = max_seq_length - 2 - len(tokenizer.between)
+        for first in range(0, len(rows), CHUNK):
+            chunk = slice(first, first + CHUNK)
+            texts = tokenizer.encode_ids(rows.text_a[chunk])
+            choices = [column[chunk] for column in rows.choices]
+            asked: Sequence[List[int]] = [[]] * len(texts)
+            if rows.text_b is not None:
+                questions = [known.get(b, b) for b in rows.text_b[chunk]]
+                asked = tokenizer.encode_ids(questions)
+                choices = [
+                    [f"{b} {choice}" for b, choice in zip(questions, column)]
+                    for column in choices
+                ]
+            encoded = [tokenizer.encode_ids(column) for column in choices]
+            for a, b, *of_row in zip(texts, map(len, asked), *encoded):
+                longest = max(map(len, of_row)) - b
+                len_a, len_b = fit(len(a), b, max(0, room - longest))
+                is_cut = len(a) + b + longest > room
+                for tokens in of_row:
+                    pair = a[:len_a], tokens[:len_b] + tokens[b:][:room]
+                    made = make_row(*pair, tokenizer, max_seq_length)
+                    yield *made, is_cut
+                    is_cut = False
+
+    def build_head(self, config, create):
+        """One logit, of whichever choice."""
+        return ChoiceHead(config, create, self.head)
+
+    def decode(self, rows, features, outputs):
+        """The `logits` of each row's choices, float32 [rows, C]."""
+        return {"logits": outputs["logits"].reshape(len(rows), -1)}
+
+    def evaluate(self, rows, features, predictions):
+        """Cross entropy in nats over the choices, and the task's metrics."""
+        logits, labels = predictions["logits"], features.labels["label_ids"]
+        chosen = logits.argmax(axis=-1)
+        scores = {
+            name: metrics.METRICS[name](labels, chosen) for name in self.metrics
+        }
+        scores["loss"] = float(metrics.cross_entropy(logits, labels).mean())
+        return scores
+
+    def answer(self, rows, predictions):
+        """`choice`, its number from 0, its `probability`, and all `scores`.
+
+        These are the probabilities of the choices by their columns' names.
+        """
+        probabilities, _ = self.answers(predictions)
+        return [
+            {
+                "choice": row.index(max(row)),
+                "probability": max(row),
+                "scores": dict(zip(self._choices, row)),
+            }
+            for row in probabilities.tolist()
+        ]
+
+    def answers(self, predictions) -> Tuple[np.ndarray, Sequence[str]]:
+        """Probabilities of the choices, and the likeliest ones' numbers."""
+        logits = predictions["logits"]
+        chosen = list(map(str, logits.argmax(axis=-1).tolist()))
+        return np.exp(metrics.log_softmax(logits)), chosen
+
+
+ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+ALTERNATIVES = ("choice1", "choice2")
+
+# The second sentence is a noun phrase that each ending goes on with.
+SWAG = MultipleChoice(
+    "swag",
+    labelled=Layout("sent1", "sent2", "label", choices=ENDINGS),
+    unlabelled=Layout("sent1", "sent2", choices=ENDINGS),
+    dev_splits=(("", "val"),),
+)
+COPA = MultipleChoice(
+    "copa",
+    labelled=Layout("premise", "question", "label", choices=ALTERNATIVES),
+    unlabelled=Layout("premise", "question", choices=ALTERNATIVES),
+    dev_splits=(("", "val"),),
+    # As the original files ask them.
+    questions=(
+        ("cause", "What was the cause of this?"),
+        ("effect", "What happened as a result?"),
+    ),
+)
+COMMONSENSE = (SWAG, COPA)

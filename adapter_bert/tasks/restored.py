@@ -1,0 +1,219 @@
+"""The task that a trained adapter's description means, without its data."""
+
+from typing import Any, Dict, Mapping
+
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
+from adapter_bert.tasks.masked_lm import NAME as MASKED_LM
+from adapter_bert.tasks.masked_lm import masked_lm_task
+from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
+from adapter_bert.tasks.tagging import NAME as TAGGING
+from adapter_bert.tasks.tagging import tagging_task
+from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.text_task import TEXT_COLUMNS
+
+# What a task gives; `TAGGING` and `MASKED_LM` are kinds of their own.
+CLASSIFICATION, REGRESSION, QUESTIONS = (
+    "classification",
+    "regression",
+    "questions",
+)
+MULTI_LABEL, CHOICE = "multi-label", "multiple choice"
+# As `run_squad.py` has them; those of adapters that do not say.
+SQUAD_SETTINGS: Dict[str, Any] = {
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "n_best_size": 20,
+    "max_answer_length": 30,
+    "version_2_with_negative": False,
+    "null_score_diff_threshold": 0.0,
+}
+# As `custom_task` takes them, those of tasks whose rows have sets of labels.
+SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
+
+
+def kind_of(description: Mapping[str, Any]) -> str:
+    """What a task of `adapter_config.json` gives: one of the kinds."""
+    if description["name"] == "squad":
+        return QUESTIONS
+    if description["name"] in (TAGGING, MASKED_LM):
+        return description["name"]
+    if description.get("multi_label"):
+        return MULTI_LABEL
+    if "choices" in description:
+        return CHOICE
+    return REGRESSION if description.get("regression") else CLASSIFICATION
+
+
+def restore_task(
+    description: Mapping[str, Any], settings: Mapping[str, Any], source: str
+) -> Task:
+    """The task of a trained head, ready to predict if it answers anything.
+
+    Args:
+        description: `task` of `adapter_config.json`.
+        settings: `task_settings` of the same file; may be empty.
+        source: the file, for messages.
+
+    Raises:
+        UserError: no task is described so.
+    """
+    name = description["name"]
+    if name == "squad":
+        task: Task = _restore_squad(settings, source)
+    elif name == TAGGING:
+        task = tagging_task(**tagging_columns(settings, source))
+    elif name == MASKED_LM:
+        task = masked_lm_task()
+    elif name == "custom":
+        task = custom_task(**custom_arguments(description, settings, source))
+    elif name in TASKS:
+        task = TASKS[name]
+    else:
+        raise UserError(
+            f"{source} was trained on the task {name!r}, which this version "
+            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
+            f"{MASKED_LM} or custom"
+        )
+    return task.restore(description, source)
+
+
+def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
+    found = dict(SQUAD_SETTINGS)
+    for name, value in settings.items():
+        if name not in found:
+            raise UserError(f"{source}: task_settings has an unknown {name!r}")
+        expected = type(found[name])
+        if type(value) is int and expected is float:
+            value = float(value)
+        if type(value) is not expected or expected is int and value < 1:
+            raise UserError(
+                f"{source}: task_settings.{name} is {value!r}, expected a "
+                f"value like {found[name]!r}"
+            )
+        found[name] = value
+    if found["n_best_size"] > MOST_CANDIDATES:
+        raise UserError(
+            f"{source}: task_settings.n_best_size is {found['n_best_size']}, "
+            f"expected at most {MOST_CANDIDATES}"
+        )
+    return Squad("squad", train_file="", predict_file="", **found)
+
+
+def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
+    """The columns of files that a tagger was trained on, where named.
+
+    Args:
+        settings: `task_settings` of `adapter_config.json`; may be empty.
+        source: the file, for messages.
+
+    Returns:
+        Arguments of `tagging_task`.
+
+    Raises:
+        UserError: a setting is malformed.
+    """
+    names = "token_column", "tag_column"
+    return {n: settings[n] for n in names if _has(settings, n, str, source)}
+
+
+def custom_arguments(
+    description: Mapping[str, Any], settings: Mapping[str, Any], source: str
+) -> Dict[str, Any]:
+    """How the user's own tables were read that a head was trained on.
+
+    Args:
+        description: `task` of `adapter_config.json`, a custom one.
+        settings: `task_settings` of the same file; may be empty.
+        source: the file, for messages.
+
+    Returns:
+        Arguments of `custom_task`.
+
+    Raises:
+        UserError: a setting is malformed.
+    """
+    pairs = bool(description.get("pairs"))
+    choices = description.get("choices", 0)
+    if type(choices) is not int or choices < 0 or choices > MOST_CHOICES:
+        raise UserError(
+            f"{source}: task.choices is {choices!r}, expected a number up to "
+            f"{MOST_CHOICES}"
+        )
+    texts = 1 + pairs
+    usual = [*TEXT_COLUMNS[:texts], *map("choice{}".format, range(choices))]
+    columns = settings.get("columns", usual)
+    if (
+        not isinstance(columns, list)
+        or len(columns) != len(usual)
+        or not all(isinstance(column, str) for column in columns)
+    ):
+        raise UserError(
+            f"{source}: task_settings.columns is {columns!r}, expected the "
+            f"names of {len(usual)} columns"
+        )
+    multi_label = bool(description.get("multi_label"))
+    about_sets = {
+        name: settings[name]
+        for name, expected in SETTINGS_OF_SETS.items()
+        if multi_label and _has(settings, name, expected, source)
+    }
+    numbers = settings.get("column_numbers")
+    if numbers is not None:
+        _check_numbers(numbers, len(usual), source)
+        columns = list(map(str, numbers))
+    marks = settings.get("label_columns", [])
+    label = [] if marks else [settings.get("label_column", "label")]
+    for name, found in (("label_column", label), ("label_columns", marks)):
+        if not isinstance(found, list) or any(
+            type(x) is not (str if numbers is None else int) for x in found
+        ):
+            raise UserError(
+                f"{source}: task_settings.{name} is {settings.get(name)!r}, "
+                "expected the column's name, or its number where files have no "
+                "header"
+            )
+    return {
+        **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
+        "choice_columns": columns[texts:],
+        **dict(zip(("label_column",), map(str, label))),
+        "label_columns": list(map(str, marks)),
+        "header": numbers is None,
+        "regression": bool(description.get("regression")),
+        "multi_label": multi_label,
+        **about_sets,
+    }
+
+
+def _check_numbers(numbers: Any, count: int, source: str) -> None:
+    """Checks the columns of files without a header.
+
+    Raises:
+        UserError: they are not so many numbers from 0.
+    """
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) != count
+        or not all(type(number) is int and number >= 0 for number in numbers)
+    ):
+        raise UserError(
+            f"{source}: task_settings.column_numbers is {numbers!r}, expected "
+            f"{count} numbers from 0"
+        )
+
+
+def _has(
+    settings: Mapping[str, Any], name: str, expected: type, source: str
+) -> bool:
+    """Whether there is a setting.
+
+    Raises:
+        UserError: it is of another type than expected.
+    """
+    if name in settings and type(settings[name]) is not expected:
+        raise UserError(
+            f"{source}: task_settings.{name} is {settings[name]!r}, expected a "
+            f"{expected.__name__}"
+        )
+    return name in settings

@@ -1,0 +1,421 @@
+"""Cuts contexts into windows that fit the model.
+
+A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A
+RoBERTa has `<s>` for the first of these, two `</s>` for the second, one for the
+third.
+
+Reads files in the layout of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018).
+
+In here: `Question`, and `read_questions`, which takes a file apart and says
+of a malformed one where and what is wrong.
+"""
+
+import array
+import dataclasses
+import itertools
+import re
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tokenization import TextTokenizer, Tokens
+from adapter_bert.errors import UserError
+from adapter_bert.progress import Progress
+
+# All that Python takes for white space, which the official scorers split at.
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+SPACE = re.compile(r"\s")
+
+
+class Answer(NamedTuple):
+    """A right answer.
+
+    Attributes:
+        text: a part of the context.
+        start: its first character there.
+    """
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a context.
+
+    Attributes:
+        id: unique within its file.
+        text: the question.
+        context: the text that may hold the answer; questions of a paragraph
+            share one object.
+        answers: the right ones; empty if the context holds none; None if the
+            file does not say.
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: Optional[Tuple[Answer, ...]]
+
+
+def read_questions(path: str, with_negative: bool) -> List[Question]:
+    """Reads all questions of a file.
+
+    Args:
+        path: of the file.
+        with_negative: whether questions may have no answer, as in SQuAD 2.0.
+
+    Returns:
+        The questions in the file's order.
+
+    Raises:
+        UserError: the file is missing or is not JSON, a part of it is missing
+            or of the wrong type, an id occurs twice, or there are no
+            questions.
+    """
+    file = files.read_json(path, "the SQuAD file")
+    questions: List[Question] = []
+    place: Dict[str, str] = {}
+    for article_number, article in enumerate(_get(file, "data", list, path)):
+        article_place = f"{path}: data[{article_number}]"
+        for number, paragraph in enumerate(
+            _get(article, "paragraphs", list, article_place)
+        ):
+            here = f"{article_place}.paragraphs[{number}]"
+            context = _get(paragraph, "context", str, here)
+            for qa in _get(paragraph, "qas", list, here):
+                question = _read_question(qa, context, here, with_negative)
+                if question.id in place:
+                    raise UserError(
+                        f"{here}: the question id {question.id!r} occurs "
+                        f"twice, before in {place[question.id]}; ids must be "
+                        "unique"
+                    )
+                place[question.id] = here[len(path) + 2 :]
+                questions.append(question)
+    if not questions:
+        raise UserError(f"{path} holds no questions")
+    return questions
+
+
+def _read_question(
+    qa: Any, context: str, place: str, with_negative: bool
+) -> Question:
+    question_id = _get(qa, "id", str, f"{place}.qas")
+    place = f"{place}: question {question_id!r}"
+    text = _get(qa, "question", str, place)
+    answers: Optional[Tuple[Answer, ...]] = None
+    if with_negative and _get(
+        {"is_impossible": False, **qa}, "is_impossible", bool, place
+    ):
+        answers = ()
+    elif "answers" in qa:
+        answers = tuple(
+            Answer(
+                _get(answer, "text", str, f"{place}: answer"),
+                _get(answer, "answer_start", int, f"{place}: answer"),
+            )
+            for answer in _get(qa, "answers", list, place)
+        )
+    return Question(question_id, text, context, answers)
+
+
+def check_answers(
+    questions: List[Question], path: str, with_negative: bool
+) -> None:
+    """Checks that every question has what scoring needs.
+
+    Raises:
+        UserError: one has no answer where it needs one.
+    """
+    for question in questions:
+        if question.answers is None or not (question.answers or with_negative):
+            raise UserError(
+                f"{path}: question {question.id!r} has no answer, expected "
+                + (
+                    '"answers" or "is_impossible"'
+                    if with_negative
+                    else "at least one; pass --version_2_with_negative=true "
+                    "if the file is of SQuAD 2.0"
+                )
+            )
+
+
+def find_answer(question: Question) -> Optional[Tuple[int, int]]:
+    """The characters of the first answer, without white space around them.
+
+    White space within the answer stands for any. An answer that is not at its
+    place, but in the words there, is the nearest of its kind in these words.
+
+    Returns:
+        (first character, one past the last), or None where the context does
+        not hold the answer at its place.
+    """
+    answer, context = question.answers[0], question.context
+    text = answer.text.strip()
+    start = answer.start + answer.text.find(text)
+    end = start + len(text)
+    if not text or answer.start < 0 or end > len(context):
+        return None
+    if context.startswith(text, start):
+        return start, end
+    words = r"\s+".join(map(re.escape, text.split()))
+    # Looks ahead, since occurrences may overlap.
+    found = re.compile(f"(?=({words}))").finditer(
+        context, *widen(context, start, end)
+    )
+    return min(
+        (match.span(1) for match in found),
+        key=lambda span: abs(span[0] - start),
+        default=None,
+    )
+
+
+def widen(text: str, start: int, end: int) -> Tuple[int, int]:
+    """Widens the characters from `start` to `end` to whole words."""
+    before = max(text.rfind(space, 0, start) for space in SPACES)
+    after = SPACE.search(text, end)
+    return before + 1, after.start() if after else len(text)
+
+
+def join_words(text: str) -> str:
+    """The words of a text with one space between them."""
+    return " ".join(text.split())
+
+
+def _get(value: Any, key: str, kind: type, place: str) -> Any:
+    """`value[key]`, checked to be of a type."""
+    if not isinstance(value, dict) or key not in value:
+        raise UserError(f'{place}: expected an object with "{key}"')
+    found = value[key]
+    # For Python, true and false are whole numbers as well.
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+        names = {
+            str: "text",
+            list: "a list",
+            int: "a whole number",
+            bool: "true or false",
+        }
+        raise UserError(
+            f'{place}: "{key}" is {str(found)[:50]!r}, expected {names[kind]}'
+        )
+    return found
+
+
+# Characters that are tokenized at once: enough for all cores, bounded in
+# memory.
+CHUNK = 2**21
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows(Features):
+    """Features whose rows are windows, in the order of their questions.
+
+    Attributes:
+        question: int32 [rows], the question's number.
+        first: int32 [rows], place in the row of the first context token.
+        context_first: int32 [rows], that token's number in the context.
+        context_starts: int64 [questions], where each one's context begins in
+            the array of all context tokens:
+        offsets: int32 [tokens, 2], first character and one past the last.
+        cut_rows: how many questions are longer than `max_query_length`.
+    """
+
+    question: np.ndarray
+    first: np.ndarray
+    context_first: np.ndarray
+    context_starts: np.ndarray
+    offsets: np.ndarray
+    cut_rows: int = 0
+
+
+class _Context(NamedTuple):
+    """A tokenized context: its text, int32 [tokens] ids, and as `Windows`."""
+
+    text: str
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+def cut_windows(
+    questions: Sequence[Question],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+) -> Windows:
+    """Makes the windows of all questions.
+
+    An empty context has none. Where every question says its answers, there
+    are labels `start_positions` and `end_positions`, int32 [rows]: the places
+    of the tokens that cover the first answer, or 0 and 0 where the window does
+    not hold all of them. Answers that tokens exceed are counted in the log.
+
+    Args:
+        questions: with answers that `find_answer` finds, if any.
+        tokenizer: of the BERT.
+        max_seq_length: of a window, in tokens.
+        doc_stride: distance of a context's windows, in tokens.
+        max_query_length: of a question, in tokens; more is cut off.
+
+    Source: google-research/bert, `run_squad.py`,
+    `convert_examples_to_features`. That code takes the first place within the
+    answer's words where the answer's tokens occur.
+    """
+    labelled = all(question.answers is not None for question in questions)
+    tokens, lengths = array.array("i"), array.array("q")
+    places: List[Tuple[int, int, int]] = []
+    targets: List[Tuple[int, int]] = []
+    contexts: List[_Context] = []
+    context_starts = np.zeros(len(questions), np.int64)
+    start = np.array([tokenizer.classify_id], np.int32)
+    end = np.array([tokenizer.separate_id], np.int32)
+    total = widened = lost = cut = 0
+    progress = Progress("tokenize", len(questions), "questions")
+    between = np.array(tokenizer.between, np.int32)
+    for number, (question, query, context) in enumerate(
+        _tokenize(questions, tokenizer)
+    ):
+        if not contexts or contexts[-1] is not context:
+            total += len(contexts[-1].ids) if contexts else 0
+            contexts.append(context)
+        context_starts[number] = total
+        query_ids = np.array(query.ids[:max_query_length], np.int32)
+        cut += len(query.ids) > max_query_length
+        head = np.concatenate([start, query_ids, between])
+        answer = None
+        if labelled and question.answers:
+            answer = find_answer(question)
+        span = answer and _cover(context.offsets, answer)
+        lost += answer is not None and span is None
+        if span:
+            shown = context.offsets[list(span)]
+            widened += shown[0, 0] < answer[0] or answer[1] < shown[1, 1]
+        room = max_seq_length - len(head) - 1
+        for first in _window_starts(len(context.ids), room, doc_stride):
+            part = context.ids[first : first + room]
+            tokens.frombytes(np.concatenate([head, part, end]).tobytes())
+            lengths.append(len(head) + len(part) + 1)
+            places.append((number, len(head), first))
+            if span and first <= span[0] and span[1] < first + len(part):
+                shift = len(head) - first
+                targets.append((span[0] + shift, span[1] + shift))
+            else:
+                targets.append((0, 0))
+        progress.update(1)
+    progress.close()
+    for count, what in (
+        (widened, "start or end inside a token; it is labelled as a whole"),
+        (lost, "are of no token; they are labelled as no answer"),
+    ):
+        if count:
+            logging.info(
+                "%d of %d questions have answers that %s",
+                count,
+                len(questions),
+                what,
+            )
+    question_rows, firsts, context_firsts = (
+        np.array(places, np.int32).reshape(-1, 3).T.copy()
+    )
+    # Zeros up to what is between, then BERT's ones.
+    parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
+    zero_one = np.array([0, tokenizer.second_segment], np.uint8)
+    labels = {}
+    if labelled:
+        pairs = np.array(targets, np.int32).reshape(-1, 2)
+        labels = {
+            "start_positions": pairs[:, 0].copy(),
+            "end_positions": pairs[:, 1].copy(),
+        }
+    return Windows(
+        tokens=np.asarray(tokens),
+        segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=labels,
+        question=question_rows,
+        first=firsts,
+        context_first=context_firsts,
+        context_starts=context_starts,
+        offsets=np.concatenate([c.offsets for c in contexts]),
+        cut_rows=cut,
+    )
+
+
+def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
+    """The first token of each window, until one reaches the end."""
+    first = 0
+    while first < tokens:
+        yield first
+        if first + room >= tokens:
+            return
+        first += min(room, stride)
+
+
+def _tokenize(
+    questions: Sequence[Question], tokenizer: TextTokenizer
+) -> Iterator[Tuple[Question, Tokens, _Context]]:
+    """Yields each question, its tokens, its context.
+
+    A context that follows upon itself is tokenized once.
+    """
+    context: Optional[_Context] = None
+    for chunk in _chunks(questions):
+        texts: List[str] = []
+        for question in chunk:
+            if not texts or texts[-1] != question.context:
+                texts.append(question.context)
+        tokenized = zip(texts, tokenizer.encode(texts))
+        queries = tokenizer.encode([question.text for question in chunk])
+        for question, query in zip(chunk, queries):
+            while context is None or context.text != question.context:
+                context = _read_context(*next(tokenized))
+            yield question, query, context
+
+
+def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
+    """Parts of some `CHUNK` characters, cut between contexts."""
+    chunk: List[Question] = []
+    size = 0
+    for _, group in itertools.groupby(questions, lambda q: q.context):
+        group = list(group)
+        chunk += group
+        size += len(group[0].context) + sum(len(q.text) for q in group)
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _read_context(text: str, tokens: Tokens) -> _Context:
+    ids = np.array(tokens.ids, np.int32)
+    return _Context(
+        text, ids, np.array(tokens.offsets, np.int32).reshape(-1, 2)
+    )
+
+
+def _cover(
+    offsets: np.ndarray, span: Tuple[int, int]
+) -> Optional[Tuple[int, int]]:
+    """The first and last token of some characters, or None.
+
+    Args:
+        offsets: int32 [tokens, 2], as of `Windows`.
+        span: the first character, and one past the last.
+    """
+    first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
+    last = int(np.searchsorted(offsets[:, 0], span[1])) - 1
+    return (first, last) if first <= last else None

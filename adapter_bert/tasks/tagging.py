@@ -1,0 +1,730 @@
+"""Tagging of words: named entities and the like.
+
+Cuts sentences into windows that fit the model, `[CLS] words [SEP]`.
+
+The first token of each word stands for it. A sentence that is too long makes
+windows that overlap by half; each word is tagged in the one of them where it
+has most context.
+
+Scores of predicted entities, by seqeval, which reads tags as conlleval.
+
+An entity is right if its words and its type are.
+"""
+
+import array
+import collections
+import dataclasses
+import os
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import dropout
+from adapter_bert.data.input_pipeline import NO_LABEL, Features
+from adapter_bert.data.tables import (
+    NONE_NAMED,
+    SplitFiles,
+    ending_of,
+    list_labels,
+    shown,
+    warn_of_lookalikes,
+)
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.tagging_files import (
+    BIO,
+    FORMATS,
+    IO,
+    OUTSIDE,
+    Columns,
+    Sentences,
+    Tag,
+    find_entities,
+    find_scheme,
+    map_types,
+    read_map,
+    read_sentences,
+    split_tag,
+    to_bio,
+    write_tags,
+)
+from adapter_bert.tasks.task import Head, SplitNames, Task, results_path
+
+# Words that are tokenized at once: enough for all cores, bounded in memory.
+CHUNK = 65536
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceWindows(Features):
+    """Features whose rows are windows, in the order of their sentences.
+
+    Attributes:
+        places: int64 [words], where in `tokens` the first token of each word
+            is, in the window that tags it; -1 of a word that is in no window.
+        token_labels: int32 [sum of lengths], at these places the numbers of
+            the words' tags, elsewhere `NO_LABEL`; None without tags.
+        cut_rows: how many sentences hold a word that no window holds.
+    """
+
+    places: np.ndarray
+    token_labels: Optional[np.ndarray] = None
+    cut_rows: int = 0
+
+    def at_words(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs of the words' tokens.
+
+        Args:
+            outputs: [rows, T, ...], of every token.
+
+        Returns:
+            [words, ...]; zeros of words that are in no window.
+        """
+        found = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
+        known = self.places >= 0
+        places = self.places[known]
+        rows = np.searchsorted(self.starts, places, side="right") - 1
+        found[known] = outputs[rows, places - self.starts[rows]]
+        return found
+
+
+class Window(NamedTuple):
+    """A window of a sentence: its words from `first` up to `last`.
+
+    Of these, those from `first_own` up to `last_own` are tagged in it.
+    """
+
+    first: int
+    last: int
+    first_own: int
+    last_own: int
+
+
+def cut_sentences(
+    rows: Sentences,
+    labels: Optional[np.ndarray],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+) -> SentenceWindows:
+    """Makes the windows of all sentences.
+
+    A word without a token, as one of control characters, and a word of more
+    tokens than a window holds, are in no window. A warning counts them.
+
+    Args:
+        rows: the sentences.
+        labels: int32 [words], numbers of their tags, or None.
+        tokenizer: of the BERT.
+        max_seq_length: of a window, in tokens.
+    """
+    room = max_seq_length - 2
+    pieces = _tokenize(rows.words, tokenizer)
+    tokens, starts = array.array("i"), array.array("q", [0])
+    places = np.full(len(rows.words), -1, np.int64)
+    too_long = cut_rows = 0
+    for first, last in zip(rows.starts.tolist(), rows.starts[1:].tolist()):
+        words, of_words, longer = [], [], 0
+        for word in range(first, last):
+            found = pieces[rows.words[word]]
+            longer += len(found) > room
+            if 0 < len(found) <= room:
+                words.append(word)
+                of_words.append(found)
+        too_long += longer
+        cut_rows += longer > 0
+        for window in cut(list(map(len, of_words)), room):
+            tokens.append(tokenizer.classify_id)
+            for number in range(window.first, window.last):
+                if window.first_own <= number < window.last_own:
+                    places[words[number]] = len(tokens)
+                tokens.extend(of_words[number])
+            tokens.append(tokenizer.separate_id)
+            starts.append(len(tokens))
+    lost = places < 0
+    if lost.any():
+        logging.warning(
+            "%s%d of %d words are tagged O unseen: %d have no token, %d have "
+            "more than the %d that a window holds (--max_seq_length)",
+            rows.path and f"{rows.path}: ",
+            lost.sum(),
+            len(places),
+            lost.sum() - too_long,
+            too_long,
+            room,
+        )
+    token_labels = None
+    if labels is not None:
+        token_labels = np.full(len(tokens), NO_LABEL, np.int32)
+        token_labels[places[~lost]] = labels[~lost]
+    return SentenceWindows(
+        tokens=np.array(tokens, np.int32),
+        segments=np.zeros(len(tokens), np.uint8),
+        starts=np.array(starts, np.int64),
+        labels={},
+        places=places,
+        token_labels=token_labels,
+        cut_rows=cut_rows,
+    )
+
+
+def _tokenize(
+    words: Sequence[str], tokenizer: TextTokenizer
+) -> Dict[str, List[int]]:
+    """The tokens of each word, which is alone between spaces."""
+    different = list(dict.fromkeys(words))
+    found: Dict[str, List[int]] = {}
+    for first in range(0, len(different), CHUNK):
+        chunk = different[first : first + CHUNK]
+        found.update(zip(chunk, tokenizer.encode_words(chunk)))
+    return found
+
+
+def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
+    """The windows of a sentence of words of so many tokens.
+
+    A window takes as many whole words as fit. The next one begins half a room
+    later. The last one is as full as the others. A word is tagged in the
+    window in which the lesser of the tokens before it and behind it is
+    greatest, in the first of equal ones.
+
+    Args:
+        lengths: tokens of each word, from 1 to `room`.
+        room: tokens of words that a window holds.
+
+    Source of the choice: google-research/bert, `run_squad.py`,
+    `_check_is_max_context`.
+    """
+    if sum(lengths) <= room:
+        if lengths:
+            yield Window(0, len(lengths), 0, len(lengths))
+        return
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    windows = list(_spans(ends, room))
+    first_own = 0
+    for number, (first, last) in enumerate(windows):
+        last_own = last
+        if number + 1 < len(windows):
+            # Context behind a word falls within a window, and that before it
+            # within the next one grows: from some word on, the next is better.
+            start, _ = windows[number + 1]
+            behind = ends[last] - ends[start + 1 : last + 1]
+            before = ends[start:last] - ends[start]
+            last_own = start + int(np.sum(behind >= before))
+        if first_own < last_own:
+            yield Window(first, last, first_own, last_own)
+            first_own = last_own
+
+
+def _spans(ends: np.ndarray, room: int) -> Iterator[Tuple[int, int]]:
+    """First word and one past the last of each window."""
+    count, first = len(ends) - 1, 0
+    while first < count:
+        last = int(np.searchsorted(ends, ends[first] + room, "right")) - 1
+        yield first, last
+        if last == count:
+            return
+        # The next window has more at its end than this one, and begins half a
+        # room later. The last one begins where all that is left fits.
+        longer, later, rest = np.searchsorted(
+            ends,
+            [ends[last + 1] - room, ends[first] + room // 2, ends[-1] - room],
+        ).tolist()
+        first = min(max(longer, later), last, rest)
+
+
+# Tags of the words of each sentence.
+TaggedSentences = Sequence[Sequence[Tag]]
+
+
+class TypeScores(NamedTuple):
+    """Scores of the entities of one type.
+
+    Attributes:
+        type: the type.
+        entities: how many there are.
+        predicted: how many were predicted.
+        precision: share of the predicted that are right, 0 to 1.
+        recall: share of the right that are predicted, 0 to 1.
+        f1: harmonic mean of both; like these 0 where it is undefined.
+    """
+
+    type: str
+    entities: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+def entity_scores(
+    right: TaggedSentences, predicted: TaggedSentences
+) -> Dict[str, float]:
+    """`f1`, `precision` and `recall` over all entities, 0 to 1.
+
+    Args:
+        right: the tags in BIO.
+        predicted: as many.
+    """
+    precision, recall, f1, _ = _measure(right, predicted, "micro")
+    return {"f1": f1, "precision": precision, "recall": recall}
+
+
+def type_scores(
+    right: TaggedSentences, predicted: TaggedSentences
+) -> List[TypeScores]:
+    """The scores of each type that occurs or was predicted, in order."""
+    types = sorted(
+        {
+            tag.type
+            for sentences in (right, predicted)
+            for sentence in sentences
+            for tag in sentence
+            if tag.type
+        }
+    )
+    if not types:
+        return []
+    found = _measure(right, predicted, None)
+    counts = dict.fromkeys(types, 0)
+    for sentence in predicted:
+        for tag in sentence:
+            # Of lawful tags each entity has one.
+            if tag.prefix == "B":
+                counts[tag.type] += 1
+    return [
+        TypeScores(name, int(count), counts[name], *map(float, scores))
+        for name, *scores, count in zip(types, *found)
+    ]
+
+
+def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
+    """Precision, recall, F1 and number of entities, as seqeval has them."""
+    # Loads scikit-learn, which takes as long as several steps of training.
+    from seqeval.metrics.sequence_labeling import (
+        precision_recall_fscore_support,
+    )
+
+    return precision_recall_fscore_support(
+        [[str(tag) for tag in sentence] for sentence in right],
+        [[str(tag) for tag in sentence] for sentence in predicted],
+        average=average,
+        zero_division=0,
+    )
+
+
+NAME = "tagging"
+
+
+class TaggingHead(Head):
+    """A logit of each tag for every token.
+
+    Parameters: C D + C. Source: Devlin et al. 2019, section 5.3; the loss is
+    that of Hugging Face's `BertForTokenClassification`.
+    """
+
+    needs_pooler = False
+
+    def __init__(
+        self,
+        tags: int,
+        config: encoder.BertConfig,
+        create: encoder.CreateVariable,
+    ):
+        """Creates `output_weights` [C, D] and `output_bias` [C]."""
+        self.weights = create(
+            "output_weights",
+            (tags, config.hidden_size),
+            encoder.truncated_normal(0.02),
+        )
+        self.bias = create("output_bias", (tags,), encoder.zeros)
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"logits": float32 [B, T, C]}."""
+        read = dropout(sequence_output, 0.1, "head", context)
+        return {
+            "logits": tf.einsum("btd,cd->btc", read, self.weights) + self.bias
+        }
+
+    def loss(self, predictions, features):
+        """Cross entropy in nats of each row's labelled tokens, float32 [B].
+
+        Their sum, weighted so that the mean over the rows of a batch is that
+        over all of its labelled tokens (`input_pipeline.make_batch`).
+        """
+        labels = features["token_labels"]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.maximum(labels, 0), logits=predictions["logits"]
+        )
+        # An Estimator's graph would compare the objects by `==`.
+        losses = tf.where(tf.equal(labels, NO_LABEL), 0.0, losses)
+        return tf.reduce_sum(losses, axis=1) * features["token_weights"]
+
+
+class Tagged(NamedTuple):
+    """What was decoded of sentences.
+
+    Attributes:
+        tags: of all words, in BIO.
+        logits: float32 [words, C]; zeros of words in no window.
+    """
+
+    tags: List[Tag]
+    logits: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(Task[Sentences]):
+    """Tags for words.
+
+    Attributes:
+        words_and_tags: where files keep them.
+        type_map: (old type, new type or `O`) of `--map_tags`; empty for none.
+        map_source: the file of that, for messages.
+        eval_split: the split that is scored.
+        tags: in the order of the logits; None to take those of the training
+            file: `O`, then `B-` and `I-` of each type in order.
+        split_files: files of splits that were named one by one.
+    """
+
+    words_and_tags: Columns = Columns()
+    type_map: Tuple[Tuple[str, str], ...] = ()
+    map_source: str = ""
+    eval_split: str = "dev"
+    tags: Optional[Tuple[Tag, ...]] = None
+    split_files: SplitFiles = NONE_NAMED
+
+    columns = ("tokens",)
+    takes_tokens = True
+
+    @property
+    def dev_splits(self) -> SplitNames:
+        """The one that is scored."""
+        return (("", self.eval_split),)
+
+    def describe(self):
+        """The tags in the logits' order, and what types were renamed."""
+        found: Dict[str, Any] = {}
+        if self.tags is not None:
+            found["tags"] = list(map(str, self.tags))
+        if self.type_map:
+            found["map_tags"] = dict(self.type_map)
+        return found
+
+    def restore(self, description, source):
+        """This task, with the tags of a trained head."""
+        trained = f"{source} was trained on the task {description['name']}"
+        if description["name"] != self.name:
+            raise UserError(f"{trained}, not on {self.name}")
+        found = description.get("tags")
+        if not isinstance(found, list) or not all(
+            isinstance(text, str) for text in found
+        ):
+            raise UserError(f"{trained}, without a list of tags")
+        tags = tuple(map(split_tag, found))
+        if (
+            None in tags
+            or len(set(tags)) < len(tags)
+            or Tag(OUTSIDE, "") not in tags
+            or {tag.prefix for tag in tags} - set("BIO")
+        ):
+            raise UserError(
+                f"{trained} with the tags {', '.join(found)[:200]}; expected "
+                f"those of {BIO}, O among them, each once"
+            )
+        return dataclasses.replace(self, tags=tags)
+
+    @property
+    def settings(self):
+        """The columns that were named."""
+        named = dataclasses.asdict(self.words_and_tags).items()
+        return {f"{name}_column": value for name, value in named if value}
+
+    @property
+    def reading(self):
+        """All alike."""
+        return "words"
+
+    @property
+    def score_names(self):
+        """Those of entities, then of words."""
+        return "f1", "precision", "recall", "token_accuracy", "loss"
+
+    def first(self, rows, count):
+        """The first sentences."""
+        return rows.first(count)
+
+    def make_rows(self, texts):
+        """Sentences of texts, split at white space, or of lists of words."""
+        return Sentences.of_words(
+            [
+                text.split() if isinstance(text, str) else text
+                for (text,) in texts
+            ]
+        )
+
+    @property
+    def named_train_file(self):
+        """That of `split_files`."""
+        return self.split_files.train
+
+    def check_files(self, data_dir, splits):
+        """Looks for the files."""
+        for split in splits:
+            self.split_files.find(data_dir, split, FORMATS)
+
+    def read(self, data_dir, splits):
+        """Reads files that were named, or those of the folder.
+
+        The latter are `<data_dir>/<split>.conll` or `.jsonl`. The training and
+        the dev file must have tags, each file of one scheme. Test files need
+        none, and none that they have are looked at.
+        """
+        scored = {"train", self.eval_split}
+        names = list(splits)
+        if self.tags is None and "train" not in names:
+            if not data_dir and not self.split_files.train:
+                raise UserError(
+                    f"the tags of the task {self.name} come from its data: "
+                    "pass --train_file or --data_dir, or the --adapter of a "
+                    "trained one"
+                )
+            names.insert(0, "train")
+        rows: Dict[str, Sentences] = {}
+        for split in names:
+            rows[split] = read_sentences(
+                self.split_files.find(data_dir, split, FORMATS),
+                self.words_and_tags,
+                needs_tags=split in scored,
+                keeps_text=split in dict(self.test_splits).values(),
+            )
+            if split in scored:
+                rows[split] = self._to_bio(rows[split])
+        task = self
+        if self.tags is None:
+            task = self._complete(rows["train"])
+        for split in scored & set(rows):
+            task._check_types(rows[split])
+        return task, {split: rows[split] for split in splits}
+
+    def _to_bio(self, rows: Sentences) -> Sentences:
+        """A file's tags in BIO, with the types that are wanted.
+
+        Raises:
+            UserError: they follow no scheme, or one has an unknown type.
+        """
+        scheme = find_scheme(rows.tags, rows.starts, rows.where)
+        logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
+        if scheme == IO:
+            logging.warning(
+                "%s: its types have no prefixes, so words of one type that "
+                "touch are one entity",
+                rows.path,
+            )
+        rows = dataclasses.replace(rows, tags=to_bio(rows.tags, rows.starts))
+        if self.type_map:
+            rows = map_types(rows, dict(self.type_map), self.map_source)
+        return rows
+
+    def _complete(self, train: Sentences) -> "Tagging":
+        """This task, with the tags of the training file's types."""
+        types = sorted({tag.type for tag in train.tags} - {""})
+        if not types:
+            raise UserError(
+                f"{train.path} has no entity: every tag is {OUTSIDE}; is it "
+                "the right --tag_column?"
+            )
+        warn_of_lookalikes(types, train.path)
+        tags = [Tag(prefix, name) for name in types for prefix in "BI"]
+        return dataclasses.replace(self, tags=(Tag(OUTSIDE, ""), *tags))
+
+    def _check_types(self, rows: Sentences) -> None:
+        """Checks that the head knows all types.
+
+        Raises:
+            UserError: one is new.
+        """
+        known = set(self.tags)
+        for number, tag in enumerate(rows.tags):
+            if tag not in known:
+                types = sorted({t.type for t in self.tags} - {""})
+                raise UserError(
+                    f"{rows.where(number)}: unknown type {tag.type!r}, "
+                    f"expected one of {list_labels(types)}"
+                    + ("" if self.type_map else " (see --map_tags)")
+                )
+
+    def summarize(self, rows):
+        """How many words there are, and entities of each type."""
+        counts = collections.Counter(
+            tag.type for tag in rows.tags or () if tag.prefix == "B"
+        )
+        names = shown(counts)
+        entities = (f"{names[n]} {x:,}" for n, x in counts.most_common())
+        return ", ".join([f"{len(rows.lines):,} words", *entities])[:500]
+
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
+        """Windows of `[CLS] words [SEP]`, and the labels of their words."""
+        labels = None
+        if rows.tags is not None:
+            labels = self._numbers(rows.tags)
+        return cut_sentences(rows, labels, tokenizer, max_seq_length)
+
+    def _numbers(self, tags: List[Tag]) -> np.ndarray:
+        """int32 [words], places in the task's tags."""
+        numbers = {tag: number for number, tag in enumerate(self.tags)}
+        return np.array([numbers[tag] for tag in tags], np.int32)
+
+    def count_train_steps(self, features: SentenceWindows, batch_size, epochs):
+        """Steps of a training, counted in windows."""
+        if not len(features):
+            raise UserError(
+                "the training file holds nothing to learn from: no word of it "
+                "is in a window"
+            )
+        return super().count_train_steps(features, batch_size, epochs)
+
+    def keep(self, rows):
+        """Tags to score, and lines to write predictions into."""
+        return dataclasses.replace(rows, words=())
+
+    def build_head(self, config, create):
+        """One logit for each tag."""
+        return TaggingHead(len(self.tags), config, create)
+
+    def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
+        """The likeliest tags, `O` of words that no window holds.
+
+        An `I-` that continues no entity of its type begins one, `B-`, as
+        conlleval reads it.
+        """
+        logits = np.zeros((len(features.places), len(self.tags)), np.float32)
+        if outputs:
+            logits = features.at_words(outputs["logits"])
+        chosen = logits.argmax(axis=-1)
+        chosen[features.places < 0] = self.tags.index(Tag(OUTSIDE, ""))
+        tags = [self.tags[number] for number in chosen.tolist()]
+        return Tagged(to_bio(tags, rows.starts), logits)
+
+    def evaluate(
+        self,
+        rows: Sentences,
+        features: SentenceWindows,
+        predictions: Tagged,
+    ) -> Dict[str, float]:
+        """Scores of entities, share of right tags, cross entropy in nats.
+
+        The last one is the mean over the words that a window holds.
+        """
+        scores = entity_scores(
+            list(rows.divide(rows.tags)), list(rows.divide(predictions.tags))
+        )
+        right = [a == b for a, b in zip(rows.tags, predictions.tags)]
+        # Of sentences that all are empty there is no share.
+        scores["token_accuracy"] = float(np.mean(right)) if right else 0.0
+        known = features.places >= 0
+        if known.any():
+            losses = metrics.cross_entropy(
+                predictions.logits[known], self._numbers(rows.tags)[known]
+            )
+            scores["loss"] = float(losses.mean())
+        return scores
+
+    def write_report(self, output_dir, rows, features, predictions, suffix=""):
+        """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
+        lines = ["type\tentities\tpredicted\tprecision\trecall\tf1"]
+        for scores in type_scores(
+            list(rows.divide(rows.tags)), list(rows.divide(predictions.tags))
+        ):
+            name, entities, predicted, *shares = scores
+            shown = "\t".join(f"{share:.4f}" for share in shares)
+            lines.append(f"{name}\t{entities}\t{predicted}\t{shown}")
+        path = results_path(output_dir, "eval_types", suffix)
+        files.write_text(path, "\n".join(lines) + "\n")
+        return (path,)
+
+    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
+        """`tokens`, their `tags`, and `entities`.
+
+        Of each entity `type`, `start` and `end`, its first word's number and
+        one past the last one's, and `text`, its words with spaces between.
+        """
+        return [
+            _answer(list(words), tags)
+            for words, tags in zip(
+                rows.divide(rows.words), rows.divide(predictions.tags)
+            )
+        ]
+
+    def write_predictions(self, output_dir, rows, predictions, suffix=""):
+        """Writes the test file again with the predicted tags in BIO.
+
+        `test_predictions.conll` or `.jsonl`, as the test file is.
+        """
+        name = "_".join(filter(None, ["test_predictions", suffix]))
+        path = os.path.join(output_dir, name + ending_of(rows.path))
+        write_tags(path, rows, list(map(str, predictions.tags)))
+        return (path,)
+
+
+def _answer(words: List[str], tags: List[Tag]) -> Dict[str, Any]:
+    return {
+        "tokens": words,
+        "tags": list(map(str, tags)),
+        "entities": [
+            {
+                **entity._asdict(),
+                "text": " ".join(words[entity.start : entity.end]),
+            }
+            for entity in find_entities(tags)
+        ],
+    }
+
+
+def tagging_task(
+    token_column: Optional[str] = None,
+    tag_column: Optional[str] = None,
+    map_tags: str = "",
+    eval_split: str = "dev",
+    split_files: SplitFiles = NONE_NAMED,
+) -> Tagging:
+    """A task over `train`, `dev` and `test` as .conll or .jsonl.
+
+    Args:
+        token_column: as `Columns.token`.
+        tag_column: as `Columns.tag`.
+        map_tags: file of `read_map`, or "".
+        eval_split: the split that is scored, `dev` or `test`.
+        split_files: files of splits that were named one by one.
+
+    Raises:
+        UserError: as `read_map`; or a file is named, and the split that is
+            scored is not `dev`.
+    """
+    if split_files.named and eval_split != "dev":
+        raise UserError(
+            f"--eval_split={eval_split} is for --data_dir; --eval_file names "
+            "the file to score"
+        )
+    table: Mapping[str, str] = read_map(map_tags) if map_tags else {}
+    return Tagging(
+        NAME,
+        words_and_tags=Columns(token_column, tag_column),
+        type_map=tuple(sorted(table.items())),
+        map_source=map_tags,
+        eval_split=eval_split,
+        split_files=split_files,
+    )

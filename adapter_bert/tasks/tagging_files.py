@@ -1,0 +1,665 @@
+"""Sentences of words with tags: CoNLL files and JSON Lines.
+
+In here: `Sentences`, what reads and writes them, and the table of
+`--map_tags`.
+
+Schemes of tags: which one a file has, and BIO from any of them.
+
+A tag is `O`, or a prefix, a hyphen and the entity's type, or a type alone
+(IO). With `B` an entity begins, `I` is within it. Sources: Ramshaw and Marcus
+1995 (IOB1, where `B` stands only between two entities of one type that
+touch), Tjong Kim Sang and Veenstra 1999 (IOB2, called BIO here), Ratinov and
+Roth 2009 (BILOU: `L` ends an entity, `U` is one of a single word; BIOES calls
+these `E` and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
+"""
+
+import array
+import dataclasses
+import json
+import re
+import sys
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+from adapter_bert import files, json_lines
+from adapter_bert.data.tables import ending_of, read_objects
+from adapter_bert.errors import UserError
+
+OUTSIDE = "O"
+BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
+BMES, IO = "BMES", "IO"
+TAG = re.compile(r"([BIESLUM])-(\S+)")
+# A type alone. A single letter at an end would be a prefix, as in `b-PER`,
+# `B_PER`, `PER-B` and `B`, and a column's name would be a header's.
+PLAIN = re.compile(
+    r"(?!(?i:(ner_?)?(tag|label)s?|ner|entity)$)"
+    r"(?![A-Za-z]([\W_]|$))(?!.*[\W_][A-Za-z]?$)[^\W\d_]\S*"
+)
+# What is within an entity, what ends one, and what is one.
+ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
+# Prefixes that tell these schemes, the first one that occurs. Without `M` and
+# `I`, BMES is BIOES.
+TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
+# Prefixes of other schemes by those of BIO.
+TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I", "": "I"}
+
+# The place of a word, by its number, for messages.
+Where = Callable[[int], str]
+
+
+class Tag(NamedTuple):
+    """A tag in parts.
+
+    Attributes:
+        prefix: one of `BIESLUM`, or `O`; "" of a type alone.
+        type: of the entity; "" outside.
+    """
+
+    prefix: str
+    type: str
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, self))
+
+
+class Entity(NamedTuple):
+    """An entity of a sentence.
+
+    Attributes:
+        type: its type.
+        start: its first word.
+        end: one past the last.
+    """
+
+    type: str
+    start: int
+    end: int
+
+
+def split_tag(text: str) -> Optional[Tag]:
+    """A tag's parts; None if the text is no tag."""
+    if text == OUTSIDE:
+        return Tag(OUTSIDE, "")
+    match = TAG.fullmatch(text)
+    if match:
+        return Tag(*match.groups())
+    return Tag("", text) if PLAIN.fullmatch(text) else None
+
+
+def find_scheme(
+    tags: Sequence[Tag], starts: np.ndarray, where: Where
+) -> Optional[str]:
+    """The one scheme that all tags of a file follow.
+
+    Args:
+        tags: of all words.
+        starts: int64 [sentences + 1], each sentence's first word.
+        where: for messages.
+
+    Returns:
+        `BIO`, `IOB1`, `BIOES`, `BILOU`, `BMES` or `IO`; None if there is no
+        entity.
+
+    Raises:
+        UserError: there is none; the message names the first tag that does
+            not follow the others' scheme.
+    """
+    used = {tag.prefix for tag in tags}
+    if "" in used:
+        _check_plain(tags, where)
+        return IO
+    for prefix, scheme in TELLING.items():
+        if prefix in used:
+            _check_ends(tags, starts, where, scheme)
+            return scheme
+    # Every entity begins with one or the other.
+    openings = {"B": [], "I": []}
+    for before, number in _pairs(tags, starts):
+        tag = tags[number]
+        if tag.prefix != OUTSIDE and before.type != tag.type:
+            openings[tag.prefix].append(number)
+    begun, continued = openings["B"], openings["I"]
+    if not continued:
+        return BIO if begun else None
+    if not begun:
+        return IOB1
+    if len(begun) >= len(continued):
+        wrong = tags[continued[0]]
+        raise UserError(
+            f"{where(continued[0])}: {wrong} continues no entity; expected "
+            f"B-{wrong.type}, since entities begin with B- elsewhere in the "
+            f"file (scheme {BIO})"
+        )
+    wrong = tags[begun[0]]
+    raise UserError(
+        f"{where(begun[0])}: {wrong} follows no entity of its type; expected "
+        f"I-{wrong.type}, since entities begin with I- elsewhere in the file "
+        f"(scheme {IOB1})"
+    )
+
+
+def _check_plain(tags: Sequence[Tag], where: Where) -> None:
+    """Checks that no type has a prefix, and that some word is outside."""
+    plain = next(n for n, tag in enumerate(tags) if not tag.prefix)
+    for number, tag in enumerate(tags):
+        if tag.prefix and tag.type:
+            raise UserError(
+                f"{where(plain)}: {str(tags[plain])!r} has no prefix, but "
+                f"{str(tag)!r} has one ({where(number)}); expected one for "
+                "every type, or for none; is it the right --tag_column?"
+            )
+    if all(tag.type for tag in tags):
+        # As of a column of parts of speech.
+        raise UserError(
+            f"{where(plain)}: {str(tags[plain])!r} is a type without a prefix, "
+            f"and no word of the file has the tag {OUTSIDE}, as words outside "
+            "of entities have; is it the right --tag_column?"
+        )
+
+
+def _check_ends(tags, starts, where, scheme) -> None:
+    """Checks tags of a scheme that marks the ends of entities."""
+    within, end, single = ENDS[scheme]
+    for before, number in _pairs(tags, starts):
+        tag = tags[number]
+        inside = tag.prefix in (within, end)
+        is_open = before.prefix in ("B", within)
+        if tag.prefix not in (OUTSIDE, "B", within, end, single):
+            problem = (
+                f"is of another scheme than {within}-, {end}- and {single}-"
+            )
+        elif inside and not (is_open and before.type == tag.type):
+            problem = "continues no entity"
+        elif is_open and not inside:
+            problem = f"follows an entity that no {end}-{before.type} ends"
+        else:
+            continue
+        raise UserError(
+            f"{where(number)}: {tag} {problem}; elsewhere the file has the "
+            f"scheme {scheme}"
+        )
+    for last in starts[1:][np.diff(starts) > 0] - 1:
+        if tags[last].prefix in ("B", within):
+            raise UserError(
+                f"{where(last)}: the sentence ends with {tags[last]}, expected "
+                f"{end}- or {single}-{tags[last].type}; elsewhere the file "
+                f"has the scheme {scheme}"
+            )
+
+
+def _pairs(tags: Sequence[Tag], starts: np.ndarray) -> Iterator:
+    """The tag before each word, `O` before a sentence, and the word."""
+    first = set(starts.tolist())
+    for number in range(len(tags)):
+        before = Tag(OUTSIDE, "")
+        if number not in first:
+            before = tags[number - 1]
+        yield before, number
+
+
+def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> List[Tag]:
+    """The same entities in BIO.
+
+    Of what no scheme allows, an `I` that continues nothing begins an entity,
+    as conlleval reads it.
+
+    Args:
+        tags: of all words, of any scheme.
+        starts: int64 [sentences + 1], each sentence's first word.
+    """
+    found: List[Tag] = []
+    for before, number in _pairs(tags, starts):
+        tag = tags[number]
+        prefix = TO_BIO.get(tag.prefix, tag.prefix)
+        # What has ended is not continued.
+        ended = before.prefix in ("E", "L", "S", "U")
+        if prefix == "I" and (ended or before.type != tag.type):
+            prefix = "B"
+        found.append(Tag(prefix, tag.type))
+    return found
+
+
+def find_entities(tags: Sequence[Tag]) -> List[Entity]:
+    """The entities of a sentence in BIO."""
+    found: List[Entity] = []
+    for number, tag in enumerate(tags):
+        if tag.prefix == "B":
+            found.append(Entity(tag.type, number, number + 1))
+        elif tag.prefix == "I":
+            found[-1] = found[-1]._replace(end=number + 1)
+    return found
+
+
+# What is between the columns of a CoNLL file that has tabs, and of others. A
+# run of spaces is looked at once.
+BETWEEN = {
+    "tabs": re.compile("((?:(?<! ) +)?\t *)"),
+    "spaces": re.compile("( +)"),
+}
+# Opens a line between two documents, which is no word.
+DOCUMENT = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Where a file keeps words and tags.
+
+    Attributes:
+        token: a column's number from 0, from the end if it is negative, or
+            the key of a JSON object; None for the usual one.
+        tag: the same of the tags.
+    """
+
+    token: Optional[str] = None
+    tag: Optional[str] = None
+
+    def numbers(self, path: str) -> Tuple[int, int]:
+        """The columns of a CoNLL file, by default the first and the last.
+
+        Raises:
+            UserError: one is no number, or both are the same.
+        """
+        found = []
+        for name, default in (("token", "0"), ("tag", "-1")):
+            text = getattr(self, name) or default
+            if not re.fullmatch("-?[0-9]{1,4}", text):
+                raise UserError(
+                    f"--{name}_column is {text!r}, but the columns of {path} "
+                    "have numbers, from 0, or from -1 at the end"
+                )
+            found.append(int(text))
+        if found[0] == found[1]:
+            raise UserError(
+                f"--token_column and --tag_column are both {found[0]}"
+            )
+        return found[0], found[1]
+
+    @property
+    def keys(self) -> Tuple[str, str]:
+        """The keys of JSON objects, by default `tokens` and `tags`."""
+        return self.token or "tokens", self.tag or "tags"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences of words, word by word.
+
+    Attributes:
+        path: of the file.
+        words: of all sentences; may be empty where they are not needed.
+        starts: int64 [sentences + 1], each sentence's first word.
+        lines: int64 [words], the line of each word, from 0.
+        tags: of all words, or None.
+        text: the file's lines with their line breaks, for predictions; empty
+            where none will be written.
+        columns: of the file.
+    """
+
+    path: str
+    words: Sequence[str]
+    starts: np.ndarray
+    lines: np.ndarray
+    tags: Optional[List[Tag]] = None
+    text: Sequence[str] = ()
+    columns: Columns = Columns()
+
+    @classmethod
+    def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
+        """Sentences that come from no file."""
+        counts = [len(words) for words in sentences]
+        return cls(
+            "",
+            [word for words in sentences for word in words],
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.zeros(sum(counts), np.int64),
+        )
+
+    def __len__(self) -> int:
+        """Number of sentences."""
+        return len(self.starts) - 1
+
+    def where(self, word: int) -> str:
+        """The place of a word, for messages: `<path>:<line from 1>`."""
+        return f"{self.path}:{self.lines[word] + 1}"
+
+    def first(self, count: int) -> "Sentences":
+        """The first sentences, at most `count`."""
+        starts = self.starts[: count + 1]
+        words = starts[-1]
+        # The text ends with the last word's line.
+        lines = self.lines[words - 1] + 1 if words < len(self.lines) else None
+        return dataclasses.replace(
+            self,
+            words=self.words[:words],
+            starts=starts,
+            lines=self.lines[:words],
+            tags=self.tags and self.tags[:words],
+            text=self.text[:lines],
+        )
+
+    def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """What there is of each word, sentence by sentence."""
+        starts = self.starts.tolist()
+        for first, last in zip(starts, starts[1:]):
+            yield values[first:last]
+
+
+class _Word(NamedTuple):
+    """A word of a file; `tag` is None where the file has none."""
+
+    line: int
+    text: str
+    tag: Optional[str]
+
+
+# Yields the words of each sentence.
+_Read = Callable[[str, Iterator[str], Columns, bool], Iterator[List[_Word]]]
+
+
+def read_sentences(
+    path: str,
+    columns: Columns = Columns(),
+    needs_tags: bool = True,
+    keeps_text: bool = False,
+) -> Sentences:
+    """Reads a file.
+
+    Args:
+        path: with one of the endings of `FORMATS`, in any case of letters.
+        columns: of the file.
+        needs_tags: whether there must be tags; else they are not looked at.
+        keeps_text: whether the file's lines are needed, for predictions.
+
+    Raises:
+        UserError: the file is missing, not UTF-8, or without a word, or a line
+            is malformed, lacks a tag, or has one that is none.
+    """
+    text: List[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in files.read_lines(path, "the data file", "\n"):
+            if keeps_text:
+                text.append(line)
+            yield line
+
+    read, _ = FORMATS[ending_of(path)]
+    words: List[str] = []
+    starts, numbers = array.array("q", [0]), array.array("q")
+    tags: List[Tag] = []
+    known: Dict[str, Tag] = {}
+    for sentence in read(path, lines(), columns, needs_tags):
+        for word in sentence:
+            # Most words occur often.
+            words.append(sys.intern(word.text))
+            numbers.append(word.line)
+            if needs_tags:
+                if word.tag not in known:
+                    where = f"{path}:{word.line + 1}"
+                    known[word.tag] = _parse_tag(word.tag, where)
+                tags.append(known[word.tag])
+        starts.append(len(words))
+    if not words:
+        raise UserError(f"{path} is empty: it holds no word")
+    return Sentences(
+        path,
+        words,
+        np.array(starts, np.int64),
+        np.array(numbers, np.int64),
+        tags if needs_tags else None,
+        text,
+        columns,
+    )
+
+
+def _parse_tag(text: str, where: str) -> Tag:
+    tag = split_tag(text)
+    if tag is None:
+        raise UserError(
+            f"{where}: {text[:80]!r} is no tag, expected O, or B-, I-, E-, S-, "
+            "L-, U- or M- and a type, as B-PER, or a type alone, as PER; is it "
+            "the right --tag_column?"
+        )
+    return tag
+
+
+def _read_conll(
+    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+) -> Iterator[List[_Word]]:
+    """A word on each line, blank lines between sentences.
+
+    The first word's line decides for all how many columns there are, and
+    whether tabs or spaces are between them.
+    """
+    token, tag = columns.numbers(path)
+    sentence: List[_Word] = []
+    layout: Optional[Tuple[str, int]] = None
+    first = 0
+    for number, line in enumerate(text):
+        where = f"{path}:{number + 1}"
+        if "\r" in line.rstrip("\r\n"):
+            raise UserError(
+                f"{where}: a carriage return is within the line; "
+                "end lines with a line feed, or with both"
+            )
+        if _is_between(line):
+            if sentence:
+                yield sentence
+                sentence = []
+            continue
+        parts, between = _divide(line)
+        cells = parts[1::2]
+        place, tag_place = _places(len(cells), token, tag)
+        if layout is None:
+            layout, first = (between, len(cells)), number
+            expected = None
+            if place is None:
+                expected = f"a word in column {token} (--token_column)"
+            elif needs_tags and tag_place is None:
+                expected = (
+                    f"a tag in column {tag} beside the word in column {token} "
+                    "(--tag_column, --token_column)"
+                )
+            if expected:
+                raise UserError(
+                    f"{where}: found {len(cells)} columns, expected {expected}"
+                )
+        if (between, len(cells)) != layout:
+            raise UserError(
+                f"{where}: found {len(cells)} columns with {between} between, "
+                f"expected {layout[1]} with {layout[0]}, as in line "
+                f"{first + 1}; if words hold spaces, put tabs between columns"
+            )
+        if not cells[place]:
+            raise UserError(
+                f"{where}: column {token} is empty, expected a word "
+                "(--token_column)"
+            )
+        label = None if tag_place is None else cells[tag_place]
+        sentence.append(_Word(number, cells[place], label))
+    if sentence:
+        yield sentence
+
+
+def _is_between(line: str) -> bool:
+    """Whether a line stands between sentences."""
+    text = line.strip(" \t\r\n")
+    return not text or text.startswith(DOCUMENT)
+
+
+def _divide(line: str) -> Tuple[List[str], str]:
+    """The cells of a line of a word, and what is between them.
+
+    Returns:
+        The line in parts: blanks, a cell, blanks, a cell, and so on; and
+        `tabs` if the line has any, else `spaces`. Between tabs, cells may be
+        empty, or hold spaces.
+    """
+    inner = line.strip(" \r\n")
+    between = "tabs" if "\t" in inner else "spaces"
+    before, _, after = line.partition(inner)
+    return [before, *BETWEEN[between].split(inner), after], between
+
+
+def _places(
+    count: int, token: int, tag: int
+) -> Tuple[Optional[int], Optional[int]]:
+    """Where word and tag are in a line of so many cells; None for nowhere."""
+    place, tag_place = (
+        column % count if -count <= column < count else None
+        for column in (token, tag)
+    )
+    return place, None if tag_place == place else tag_place
+
+
+def _read_json_lines(
+    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+) -> Iterator[List[_Word]]:
+    """An object for each sentence, with a list of words and one of tags."""
+    token, tag = columns.keys
+
+    def read(
+        value: Dict[str, Any], where: str
+    ) -> Tuple[List[str], List[Optional[str]]]:
+        del where  # What is wrong is told by a ValueError.
+        words = json_lines.texts_at(value, token)
+        if not needs_tags:
+            # It will be written again, with tags.
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+            return words, [None] * len(words)
+        tags = json_lines.texts_at(value, tag)
+        if len(tags) != len(words):
+            raise ValueError(
+                f"found {len(tags)} tags ({tag!r}) of {len(words)} words "
+                f"({token!r})"
+            )
+        return words, list(tags)
+
+    for number, found in read_objects(path, text, read):
+        yield [_Word(number, *pair) for pair in zip(*found)]
+
+
+def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
+    """The file's own lines with these tags.
+
+    A tag takes the place of the line's own, or, where there is none, is
+    appended.
+    """
+    token, tag = rows.columns.numbers(rows.path)
+    ours = iter(tags)
+    for line in rows.text:
+        if _is_between(line):
+            yield line
+            continue
+        parts, between = _divide(line)
+        _, place = _places(len(parts) // 2, token, tag)
+        if place is not None:
+            parts[2 * place + 1] = next(ours)
+        else:
+            blank = "\t" if between == "tabs" else " "
+            parts[-1:-1] = blank, next(ours)
+        yield "".join(parts)
+
+
+def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
+    """The file's own objects with these tags."""
+    ours = rows.divide(tags)
+    for _, value in read_objects(
+        rows.path, rows.text, lambda value, where: value
+    ):
+        changed = {**value, rows.columns.keys[1]: list(next(ours))}
+        yield json.dumps(changed, ensure_ascii=False) + "\n"
+
+
+def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
+    """Writes a file again with other tags.
+
+    Args:
+        path: to write to, with the ending of the file that was read.
+        rows: of a file whose text was kept.
+        tags: of all words.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    _, write = FORMATS[ending_of(path)]
+    files.write_parts(path, (line.encode() for line in write(rows, tags)))
+
+
+# Ending -> how its sentences are read, and how tags are written.
+FORMATS: Dict[
+    str, Tuple[_Read, Callable[[Sentences, Sequence[str]], Iterator[str]]]
+] = {
+    ".conll": (_read_conll, _write_conll),
+    ".jsonl": (_read_json_lines, _write_json_lines),
+}
+
+
+def read_map(path: str) -> Dict[str, str]:
+    """Reads a table of types: an old type, a tab, a new one or `O`.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8 or empty, or a line is
+            malformed or names a type again.
+    """
+    found: Dict[str, str] = {}
+    text = files.read_text(path, "the table of --map_tags")
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r").split("\t")
+        where = f"{path}:{number}"
+        if len(cells) != 2 or not all(
+            TAG.fullmatch(f"B-{cell}") for cell in cells
+        ):
+            raise UserError(
+                f"{where}: {line[:80]!r}, expected an old type, a tab, and a "
+                "new type or O"
+            )
+        if cells[0] in found:
+            raise UserError(f"{where}: the type {cells[0]} occurs twice")
+        found[cells[0]] = cells[1]
+    if not found:
+        raise UserError(f"{path} is empty")
+    return found
+
+
+def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
+    """The same sentences with other types.
+
+    Args:
+        rows: with tags in BIO.
+        table: new types, or `O`, by the old ones.
+        source: of the table, for messages.
+
+    Raises:
+        UserError: types are not in the table.
+    """
+    unknown = sorted({t.type for t in rows.tags} - {"", *table})
+    if unknown:
+        first = next(n for n, t in enumerate(rows.tags) if t.type in unknown)
+        raise UserError(
+            f"{rows.where(first)}: {source} does not have the types "
+            f"{', '.join(unknown)[:200]}; give each a line, with O where it "
+            "is no entity"
+        )
+    outside = Tag(OUTSIDE, "")
+    changed = [
+        tag
+        if not tag.type
+        else outside
+        if table[tag.type] == OUTSIDE
+        else Tag(tag.prefix, table[tag.type])
+        for tag in rows.tags
+    ]
+    return dataclasses.replace(rows, tags=changed)

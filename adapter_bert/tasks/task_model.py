@@ -1,0 +1,374 @@
+"""BERT, a tuning method and a task's head put together as one model.
+
+In here: `TaskModel`, and `ParameterTable`, the list of every variable with
+whether it is trained. That table is the only source for gradients, weight
+decay, optimizer slots, the log, checkpoints and the adapter artifact.
+"""
+
+import dataclasses
+import re
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks, act_by_token
+from adapter_bert.bert.shared_layers import SharedLayers
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import PARTS, TuningMethod
+from adapter_bert.optimization import Recipe
+
+# (config, create) -> head
+BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
+# Of a dense layer.
+KERNEL = re.compile(r"bert/.*/(kernel|bias)")
+# Among features, what the layers below those to compute have given.
+FROZEN_OUTPUTS = "frozen_outputs"
+
+
+class TaskModel(tf.Module):
+    """What one task computes: BERT with a method's hooks, then a head."""
+
+    def __init__(
+        self,
+        config: encoder.BertConfig,
+        method: TuningMethod,
+        build_head: BuildHead,
+        create: encoder.CreateVariable,
+        lowest: int = 0,
+    ):
+        """Creates every variable: the head's, the method's, BERT's.
+
+        Args:
+            config: of the BERT.
+            method: acts upon it.
+            build_head: of the task.
+            create: makes variables.
+            lowest: the layer to begin with, of batches that have the outputs
+                of the one before.
+        """
+        self.lowest = lowest
+        self.head = build_head(config, create)
+        pooler = self.head.needs_pooler
+
+        def make_layer(number, create):
+            hooks = method.build(config, create, pooler)
+            return encoder.Layer(number, config, create, hooks)
+
+        layers = SharedLayers(config.num_hidden_layers, make_layer)
+        create = layers.noting(create)
+        hooks = method.build(config, create, pooler)
+        self.bert = encoder.Bert(config, create, hooks, pooler, layers)
+
+    def __call__(
+        self, features: Dict[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Computes the head's predictions for a batch.
+
+        Args:
+            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
+                what the head reads beside, and in a run of several tasks
+                `task_ids`, int32 [B], all alike; or of rows that are C choices
+                [B, C, T], each of which is a row for BERT and for the head.
+                `frozen_outputs`, if there are any, float32 [B, T or 1, D], or
+                the bits of bfloat16 as uint16, instead of the tokens.
+            context: of this forward pass.
+
+        Returns:
+            The head's outputs by name, [B, ...], or [B C, ...] of choices.
+        """
+        ids, segments = features["input_ids"], features["segment_ids"]
+        if "task_ids" in features:
+            # A batch is of one task; a lane without rows takes any.
+            task = tf.maximum(tf.reduce_max(features["task_ids"]), 0)
+            context = dataclasses.replace(context, task=task)
+        if len(ids.shape) == 3:
+            length = ids.shape[2] or tf.shape(ids)[2]
+            ids, segments, mask = (
+                tf.reshape(x, [-1, length])
+                for x in (ids, segments, context.input_mask)
+            )
+            context = dataclasses.replace(context, input_mask=mask)
+        context = dataclasses.replace(
+            context,
+            first_token=self.head.reads_first_token
+            and act_by_token(self.bert.hooks)
+            and not context.observes,
+        )
+        if FROZEN_OUTPUTS in features:
+            sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
+        else:
+            sequence_output = self.bert(ids, segments, context).sequence_output
+        found = self.head(
+            self.bert,
+            sequence_output,
+            context,
+            **{name: features[name] for name in self.head.reads},
+        )
+        if context.training:
+            return found
+        shown = self.bert.hooks.observe(context) if context.observes else {}
+        return {**self.head.select(found), **shown}
+
+    def _continue(self, outputs: tf.Tensor, context: Context) -> tf.Tensor:
+        """What the upper layers make of known outputs, float32 [B, T, D]."""
+        if outputs.dtype == tf.uint16:
+            outputs = tf.bitcast(outputs, tf.bfloat16)
+        size = outputs.shape[-1]
+        outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
+        layers = self.bert.layers[self.lowest :]
+        found = self.bert.run_layers(outputs, layers, context)
+        return tf.cast(found[-1] if found else outputs, tf.float32)
+
+
+# What variables are part of, in the order of tables.
+GROUPS = (
+    "embeddings",
+    "encoder",
+    "LayerNorm",
+    "pooler",
+    "adapters",
+    "parts",
+    "masks",
+    "head",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One variable of a model.
+
+    Attributes:
+        name: its name in checkpoints.
+        shape: its shape.
+        initializer: makes its fresh values.
+        group: what it is part of, for people to read.
+        trained: whether training changes it.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    initializer: encoder.Initializer
+    group: str
+    trained: bool
+
+    @property
+    def is_added(self) -> bool:
+        """Whether BERT itself does not have it."""
+        return self.group in ("adapters", "parts", "masks", "head")
+
+    @property
+    def count(self) -> int:
+        """Number of scalars."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterTable:
+    """Every variable of a model, in order of creation.
+
+    Attributes:
+        method: the method's text.
+        parameters: the variables.
+        recipe: how those that are trained are updated.
+        changed_count: how many of BERT's parameters change, if not all that
+            are trained.
+        hooks: the method's, without values.
+    """
+
+    method: str
+    parameters: Tuple[Parameter, ...]
+    recipe: Recipe = Recipe()
+    changed_count: Optional[int] = None
+    hooks: Hooks = dataclasses.field(default_factory=Hooks, compare=False)
+
+    @property
+    def trained(self) -> List[Parameter]:
+        """The variables that training changes."""
+        return [p for p in self.parameters if p.trained]
+
+    @property
+    def total_count(self) -> int:
+        """Number of scalars of the whole model, which masks are no part of."""
+        return sum(p.count for p in self.parameters if p.group != "masks")
+
+    @property
+    def trained_count(self) -> int:
+        """Number of scalars that training changes."""
+        return sum(p.count for p in self.trained)
+
+    def to_text(self) -> str:
+        """The table of groups, then adapter-bert's two lines of totals."""
+        groups: Dict[str, List[int]] = {}
+        for p in self.parameters:
+            if p.group == "masks":
+                continue
+            row = groups.setdefault(p.group, [0, 0])
+            row[0] += p.count
+            row[1] += p.count * p.trained
+        groups["total"] = [self.total_count, self.trained_count]
+        width = max(map(len, groups)) + 2
+        lines = [
+            f"Tuning method: {self.method}",
+            f"{'group':<{width}}{'parameters':>14}{'trained':>14}"
+            f"{'frozen':>14}",
+        ]
+        for name, (count, trained) in groups.items():
+            numbers = (
+                f"{n:,}" if n else "-"
+                for n in (count, trained, count - trained)
+            )
+            lines.append(
+                f"{name:<{width}}" + "".join(f"{n:>14}" for n in numbers)
+            )
+        share = self.trained_count / self.total_count
+        lines.append(f"trained: {share:.2%} of all parameters")
+        if self.changed_count is not None:
+            lines.append(
+                f"through masks, by which {self.changed_count:,} of BERT's "
+                "change"
+            )
+        lines.append(f"**** Total Parameters = {self.total_count} *****")
+        lines.append(
+            f"**** Total Trainable Parameters = {self.trained_count} *****"
+        )
+        return "\n".join(lines)
+
+
+def list_parameters(
+    config: encoder.BertConfig, method: TuningMethod, build_head: BuildHead
+) -> ParameterTable:
+    """Lists the variables of a model without making any.
+
+    Args:
+        config: the BERT.
+        method: decides, by its rules, what is trained.
+        build_head: the task's head; always trained.
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: an argument of the method that this BERT cannot take.
+        ValueError: a defect of the method: a variable that no rule covers, or
+            a rule that matches none.
+    """
+    method.check(config)
+    bert_names = encoder.list_variables(config)
+    listed: List[Tuple[str, Tuple[int, ...], encoder.Initializer]] = []
+
+    def create(name, shape, initializer):
+        listed.append((name, tuple(shape), initializer))
+
+    head_names = set()
+
+    def note_head(config, create):
+        head = build_head(config, create)
+        head_names.update(name for name, _, _ in listed)
+        return head
+
+    hooks = TaskModel(config, method, note_head, create).bert.hooks
+
+    rules = method.rules(config)
+    used = set()
+
+    def is_trained(name: str) -> bool:
+        for number, (pattern, trained) in enumerate(rules):
+            if re.fullmatch(pattern, name):
+                used.add(number)
+                return trained
+        raise ValueError(f"no rule of {method} covers the variable {name}")
+
+    def group_of(name: str) -> str:
+        if name in head_names:
+            return "head"
+        if name in bert_names:
+            return bert_group(name)
+        if name.startswith(PARTS):
+            return "parts"
+        # What is added and not trained says what is.
+        return "adapters" if is_trained(name) else "masks"
+
+    parameters = [
+        Parameter(
+            name,
+            shape,
+            initializer,
+            group_of(name),
+            name in head_names or is_trained(name),
+        )
+        for name, shape, initializer in listed
+    ]
+    # A rule may be about a part of BERT that this head does not need.
+    for name in bert_names:
+        is_trained(name)
+    for number, (pattern, _) in enumerate(rules):
+        if number not in used:
+            raise ValueError(
+                f"the rule {pattern!r} of {method} matches nothing"
+            )
+    parameters.sort(key=lambda p: GROUPS.index(p.group))
+    berts = sum(p.count for p in parameters if not p.is_added)
+    return ParameterTable(
+        str(method),
+        tuple(parameters),
+        method.recipe_of(config),
+        method.changed_count(berts),
+        hooks,
+    )
+
+
+def bert_group(name: str) -> str:
+    """The group of one of BERT's own variables."""
+    if "/LayerNorm/" in name:
+        return "LayerNorm"
+    return name.split("/")[1]
+
+
+def narrow_variables(
+    config: encoder.BertConfig, method: TuningMethod, table: ParameterTable
+) -> FrozenSet[str]:
+    """Names of BERT's frozen kernels and biases, which only products read.
+
+    So they may be kept in the type of products.
+
+    Args:
+        config: of the BERT.
+        method: one that changes variables where they are read has none.
+        table: every variable.
+    """
+    if changes_parameters(config, method):
+        return frozenset()
+    return frozenset(
+        p.name
+        for p in table.parameters
+        if not (p.trained or p.is_added) and KERNEL.fullmatch(p.name)
+    )
+
+
+def changes_parameters(
+    config: encoder.BertConfig, method: TuningMethod
+) -> bool:
+    """Whether a method changes BERT's variables where they are read."""
+    hooks = method.build(config, lambda name, *_: name, True)
+    return hooks.acts_at("parameter")
+
+
+def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
+    """Refuses to evaluate adapters and heads that were never trained.
+
+    Raises:
+        UserError: one of their variables is not in `known`, the names that
+            `source` holds.
+    """
+    for p in table.parameters:
+        if p.is_added and p.trained and p.name not in known:
+            raise UserError(
+                f"{source} holds no trained {p.group} ({p.name} is missing), "
+                f"which {table.method} needs; train first (--do_train=true), "
+                "or pass --adapter, a trained --init_checkpoint or another "
+                "--tuning_method"
+            )

@@ -1,0 +1,280 @@
+"""Scores of texts, or of pairs of texts, from a scale."""
+
+import dataclasses
+import math
+import re
+from typing import Any, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.text_task import POOLED, TextTask
+
+# Python's own rule takes more: 1_000, infinity, digits of any script.
+NUMBER = re.compile(r" *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *")
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+class LabelUnit(NamedTuple):
+    """The labels that a head was trained on, in their own unit.
+
+    The head computes (label - mean) / deviation.
+
+    Attributes:
+        mean: of the training labels.
+        deviation: of the training labels, above 0.
+        low: the least training label.
+        high: the greatest one.
+    """
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, labels: np.ndarray, path: str) -> "LabelUnit":
+        """The unit of some labels.
+
+        Args:
+            labels: float64 [rows].
+            path: of their file, for messages.
+
+        Raises:
+            UserError: they are all alike, or alike in float32.
+        """
+        low, high = float(labels.min()), float(labels.max())
+        unit = cls(float(labels.mean()), float(labels.std()), low, high)
+        if low == high:
+            raise UserError(
+                f"{path}: every label of {len(labels)} rows is {low + 0.0:g}, "
+                "expected numbers that differ; is it the right --label_column?"
+            )
+        greatest = np.float32(np.abs(labels).max())
+        # A deviation of 20 steps of float32, which none rounds to 0.
+        if unit.deviation < 20 * max(
+            float(np.spacing(greatest)), float(np.finfo(np.float32).tiny)
+        ):
+            raise UserError(
+                f"{path}: labels from {low!r} to {high!r} hardly differ in "
+                "float32; subtract a number from all of them, or multiply them"
+            )
+        return unit
+
+    @classmethod
+    def restore(cls, description: Mapping[str, Any], source: str):
+        """`label_unit` of a task's description; `AS_IS` if there is none.
+
+        Raises:
+            UserError: it is no unit.
+        """
+        found = description.get("label_unit")
+        if found is None:
+            return AS_IS
+        if (
+            not isinstance(found, dict)
+            or set(found) != set(cls._fields)
+            or any(type(x) not in (int, float) for x in found.values())
+            or not all(abs(x) <= FLOAT_MAX for x in found.values())
+            or not found["deviation"] >= np.finfo(np.float32).tiny
+        ):
+            raise UserError(
+                f"{source}: task.label_unit is {str(found)[:200]}, expected "
+                f"numbers {', '.join(cls._fields)}, the deviation above 0"
+            )
+        return cls(**{name: float(x) for name, x in found.items()})
+
+    def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
+        """The last layer of a head that answers in this unit itself.
+
+        Args:
+            weights: float32 [1, D] of a head that was trained in this unit.
+            bias: float32 [1], or None.
+
+        Returns:
+            The same of the other head.
+        """
+        if self == AS_IS:
+            return weights, bias
+        bias = (0.0 if bias is None else bias) * self.deviation + self.mean
+        return (
+            np.asarray(weights * self.deviation, np.float32),
+            np.asarray(bias, np.float32).reshape(1),
+        )
+
+
+# That of GLUE's heads, other programs' and older ones.
+AS_IS = LabelUnit(0.0, 1.0, -math.inf, math.inf)
+
+
+class RegressionHead(ClassificationHead):
+    """A classifier's head with a single logit, the score."""
+
+    def __init__(self, config, create, shape=POOLED, unit=AS_IS):
+        """Creates `output_weights` [1, D] and `output_bias` [1]."""
+        super().__init__(1, config, create, shape)
+        self.unit = unit
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"scores": float32 [B]}."""
+        logits = super().__call__(bert, sequence_output, context)["logits"]
+        return {"scores": tf.squeeze(logits, axis=1)}
+
+    def loss(self, predictions, features):
+        """Squared error in deviations of the unit, float32 [B]."""
+        labels = features["label_scores"]
+        if self.unit != AS_IS:
+            labels = (labels - self.unit.mean) / self.unit.deviation
+        return tf.math.squared_difference(predictions["scores"], labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRegression(TextTask):
+    """A regression task.
+
+    Attributes:
+        scale: least and greatest score, both possible, or None for any.
+        unit: of the head's labels; None until it is known.
+    """
+
+    metrics: Tuple[str, ...] = ("pearson", "spearman")
+    scale: Optional[Tuple[float, float]] = None
+    unit: Optional[LabelUnit] = None
+
+    def describe(self):
+        """That it is a regression, its unit, what all such tasks tell."""
+        found = {"regression": True, **super().describe()}
+        if self._is_scaled:
+            found["label_unit"] = self.unit._asdict()
+        return found
+
+    @property
+    def _is_scaled(self) -> bool:
+        return self.unit not in (None, AS_IS)
+
+    def restore(self, description, source):
+        """This task, if the head gives a number, in the head's unit."""
+        if not description.get("regression"):
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, "
+                f"which gives labels; not on {self.name}, which gives a number"
+            )
+        task = super().restore(description, source)
+        return task.go_on(description, source)
+
+    def go_on(self, description, source):
+        """This task, in the unit that its training began with."""
+        return dataclasses.replace(
+            self, unit=LabelUnit.restore(description, source)
+        )
+
+    def learn(self, rows):
+        """This task, in the unit of the training labels, unless it has one.
+
+        A task with a scale is as published: its head answers in the scale.
+        """
+        if self.scale:
+            return self
+        unit = LabelUnit.of(np.array(list(map(float, rows.label))), rows.path)
+        return self if self.unit else dataclasses.replace(self, unit=unit)
+
+    def begin_head(self, base):
+        """A base whose head, which answers in the labels' unit, gives ours."""
+        if not self._is_scaled:
+            return base
+        mean, deviation = self.unit.mean, self.unit.deviation
+
+        def read(name: str) -> np.ndarray:
+            value = base.read(name)
+            if name not in ("output_weights", "output_bias"):
+                return value
+            shift = mean if name == "output_bias" else 0.0
+            return np.asarray((value - shift) / deviation, np.float32)
+
+        return dataclasses.replace(base, read=read)
+
+    def check_label(self, label, where):
+        """It must be a number of the scale."""
+        score = float(label) if NUMBER.fullmatch(label) else math.nan
+        low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
+        if not low <= score <= high:
+            expected = f" from {low:g} to {high:g}" if self.scale else ""
+            raise UserError(
+                f"{where}: the score is {label[:80]!r}, expected a number"
+                f"{expected}"
+            )
+
+    def label_features(self, labels):
+        """`label_scores`, float32 [rows]."""
+        return {"label_scores": np.array([float(x) for x in labels], "float32")}
+
+    def held_out_groups(self, labels):
+        """All rows alike."""
+        return [None] * len(labels)
+
+    def summarize(self, rows):
+        """The scores' range and mean, and how many are unlike the training's.
+
+        Those that are more than a deviation outside its range.
+        """
+        if rows.label is None:
+            return ""
+        scores = np.array([float(label) for label in rows.label])
+        about = (
+            f"scores from {scores.min():g} to {scores.max():g}, mean "
+            f"{scores.mean():g}"
+        )
+        if self._is_scaled:
+            _, deviation, low, high = self.unit
+            is_far = (scores < low - deviation) | (scores > high + deviation)
+            if is_far.any():
+                about += (
+                    f"; {is_far.sum()} far from the training's, {low:g} to "
+                    f"{high:g} (the first: {rows.where(is_far.argmax())})"
+                )
+        return about
+
+    @property
+    def result_columns(self):
+        """The number."""
+        return ("value",)
+
+    def build_head(self, config, create):
+        """One number."""
+        return RegressionHead(config, create, self.head, self.unit or AS_IS)
+
+    def decode(self, rows, features, outputs):
+        """The `scores` in the labels' unit, [rows]."""
+        if not self._is_scaled:
+            return outputs
+        scores = outputs["scores"].astype(np.float64)
+        return {"scores": scores * self.unit.deviation + self.unit.mean}
+
+    def evaluate(self, rows, features, predictions):
+        """The task's metrics, and the mean squared error as loss."""
+        scores, labels = predictions["scores"], features.labels["label_scores"]
+        results = {
+            name: metrics.METRICS[name](labels, scores) for name in self.metrics
+        }
+        errors = scores.astype(np.float64) - labels
+        results["loss"] = float(np.mean(errors**2))
+        return results
+
+    def answer(self, rows, predictions):
+        """`value`, within the task's scale if it has one."""
+        values = predictions["scores"].astype(np.float64)
+        if self.scale:
+            values = np.clip(values, *self.scale)
+        return [{"value": value} for value in values.tolist()]
+
+    def answers(self, predictions):
+        """The scores as they are; within a scale, if any, to three places."""
+        scores = predictions["scores"].astype(np.float64)
+        if self.scale:
+            shown = [f"{score:.3f}" for score in np.clip(scores, *self.scale)]
+        else:
+            shown = [f"{score:.7g}" for score in scores]
+        return scores[:, np.newaxis], shown

@@ -1,0 +1,128 @@
+"""Which devices of this machine there are, as a tf.distribute strategy."""
+
+from typing import List
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert.errors import UserError
+from adapter_bert.training import cpu_cores, multi_worker, tpu
+from adapter_bert.training.engines import Hardware
+
+# More than four have not been measured.
+MAX_LANES = 8
+
+
+def count(hardware: Hardware) -> int:
+    """How many GPUs of this machine to use; without a GPU, logical CPUs.
+
+    Raises:
+        UserError: there are fewer GPUs than were asked for.
+    """
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if gpus and hardware.num_devices > gpus:
+        raise UserError(
+            f"--num_devices is {hardware.num_devices}, but there are only "
+            f"{gpus} GPUs"
+        )
+    return hardware.num_devices or gpus or 1
+
+
+def use_lanes(hardware: Hardware) -> int:
+    """Chooses the number of lanes and sets TensorFlow's threads for them.
+
+    Several cores that share each operation wait for one another at its end;
+    lanes that compute whole groups of rows, one core each, do not.
+
+    Raises:
+        UserError: several lanes were asked for beside other devices.
+    """
+    others = hardware.use_tpu or hardware.num_devices > 1
+    if others or tf.config.list_physical_devices("GPU"):
+        if hardware.cpu_lanes > 1:
+            raise UserError(
+                f"--cpu_lanes={hardware.cpu_lanes} is for training on one "
+                "CPU device; leave it out on a GPU or TPU and with "
+                "--num_devices"
+            )
+        return 1
+    cores = cpu_cores.count()
+    lanes = hardware.cpu_lanes or min(cores, MAX_LANES)
+    if lanes >= cores > 1:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        except RuntimeError:
+            # Too late: TensorFlow has run something.
+            logging.info("each operation keeps all cores, beside the lanes")
+    return lanes
+
+
+def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
+    """Lets TensorFlow's graph optimizer (Grappler) work where that pays.
+
+    In float32 on a CPU a graph waits as long for it as for all else, and is no
+    faster (docs/performance.md); in bfloat16 it saves some casts. Its
+    rewriting of sums is never allowed: it orders their terms anew in every
+    graph that it sees, so the same training would give other bits each time.
+    On GPUs products in float32 are float32 then, not TensorFloat-32 with its 10
+    bits. The choice holds for the whole process from then on.
+    """
+    if not hardware.use_tpu:
+        tf.config.experimental.enable_tensor_float_32_execution(
+            compute_dtype != "float32"
+        )
+    accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
+    tf.config.optimizer.set_experimental_options(
+        {
+            "disable_meta_optimizer": not accelerated
+            and compute_dtype == "float32",
+            "arithmetic_optimization": False,
+        }
+    )
+
+
+def names(hardware: Hardware) -> List[str]:
+    """Names of the devices, as `GPU:0`.
+
+    Without a GPU the CPU is divided into as many logical devices, which shows
+    that a training on several devices works, not that it is faster.
+
+    Raises:
+        UserError: as `count`.
+    """
+    number = count(hardware)
+    if tf.config.list_physical_devices("GPU"):
+        return [f"GPU:{i}" for i in range(number)]
+    if number > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        logical = [tf.config.LogicalDeviceConfiguration()] * number
+        try:
+            tf.config.set_logical_device_configuration(cpu, logical)
+        except RuntimeError:
+            # Too late to divide: TensorFlow has run something.
+            if len(tf.config.list_logical_devices("CPU")) < number:
+                raise
+    return [f"CPU:{i}" for i in range(number)]
+
+
+def strategy(hardware: Hardware) -> tf.distribute.Strategy:
+    """The strategy for a training.
+
+    Raises:
+        UserError: a device is missing, or TF_CONFIG cannot be used.
+    """
+    workers = multi_worker.is_cluster()
+    if hardware.num_devices and (hardware.use_tpu or workers):
+        raise UserError(
+            f"--num_devices={hardware.num_devices} is for one machine without "
+            "a TPU; leave it out under TF_CONFIG (a worker takes all of its "
+            "GPUs) and with --use_tpu (--num_tpu_cores)"
+        )
+    if hardware.use_tpu:
+        return tpu.strategy(hardware)
+    if workers:
+        return multi_worker.strategy()
+    devices = names(hardware)
+    if len(devices) == 1:
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy(devices)

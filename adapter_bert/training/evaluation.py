@@ -1,0 +1,237 @@
+"""How well a model does on the dev sets, at the end and while it is trained."""
+
+import os
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.checkpoints import dev_scores, google, training_state
+from adapter_bert.checkpoints.weights import check_shape
+from adapter_bert.data.input_pipeline import Features, exact
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import Schedule
+from adapter_bert.tasks.task import ScoresAndData, SplitNames
+from adapter_bert.training import results
+from adapter_bert.training.engines import Job, Pause
+from adapter_bert.training.prediction import Predictor, check_finite
+from adapter_bert.training.setup import Setup
+
+# When dev sets are scored: after each pass over the training rows.
+EPOCH = "epoch"
+
+
+# What a method's hooks show of some rows, float32 [rows, ...], by name.
+Shown = Dict[str, np.ndarray]
+
+
+class Splits(NamedTuple):
+    """The splits beside the training one.
+
+    Attributes:
+        dev: those to evaluate.
+        test: those to predict; may be the same.
+    """
+
+    dev: SplitNames
+    test: SplitNames
+
+    @property
+    def names(self) -> List[str]:
+        """The name of each one, once."""
+        return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
+
+
+class Rows(NamedTuple):
+    """What the splits hold, by name.
+
+    Attributes:
+        splits: the splits.
+        kept: what the task keeps of the rows.
+        features: of the rows.
+    """
+
+    splits: Splits
+    kept: Dict[str, Any]
+    features: Dict[str, Features]
+
+
+def answer(
+    setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
+) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
+    """What the task decodes of the model's outputs, by split.
+
+    Args:
+        setup: the task, and how much is predicted at once.
+        predictor: of the model.
+        rows: of all splits.
+        splits: those to answer.
+
+    Returns:
+        That, and what the method's hooks show.
+
+    Raises:
+        UserError: an output is no number.
+    """
+    experiment = setup.experiment
+    how = {
+        name: (experiment.predict_batch_size, "predict")
+        for _, name in splits.test
+    }
+    # A split that is both is evaluated.
+    how.update(
+        {name: (experiment.eval_batch_size, "eval") for _, name in splits.dev}
+    )
+    answers, shown = {}, {}
+    for name in splits.names:
+        outputs, features = {}, rows.features[name]
+        # There are no rows where no context has a token.
+        if len(features):
+            outputs = predictor.predict(features, *how[name])
+            check_finite(outputs, name)
+        shown[name] = {
+            key: outputs.pop(key)
+            for key in setup.method.observes
+            if key in outputs
+        }
+        answers[name] = setup.task.decode(rows.kept[name], features, outputs)
+    return answers, shown
+
+
+def score(
+    setup: Setup, rows: Rows, answers: Dict[str, Any]
+) -> Dict[str, ScoresAndData]:
+    """The scores of the dev splits, as `Task.score_tables` has them."""
+    return setup.task.score_tables(
+        {
+            suffix: setup.task.evaluate(
+                rows.kept[name], rows.features[name], answers[name]
+            )
+            for suffix, name in rows.splits.dev
+        },
+        fingerprints(rows.splits, rows.features),
+    )
+
+
+def fingerprints(
+    splits: Splits, features: Dict[str, Features]
+) -> Dict[str, str]:
+    """The fingerprint of each dev split's rows."""
+    return {name: features[name].fingerprint() for _, name in splits.dev}
+
+
+def load_best(setup: Setup, predictor: Predictor) -> None:
+    """Gives a predictor the values of the best step, if that is kept.
+
+    Raises:
+        UserError: they are of another model.
+    """
+    path = dev_scores.best_checkpoint(setup.experiment.output_dir)
+    if path:
+        weights = google.open_tensorflow(path)
+        for p in setup.table.trained:
+            check_shape(weights, p.name, p.shape)
+        predictor.load(
+            {p.name: weights.read(p.name) for p in setup.table.trained}
+        )
+
+
+def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
+    """After which steps the dev sets are scored; the last is one of them."""
+    training, last = setup.experiment.training, schedule.num_train_steps
+    if not training.eval_steps:
+        return frozenset()
+    if training.eval_steps == EPOCH:
+        count = int(training.epochs)
+        epochs = exact(training.epochs)
+        found = {int(last * n / epochs) for n in range(1, count + 1)}
+    else:
+        every = int(training.eval_steps)
+        found = set(range(every, last, every))
+    return frozenset({step for step in found if 0 < step < last} | {last})
+
+
+class Watch:
+    """Scores a training's steps on the dev sets, and keeps the best one."""
+
+    def __init__(self, setup: Setup, schedule: Schedule, rows: Rows):
+        """Reads what was scored before.
+
+        Raises:
+            UserError: that is damaged, or is not there although it should be.
+        """
+        self._setup, self._rows = setup, rows
+        self._folder = setup.experiment.output_dir
+        self._keep_best = setup.experiment.training.keep_best
+        self._last = schedule.num_train_steps
+        self._steps = steps_to_score(setup, schedule)
+        found = dev_scores.read(self._folder)
+        self._scores = found or dev_scores.DevScores(self._keep_best, {})
+        _, done = training_state.latest_step(self._folder)
+        lost = [s for s in self._steps - set(self._scores.by_step) if s < done]
+        if self._keep_best and lost:
+            raise UserError(
+                f"{os.path.join(self._folder, dev_scores.SCORES_FILE)} lacks "
+                f"the scores of step {min(lost)}, by which the best step is "
+                "chosen; copy the file again, or choose another --output_dir"
+            )
+
+    @property
+    def pause(self) -> Pause:
+        """When a training is to be looked at."""
+        return Pause(self._steps, self._look)
+
+    def is_over(self, step: int) -> bool:
+        """Whether so many steps are all that is trained."""
+        patience = self._setup.experiment.training.early_stopping
+        return step >= self._last or bool(
+            patience and self._scores.count_since_best(step) >= patience
+        )
+
+    def catch_up(self, engine: Any, job: Job, step: int) -> None:
+        """Before a training: does what a killed process had left to do.
+
+        A step that was saved is scored; what is not the best is deleted.
+        """
+        if self._steps and not self._scores.by_step:
+            # So that its loss is noticed, whatever else is there by then.
+            dev_scores.write(self._folder, self._scores, {})
+        # Of a process that was killed before it had deleted them.
+        dev_scores.forget_others(self._folder, self._scores)
+        if step in self._steps and step not in self._scores.by_step:
+            with engine.predictor(job) as predictor:
+                self._look(step, predictor)
+
+    def _look(self, step: int, predictor: Predictor) -> bool:
+        if step not in self._scores.by_step:
+            self._score(step, predictor)
+        return self.is_over(step)
+
+    def _score(self, step: int, predictor: Predictor) -> None:
+        dev = Splits(self._rows.splits.dev, ())
+        answers, _ = answer(self._setup, predictor, self._rows, dev)
+        measured, _ = score(self._setup, self._rows, answers)[""]
+        if self._keep_best and self._keep_best not in measured:
+            raise UserError(
+                f"the dev set has no {self._keep_best}, by which --keep_best "
+                f"chooses; it has {', '.join(measured)}"
+            )
+        self._scores = self._scores.add(step, measured)
+        values = {}
+        if self._keep_best:
+            newest, _ = training_state.latest_step(self._folder)
+            saved = google.open_tensorflow(newest)
+            values = {
+                p.name: saved.read(p.name) for p in self._setup.table.trained
+            }
+        dev_scores.write(self._folder, self._scores, values)
+        results.write_curves(self._folder, measured, step)
+        logging.info(
+            "step %d of %d on the dev set: %s%s",
+            step,
+            self._last,
+            ", ".join(
+                f"{name} {value:.4f}" for name, value in measured.items()
+            ),
+            "; the best so far" if self._scores.best_step == step else "",
+        )

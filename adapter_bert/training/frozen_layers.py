@@ -1,0 +1,446 @@
+"""What the layers below all that is trained compute, once for each row.
+
+Without dropout these layers give the same in every epoch, and in every run of a
+sweep. Their outputs are kept in a file for each set of rows, BERT, number of
+layers and dtype, which all such runs share.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import re
+import uuid
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files, folder_lock
+from adapter_bert.bert.hooks import act_by_values, layer_of
+from adapter_bert.checkpoints.weights import POOLER, choose_initial_values
+from adapter_bert.data.input_pipeline import Batch, Features, sorted_batches
+from adapter_bert.errors import UserError
+from adapter_bert.methods.fine_tuning import HeadOnly
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.task import Head
+from adapter_bert.tasks.task_model import FROZEN_OUTPUTS
+from adapter_bert.training import multi_worker
+from adapter_bert.training.engines import Job
+from adapter_bert.training.setup import Setup
+
+# Raised with every change of what files hold.
+FORMAT = 1
+FOLDER = "frozen_layers"
+LOCK = "frozen_layers.lock"
+# Of what is being written.
+UNFINISHED = ".new"
+LEFT = ".*" + re.escape(UNFINISHED)
+# Tokens that are computed before they are written.
+CHUNK_TOKENS = 65536
+GB = 1e9
+# What disks answer that reserve no room.
+NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownOutputs(Features):
+    """Rows of which it is known what frozen layers make of them.
+
+    Attributes:
+        inner: the rows.
+        outputs: float32, or the bits of bfloat16 as uint16,
+            [sum of lengths, D]; or [sequences, D], of their first tokens.
+        first_token: whether it is these.
+    """
+
+    inner: Features
+    outputs: np.ndarray
+    first_token: bool
+
+    @classmethod
+    def of(
+        cls, inner: Features, outputs: np.ndarray, first_token: bool
+    ) -> "KnownOutputs":
+        """Adds outputs to rows; arguments as the attributes."""
+        own = inner.tokens, inner.segments, inner.starts, inner.labels
+        return cls(*own, inner, outputs, first_token)
+
+    @property
+    def token_labels(self) -> Optional[np.ndarray]:
+        """Those of the rows."""
+        return self.inner.token_labels
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Those of the rows."""
+        return self.inner.lengths
+
+    @property
+    def row_shape(self) -> Tuple[int, ...]:
+        """That of the rows."""
+        return self.inner.row_shape
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.inner)
+
+    def sequences(self, rows: np.ndarray) -> np.ndarray:
+        """Those of the rows."""
+        return self.inner.sequences(rows)
+
+    def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
+        """`frozen_outputs`, and what the rows add."""
+        width = 1 if self.first_token else length
+        shape = *self.row_shape, width, self.outputs.shape[1]
+        own = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
+        return {**self.inner.added(length), **own}
+
+    def finish(
+        self, batch: Batch, rows: np.ndarray, step: Optional[int]
+    ) -> None:
+        """Adds `frozen_outputs`, [B, ..., T or 1, D], zeros in padding."""
+        self.inner.finish(batch, rows, step)
+        sequences = self.sequences(rows)
+        if self.first_token:
+            found = self.outputs[sequences][..., np.newaxis, :]
+        else:
+            mask = batch["input_mask"].astype(bool)
+            places = np.arange(mask.shape[-1])
+            sources = (self.starts[sequences][..., np.newaxis] + places)[mask]
+            shape = *mask.shape, self.outputs.shape[1]
+            found = np.zeros(shape, self.outputs.dtype)
+            found[mask] = self.outputs[sources]
+        batch[FROZEN_OUTPUTS] = found
+
+
+class _Outputs(Head):
+    """Gives what the last layer does, of all tokens or of the first."""
+
+    needs_pooler = False
+
+    def __init__(self, first_token: bool):
+        self._first_token = first_token
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"outputs": float32 [B, T or 1, D]}."""
+        last = 1 if self._first_token else None
+        return {"outputs": sequence_output[:, :last]}
+
+    def loss(self, predictions, features):
+        """None: nothing is trained."""
+        raise TypeError("the outputs of frozen layers have no loss")
+
+
+def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
+    """The lowest layer that is not the pretrained BERT's, or may change.
+
+    Args:
+        table: every variable.
+        layers: L.
+
+    Returns:
+        From 0, also if anything acts on embeddings or on all layers, to L, if
+        only the head, or BERT's pooler, is trained.
+    """
+    lowest = layers if act_by_values(table.hooks) else 0
+    for p in table.parameters:
+        is_above = p.group == "head" or p.name.startswith(POOLER)
+        if (p.trained or p.is_added) and not is_above:
+            lowest = min(lowest, layer_of(p.name) or 0)
+    return lowest
+
+
+def check(setup: Setup) -> None:
+    """Compares a run with what its flags say of frozen layers.
+
+    Raises:
+        UserError: the task's rows are not the same in each step; nothing is
+            frozen below what is trained; another process takes part; there is
+            no local folder for the outputs.
+    """
+    experiment = setup.experiment
+    if not setup.keeps_frozen_outputs:
+        return
+    if not setup.task.rows_are_fixed:
+        raise UserError(
+            "--cache_frozen_layers: the rows of this task are others in each "
+            "step, so that nothing can be kept of them; leave it out"
+        )
+    if not lowest_layer(setup.table, setup.config.num_hidden_layers):
+        raise UserError(
+            f"--cache_frozen_layers: {setup.method} trains or adds something "
+            "in the lowest layer, so that nothing is the same in each epoch; "
+            "expected a method of upper layers, as head, top_layers or "
+            "houlsby(layers='6-11')"
+        )
+    if multi_worker.is_cluster():
+        raise UserError(
+            "--cache_frozen_layers needs one process, but TF_CONFIG names "
+            "several"
+        )
+    if "://" in _folder(experiment):
+        raise UserError(
+            f"--cache_frozen_layers cannot keep files in {_folder(experiment)};"
+            " pass a folder of this machine as --frozen_layers_dir"
+        )
+
+
+def _folder(experiment: Any) -> str:
+    """Where files of outputs are: by default beside the training file."""
+    if experiment.frozen_layers_dir:
+        return experiment.frozen_layers_dir
+    named = experiment.task.named_train_file
+    beside = os.path.dirname(named) if named else experiment.data_dir
+    return os.path.join(beside, FOLDER)
+
+
+class FrozenLayers:
+    """The outputs of one run's frozen layers, in a file or to be computed.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, setup: Setup, job: Job, features: Features):
+        """Finds the file, and checks that there is room for it.
+
+        Args:
+            setup: found right by `check`.
+            job: of the training.
+            features: of the training rows.
+
+        Raises:
+            UserError: the file is not there, and needs more room than there
+                is, or than the flags allow; or its folder cannot be written.
+        """
+        self._setup, self._job, self._features = setup, job, features
+        layers = setup.config.num_hidden_layers
+        self._lowest = lowest_layer(setup.table, layers)
+        head = setup.task.build_head(setup.config, lambda *_: None)
+        self._first_token = self._lowest == layers and head.reads_first_token
+        rows = len(features.tokens)
+        if self._first_token:
+            rows = len(features.starts) - 1
+        self._shape = rows, setup.config.hidden_size
+        # numpy itself has no bfloat16: its bits.
+        is_half = job.compute_dtype == "bfloat16"
+        self._dtype = np.dtype(np.uint16 if is_half else np.float32)
+        self._folder = _folder(setup.experiment)
+        self.path = os.path.join(self._folder, f"{self._key()}.npy")
+        files.prepare_folder(self._folder)
+        is_written = False
+        try:
+            # What killed processes have left counts no more.
+            with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
+                pass
+        except UserError:
+            # Another process is writing, and `read` will wait for it.
+            is_written = self._is_being_written()
+        if not (is_written or os.path.exists(self.path)):
+            self._check_space()
+
+    def read(self, engine: Any) -> KnownOutputs:
+        """The rows with these outputs, which it computes if need be.
+
+        Args:
+            engine: that computes.
+
+        Raises:
+            UserError: a file cannot be written, or is damaged; or there is no
+                room for it, after another process had begun it.
+        """
+        with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
+            if os.path.exists(self.path):
+                logging.info("frozen layers are taken from %s", self.path)
+            else:
+                # Another process may have ended that was to write it.
+                self._check_space()
+                with self._new_file() as outputs:
+                    self._compute(engine, outputs)
+                logging.info("frozen layers are kept in %s", self.path)
+        return KnownOutputs.of(self._features, self._open(), self._first_token)
+
+    def _rows(self) -> Features:
+        """The sequences of tokens alone."""
+        own = self._features
+        return Features(own.tokens, own.segments, own.starts, {})
+
+    def _key(self) -> str:
+        """What tells a file from all others."""
+        hardware = self._setup.experiment.hardware
+        device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        about = {
+            "format": FORMAT,
+            "base": self._setup.base.fingerprint,
+            "config": dataclasses.asdict(self._setup.config),
+            "layers": self._lowest,
+            "dtype": self._job.compute_dtype,
+            # Others round products otherwise.
+            "device": "TPU" if hardware.use_tpu else device,
+            "first_token": self._first_token,
+            "rows": self._rows().fingerprint(),
+        }
+        text = json.dumps(about, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _is_being_written(self) -> bool:
+        """Whether there is an unfinished file of the same key.
+
+        Raises:
+            UserError: its folder cannot be read.
+        """
+        own = os.path.basename(self.path)
+        return any(
+            name.startswith(f"{own}.") and name.endswith(UNFINISHED)
+            for name in files.names(self._folder)
+        )
+
+    def _check_space(self) -> None:
+        """Refuses what is too large.
+
+        Raises:
+            UserError: by the flag, or by the disk.
+        """
+        rows, size = self._shape
+        needed = rows * size * self._dtype.itemsize
+        try:
+            found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
+        except OSError as error:
+            raise UserError(
+                f"cannot read {self._folder}: {error.strerror}"
+            ) from error
+        allowed = self._setup.experiment.frozen_layers_gb
+        if found + needed > allowed * GB:
+            raise UserError(
+                f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
+                f"{self._folder}, where {found / GB:.3g} GB are kept already, "
+                f"but --frozen_layers_gb allows {allowed:g}; delete files "
+                "there, or allow more"
+            )
+        files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
+
+    @contextlib.contextmanager
+    def _new_file(self) -> Iterator[np.ndarray]:
+        """An array to be filled, which becomes the file at the end.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        # Of no other process, also on a disk without locks.
+        written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
+        try:
+            with files.writing(self.path):
+                array = np.lib.format.open_memmap(
+                    written, "w+", self._dtype, self._shape
+                )
+                _reserve(written)
+            yield array
+            with files.writing(self.path):
+                array.flush()
+                files.replace(written, self.path)
+        finally:
+            # The folder may be gone, or may not be written any more.
+            with contextlib.suppress(OSError):
+                os.unlink(written)
+
+    def _open(self) -> np.ndarray:
+        """The array of the file, which stays there.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        try:
+            # Never a pickle, nor an archive of several arrays.
+            array = np.lib.format.open_memmap(self.path, "r")
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{self.path} cannot be read ({error}); delete it to compute "
+                "it again"
+            ) from error
+        if (array.shape, array.dtype) != (self._shape, self._dtype):
+            raise UserError(
+                f"{self.path} holds {array.dtype} {list(array.shape)}, expected"
+                f" {self._dtype} {list(self._shape)}; delete it to compute it "
+                "again"
+            )
+        return array
+
+    def _compute(self, engine: Any, outputs: np.ndarray) -> None:
+        """Fills in the outputs of all sequences of tokens."""
+        setup, first_token = self._setup, self._first_token
+        config = dataclasses.replace(
+            setup.config, num_hidden_layers=self._lowest
+        )
+
+        def build_head(config, create):
+            return _Outputs(first_token)
+
+        def build_model(create):
+            return task_model.TaskModel(config, HeadOnly(), build_head, create)
+
+        table = task_model.list_parameters(config, HeadOnly(), build_head)
+        base, rows = setup.sources.opened.weights, self._rows()
+        with files.temporary_folder() as folder:
+            lower = dataclasses.replace(
+                self._job,
+                build_model=build_model,
+                table=table,
+                initial_values=choose_initial_values(
+                    table.parameters, base, None, self._job.seed
+                ),
+                # Without a checkpoint.
+                output_dir=folder,
+                observes=False,
+            )
+            size = setup.experiment.predict_batch_size
+            with engine.predictor(lower) as predictor:
+                for chosen in sorted_batches(rows, 1, CHUNK_TOKENS):
+                    found = predictor.predict(
+                        rows.take(chosen), size, "frozen layers"
+                    )
+                    for row, value in zip(chosen, found["outputs"]):
+                        place = slice(row, row + 1)
+                        if not first_token:
+                            place = slice(*rows.starts[row : row + 2])
+                        value = value[: place.stop - place.start]
+                        outputs[place] = _stored(value, outputs.dtype)
+
+
+def _reserve(path: str) -> None:
+    """Takes the room of a file that is to be mapped.
+
+    A disk without room would end the process while it writes there.
+
+    Raises:
+        OSError: there is no room.
+    """
+    with open(path, "rb+") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
+        except OSError as error:
+            if error.errno not in NOT_RESERVED:
+                raise
+
+
+def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
+    """Bytes of the files in a folder whose names end so.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for entry in os.scandir(folder):
+        # Another process may have renamed it by now.
+        with contextlib.suppress(FileNotFoundError):
+            if entry.name.endswith(ends):
+                yield entry.stat().st_size
+
+
+def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """float32 as it is, or as the bits of bfloat16, in which it was made."""
+    if dtype == np.float32:
+        return values
+    return values.astype(tf.bfloat16.as_numpy_dtype).view(dtype)

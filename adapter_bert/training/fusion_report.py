@@ -1,0 +1,127 @@
+"""How much of each adapter a fusion takes, as numbers and as a heatmap."""
+
+import io
+import logging
+import os
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.methods.fusion import ATTENTION, Fusion
+
+FILE = f"{ATTENTION}.json"
+
+
+def shares(
+    method: Fusion, config: BertConfig, attention: np.ndarray
+) -> Dict[str, Any]:
+    """The mean attention over the rows of a split.
+
+    Args:
+        method: the fusion.
+        config: of the BERT.
+        attention: float32 [rows, places, adapters], of each row the mean over
+            its tokens.
+
+    Returns:
+        `adapters`, their names; `places`, [layer, site] of each row of
+        `weights`, which has a column for each adapter.
+    """
+    return {
+        "adapters": [part.name for part in method.parts],
+        "places": [list(place) for place in method.places(config)],
+        "weights": attention.astype(np.float64).mean(axis=0).tolist(),
+    }
+
+
+def write(
+    output_dir: str, shown: Mapping[str, Any], suffix: str, title: str
+) -> List[str]:
+    """Writes `fusion_attention.json`, `.tsv` and `.png`.
+
+    Args:
+        output_dir: of the run.
+        shown: as `shares` gives it.
+        suffix: of the split, "" or as `mm`.
+        title: of the heatmap.
+
+    Returns:
+        The paths.
+    """
+    name = f"{ATTENTION}_{suffix}" if suffix else ATTENTION
+    paths = [
+        os.path.join(output_dir, f"{name}.{end}")
+        for end in ("json", "tsv", "png")
+    ]
+    lines = ["\t".join(["layer", "sublayer", *shown["adapters"]])]
+    for (layer, site), row in zip(shown["places"], shown["weights"]):
+        numbers = (f"{weight:.6f}" for weight in row)
+        lines.append("\t".join([str(layer), site, *numbers]))
+    files.write_json(paths[0], shown)
+    files.write_text(paths[1], "\n".join(lines) + "\n")
+    files.write_bytes(paths[2], heatmaps({title: shown}))
+    return paths
+
+
+def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """A figure, as PNG, like Figure 5 of Pfeiffer et al. 2021.
+
+    Args:
+        panels: by their titles what `shares` gives.
+    """
+    # It takes a while to load, and tells what it does.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    from matplotlib.figure import Figure
+
+    widths = [len(shown["adapters"]) for shown in panels.values()]
+    heights = [len(shown["places"]) for shown in panels.values()]
+    figure = Figure(
+        figsize=(
+            sum(widths) * 0.55 + 1.2 * len(panels),
+            max(heights) * 0.4 + 1.6,
+        ),
+        layout="constrained",
+    )
+    columns = figure.subplots(
+        1, len(panels), squeeze=False, width_ratios=widths
+    )[0]
+    for axes, (title, shown) in zip(columns, panels.items()):
+        _draw(axes, title, shown["adapters"], shown["places"], shown["weights"])
+    image = io.BytesIO()
+    # Without the version, so that the same numbers give the same bytes.
+    figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
+    return image.getvalue()
+
+
+def _draw(
+    axes: Any,
+    title: str,
+    adapters: Sequence[str],
+    places: Sequence[Sequence[Any]],
+    weights: Sequence[Sequence[float]],
+) -> None:
+    """One heatmap, the uppermost layer on top."""
+    axes.imshow(
+        weights, vmin=0, vmax=1, cmap="Blues", origin="lower", aspect="auto"
+    )
+    axes.set_title(title)
+    axes.set_xticks(range(len(adapters)), adapters, rotation=45, ha="right")
+    both = len({site for _, site in places}) > 1
+    axes.set_yticks(
+        range(len(places)),
+        [f"{layer} {site}" if both else str(layer) for layer, site in places],
+    )
+    axes.set_ylabel("layer")
+    for y, row in enumerate(weights):
+        for x, weight in enumerate(row):
+            axes.text(
+                x,
+                y,
+                f"{weight:.2f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if weight > 0.6 else "black",
+            )

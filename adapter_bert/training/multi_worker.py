@@ -1,0 +1,157 @@
+"""Which workers there are: the environment variable TF_CONFIG, the chief.
+
+Services that start programs set TF_CONFIG for a single machine too, which is
+then no cluster.
+"""
+
+import contextlib
+import json
+import os
+from typing import Any, Dict, Iterator, Mapping, Tuple
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert.errors import UserError, first_line
+
+VARIABLE = "TF_CONFIG"
+# The chief's old name.
+MASTER = "master"
+
+
+def read() -> Tuple[Dict[str, Any], str, int]:
+    """The cluster of TF_CONFIG, and which of its tasks this process is.
+
+    Returns:
+        Addresses by the kind of task, `chief` or `worker`; this one's kind and
+        index. Without a cluster `{}`, "" and 0.
+
+    Raises:
+        UserError: TF_CONFIG is no such description, or has other tasks.
+    """
+    try:
+        config = json.loads(os.environ.get(VARIABLE) or "{}")
+        cluster = dict(config.get("cluster") or {})
+        kind, index = "", 0
+        if cluster:
+            kind, index = config["task"]["type"], int(config["task"]["index"])
+        refused = {*cluster, *filter(None, [kind])} - {
+            "chief",
+            MASTER,
+            "worker",
+        }
+        if refused:
+            raise ValueError(
+                "only chief and worker tasks are supported, not "
+                + ", ".join(sorted(refused))
+            )
+        if {"chief", MASTER} <= set(cluster):
+            raise ValueError("master is another name of chief; keep one")
+        for hosts in cluster.values():
+            if not isinstance(hosts, list) or not all(
+                isinstance(host, str) for host in hosts
+            ):
+                raise ValueError(f"{hosts!r} is no list of host:port")
+        if cluster:
+            cluster[kind][index]
+            if index < 0:
+                raise ValueError(f"the index is {index}")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the environment variable {VARIABLE} cannot be used "
+            f"({first_line(error)}); expected JSON as in "
+            '{"cluster": {"worker": ["host:port", ...]}, '
+            '"task": {"type": "worker", "index": 0}}'
+        ) from error
+    return (
+        {_modern(name): hosts for name, hosts in cluster.items()},
+        _modern(kind),
+        index,
+    )
+
+
+def _modern(kind: str) -> str:
+    return "chief" if kind == MASTER else kind
+
+
+def is_cluster() -> bool:
+    """Whether TF_CONFIG names several processes.
+
+    Raises:
+        UserError: as `read`.
+    """
+    return _count(read()[0]) > 1
+
+
+def _count(cluster: Mapping[str, Any]) -> int:
+    return sum(map(len, cluster.values()))
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Hides TF_CONFIG, for what would take one machine for a cluster."""
+    value = os.environ.pop(VARIABLE, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[VARIABLE] = value
+
+
+def strategy() -> tf.distribute.Strategy:
+    """The strategy for all workers; waits for them.
+
+    Raises:
+        UserError: TF_CONFIG or a worker cannot be used.
+    """
+    cluster, kind, index = read()
+    # Without a word it would take none of them. TensorFlow supposes that all
+    # workers have as many.
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    logging.info("waiting for all %d workers", _count(cluster))
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(cluster),
+                task_type=kind,
+                task_id=index,
+                num_accelerators={"GPU": gpus},
+                rpc_layer="grpc",
+            )
+        )
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the workers of {VARIABLE} cannot be used: {first_line(error)}"
+        ) from error
+
+
+def prediction_strategy(
+    training_strategy: tf.distribute.Strategy,
+) -> tf.distribute.Strategy:
+    """The strategy for a prediction, which one worker computes alone."""
+    if is_multi_worker(training_strategy):
+        return tf.distribute.get_strategy()
+    return training_strategy
+
+
+def is_multi_worker(found: tf.distribute.Strategy) -> bool:
+    """Whether other processes take part."""
+    return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def count_workers(found: tf.distribute.Strategy) -> int:
+    """Processes that take part."""
+    if not is_multi_worker(found):
+        return 1
+    return _count(found.cluster_resolver.cluster_spec().as_dict())
+
+
+def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes the files."""
+    if not is_multi_worker(training_strategy):
+        return True
+    resolver = training_strategy.cluster_resolver
+    if resolver.task_type == "worker":
+        cluster = resolver.cluster_spec().as_dict()
+        return "chief" not in cluster and resolver.task_id == 0
+    return resolver.task_type == "chief"

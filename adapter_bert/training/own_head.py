@@ -1,0 +1,113 @@
+"""Which labels has the head of a BERT's own, and is it the task's?
+
+A fine-tuned BERT of Hugging Face's, or one with a merged adapter, has a head,
+and a config that may name its labels and its kind.
+"""
+
+from typing import Any, List, Mapping, Sequence, Tuple
+
+from absl import logging
+
+from adapter_bert.checkpoints.hugging_face import kind_of_head
+from adapter_bert.checkpoints.weights import (
+    Pretrained,
+    Weights,
+    with_labels,
+    without_head,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.restored import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    TAGGING,
+    kind_of,
+)
+from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.task_model import ParameterTable
+
+# Where a task's description has the labels of its head.
+LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
+
+
+def _about(task: Task) -> Tuple[Mapping[str, Any], str, Sequence[str]]:
+    """A task's description, and its head's kind and labels."""
+    described = {"name": task.name, **task.describe()}
+    kind = kind_of(described)
+    return described, kind, described.get(LABELS.get(kind, ""), ())
+
+
+def _compared(opened: Pretrained, task: Task) -> List[str]:
+    """Kind and labels of a BERT's own head and of a task's, for messages."""
+    _, *ours = _about(task)
+    return [
+        f"of {kind or 'labels'} ({', '.join(map(repr, labels))[:200]})"
+        for kind, labels in ((kind_of_head(opened.head), opened.labels), ours)
+    ]
+
+
+def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
+    """The task with the labels of a BERT's own head, if no file has any.
+
+    Args:
+        opened: the BERT.
+        task: that is not to be trained.
+        data_dir: folder of its files, or "".
+
+    Raises:
+        UserError: the head's labels cannot be the task's.
+    """
+    described, kind, labels = _about(task)
+    is_one = "" in task.members
+    if labels or kind not in LABELS or not opened.labels or not is_one:
+        return task
+    try:
+        task.check_files(data_dir, ["train"])
+    except UserError:
+        found = {**described, LABELS[kind]: list(opened.labels)}
+        return task.restore(found, opened.path)
+    return task
+
+
+def fit(opened: Pretrained, task: Task) -> Weights:
+    """The BERT with its own head in the order of the task's labels.
+
+    Returns:
+        It is without a head of other labels, or of another kind.
+    """
+    _, kind, labels = _about(task)
+    if kind_of_head(opened.head) in ("", kind):
+        found = with_labels(opened.weights, opened.labels, labels)
+    else:
+        found = without_head(opened.weights)
+    if len(found.shapes) < len(opened.weights.shapes):
+        logging.info(
+            "%s: its own head is left out, since it is %s and the task's %s",
+            opened.path,
+            *_compared(opened, task),
+        )
+    return found
+
+
+def check(
+    opened: Pretrained, base: Weights, table: ParameterTable, task: Task
+) -> None:
+    """Refuses to answer with a head that `fit` has left out.
+
+    Args:
+        opened: the BERT.
+        base: what `fit` made of it.
+        table: the variables that are needed.
+        task: to answer.
+
+    Raises:
+        UserError: one of them was the head's.
+    """
+    left_out = set(opened.weights.shapes) - set(base.shapes)
+    if not left_out & {p.name for p in table.trained}:
+        return
+    theirs, ours = _compared(opened, task)
+    raise UserError(
+        f"{opened.path} holds no trained head of this task: its own is "
+        f"{theirs}, expected {ours}; train first (--do_train=true), or take "
+        "data with the head's labels"
+    )

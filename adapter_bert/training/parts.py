@@ -1,0 +1,285 @@
+"""The trained adapters that a composition is made of: which, and where."""
+
+import dataclasses
+import os
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from adapter_bert import files
+from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import adapter_artifact, parts, sources
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.weights import Base, Weights
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import Part, TuningMethod
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A method whose adapters are known.
+
+    Attributes:
+        method: it, with the method of each adapter.
+        folders: of the adapters, by name; not of those that lie within what
+            was trained.
+        hashes: SHA-256 of each adapter's weights, by name.
+        library: folder of adapters, "" for none, for what these are made of.
+    """
+
+    method: TuningMethod
+    folders: Mapping[str, str]
+    hashes: Mapping[str, str]
+    library: str
+
+
+def exchanged(texts: Sequence[str]) -> Dict[str, str]:
+    """Reads `--exchange_part`: the new adapter by the name of the old one.
+
+    Raises:
+        UserError: a text is not OLD=NEW, or one is replaced twice.
+    """
+    pairs: Dict[str, str] = {}
+    for text in texts:
+        old, _, new = text.partition("=")
+        if not old or not new or old in pairs:
+            raise UserError(
+                f"--exchange_part has {text!r}, expected OLD=NEW, each OLD once"
+            )
+        pairs[old] = new
+    return pairs
+
+
+def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
+    """A method with adapters in the places of others, as another language's.
+
+    Args:
+        method: a composition.
+        pairs: the new adapter by the name of the one that it replaces.
+
+    Raises:
+        UserError: there is nothing to replace.
+    """
+    names = [part.name for part in method.parts if part.name]
+    for old in pairs:
+        if old not in names:
+            raise UserError(
+                f"--exchange_part names {old!r}, but {method.name} is made of "
+                f"these adapters: {', '.join(names) or 'none'}"
+            )
+    if not pairs:
+        return method
+    replaced = (
+        Part(pairs[part.name], None) if part.name in pairs else part
+        for part in method.parts
+    )
+    return dataclasses.replace(method, parts=tuple(replaced))
+
+
+def by_name(
+    method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
+) -> TuningMethod:
+    """A method with the adapters that a trained one has by these names.
+
+    Args:
+        method: may name adapters of which nothing else is known.
+        trained: the other one.
+        hashes: SHA-256 of its adapters' weights, by name.
+
+    Raises:
+        UserError: a name is a folder with another adapter.
+    """
+    known = {part.name: part for part in trained.parts if part.name}
+    found = []
+    for part in method.parts:
+        if part.name and not part.method:
+            short = _short_name(part.name)
+            folder = _adapter_in([part.name])
+            if short in known and os.sep in part.name and folder:
+                config = adapter_artifact.read_config(folder)
+                if config.get("sha256") != hashes.get(short):
+                    raise UserError(
+                        f"{folder} is not the adapter {short} that was trained "
+                        "upon; to use it in its place pass --exchange_part="
+                        f"{short}={part.name}"
+                    )
+            part = known.get(short, part)
+        found.append(part)
+    if not found:
+        return method
+    return dataclasses.replace(method, parts=tuple(found))
+
+
+def find(
+    method: TuningMethod,
+    exchanged: Mapping[str, str],
+    library: str,
+    places: Mapping[str, str],
+    trained: Optional[Mapping[str, Any]] = None,
+) -> Found:
+    """Finds the adapters that a method is made of.
+
+    Args:
+        method: what was asked for; adapters are names of those in the library,
+            or folders.
+        exchanged: as of `exchange`; what is put in is looked for, also if it
+            has the name of what was trained upon.
+        library: folder of adapters; "" for none.
+        places: folders where adapters lay before, by name.
+        trained: the description of something that was trained with such a
+            method; its adapters are not looked for.
+
+    Raises:
+        UserError: an adapter is not found or damaged, or is not of the method
+            that the text says; or as of `exchange`.
+    """
+    held: Dict[str, str] = (trained or {}).get("parts") or {}
+    if trained:
+        method = by_name(method, registry.parse(trained["method"]), held)
+    method = exchange(method, exchanged)
+    found, folders, hashes = [], {}, {}
+    for part in method.parts:
+        known = part
+        if part.method and part.name in held:
+            hashes[part.name] = held[part.name]
+        elif part.name:
+            folder = _folder(method, part.name, library, places)
+            config = adapter_artifact.read_config(folder)
+            known = Part(
+                _short_name(part.name),
+                registry.parse(config["method"]).as_part,
+            )
+            folders[known.name] = files.absolute(folder)
+            hashes[known.name] = str(config.get("sha256"))
+        if part.method not in (None, known.method):
+            raise UserError(
+                f"{method.name}: the adapter {part.name} was trained with "
+                f"{known.method}, but --tuning_method says {part.method}"
+            )
+        found.append(known)
+    names = [part.name for part in found if part.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{method.name}: two adapters are called {name}; expected "
+                "folders of different names, since these tell adapters apart"
+            )
+    if found:
+        method = dataclasses.replace(method, parts=tuple(found))
+    if len(str(method)) > registry.MAX_TEXT:
+        raise UserError(
+            f"{method.name}: the description of {len(found)} parts is "
+            f"{len(str(method))} characters long, expected at most "
+            f"{registry.MAX_TEXT}; use fewer"
+        )
+    return Found(method, folders, hashes, library)
+
+
+def _folder(
+    method: TuningMethod, name: str, library: str, places: Mapping[str, str]
+) -> str:
+    """The folder of an adapter.
+
+    Raises:
+        UserError: there is none.
+    """
+    candidates = [os.path.join(library, name)] if library else []
+    folder = _adapter_in([*candidates, places.get(name, ""), name])
+    if folder:
+        return folder
+    known = ", ".join(parts.adapters_in(library)) if library else ""
+    where = f"the library {library} has: {known or 'none'}"
+    if not library:
+        where = "pass the folder that holds it as --library"
+    raise UserError(
+        f"{method.name}: {name!r} is neither a trained adapter nor a tuning "
+        f"method; {where}"
+    )
+
+
+def _adapter_in(folders: Iterable[str]) -> Optional[str]:
+    """The first adapter's folder among some, and those of runs; or None."""
+    found = map(parts.adapter_in, filter(None, folders))
+    return next(filter(None, found), None)
+
+
+def _short_name(name: str) -> str:
+    """A name for an adapter that may be named by its folder."""
+    if os.sep in name or name in (os.curdir, os.pardir):
+        name = files.absolute(name)
+    *rest, last = [part for part in name.split(os.sep) if part] or [name]
+    if last == "adapter" and rest:
+        last = rest[-1]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", last)
+
+
+def open_weights(
+    found: Found,
+    base: Base,
+    weights: Weights,
+    config: BertConfig,
+    tokenizer: TextTokenizer,
+) -> Optional[Weights]:
+    """The values of the adapters that have folders, or None.
+
+    Args:
+        found: the adapters.
+        base: the BERT that they must have been trained upon.
+        weights: its values.
+        config: its sizes.
+        tokenizer: its vocabulary.
+
+    Raises:
+        UserError: one is damaged, or was trained upon another BERT, or is
+            another one than was found.
+    """
+    own = encoder.list_variables(config)
+    opened: List[Weights] = []
+    for name, folder in found.folders.items():
+        artifact = adapter_artifact.read(folder, weights)
+        # Runs tell of it by its hash.
+        parts.check_same(
+            folder, found.hashes[name], artifact.config.get("sha256")
+        )
+        sources.check_same_model(
+            artifact.config, artifact.weights.source, base, config, tokenizer
+        )
+        artifact = parts.complete(
+            artifact, [found.library, *parts.places(folder)], weights, own
+        )
+        opened.append(parts.as_part(name, artifact, weights, own))
+    return parts.join(opened)
+
+
+def complete(
+    trained: Artifact,
+    found: Found,
+    folders: List[str],
+    weights: Weights,
+    config: BertConfig,
+) -> Weights:
+    """What was trained, with the adapters that it still needs.
+
+    Args:
+        trained: an adapter or a checkpoint, with its description.
+        found: the adapters of the method, of which some may be others than
+            those that it was trained upon.
+        folders: of libraries where those adapters may be.
+        weights: of the BERT.
+        config: its sizes.
+
+    Raises:
+        UserError: an adapter is not found.
+    """
+    needed = {part.name for part in found.method.parts} - set(found.folders)
+    held = trained.config.get("parts") or {}
+    described = {
+        **trained.config,
+        "parts": {name: held[name] for name in held if name in needed},
+    }
+    own = encoder.list_variables(config)
+    return parts.complete(
+        Artifact(described, trained.weights), folders, weights, own
+    ).weights

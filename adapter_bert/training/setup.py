@@ -1,0 +1,530 @@
+"""Opens what a run names, and checks that it all fits together.
+
+In here: `Experiment`, what the flags say; `Model`, what was opened before any
+data is read; `Setup`, the whole when the task is complete; the table of
+`--describe`; the description of a run for `run.json`.
+"""
+
+import dataclasses
+import os
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    run_record,
+    training_state,
+)
+from adapter_bert.checkpoints import sources as sources_module
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.sources import (
+    InitCheckpoint,
+    open_init_checkpoint,
+)
+from adapter_bert.checkpoints.weights import (
+    Base,
+    InitialValues,
+    Weights,
+    choose_initial_values,
+    identify,
+    start_fingerprint,
+)
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.optimization import Schedule
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.task import Task
+from adapter_bert.training import multi_worker, own_head, parts
+from adapter_bert.training.engines import Hardware
+from adapter_bert.training.parts import Found
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a task is trained.
+
+    Attributes:
+        batch_size: examples of a step, over all devices.
+        learning_rate: peak of the schedule, or None for the method's own.
+        adam_bias_correction: whether Adam corrects its young averages.
+        epochs: passes over the training split, may be a fraction.
+        warmup_proportion: share of the steps that warm up, 0 to 1.
+        save_checkpoints_steps: distance of checkpoints, in steps.
+        length_pool_batches: batches within which rows are grouped by length.
+        gradient_accumulation_steps: parts of a batch that are computed one
+            after the other.
+        seed: of everything random.
+        eval_steps: "", or when the dev sets are scored while training: `epoch`
+            or a number of steps.
+        keep_best: the score by which the best of these steps is kept as what
+            the training comes to, or "".
+        early_stopping: after how many evaluations without a better score the
+            training ends; 0 for never.
+    """
+
+    batch_size: int
+    learning_rate: Optional[float]
+    adam_bias_correction: bool
+    epochs: float
+    warmup_proportion: float
+    save_checkpoints_steps: int
+    length_pool_batches: int
+    gradient_accumulation_steps: int
+    seed: int
+    eval_steps: str = ""
+    keep_best: str = ""
+    early_stopping: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One run, as its flags describe it; see `flags.py` for each.
+
+    `method` is what the flags and their defaults say. A trained checkpoint or
+    an adapter brings its own method, which `named_method` (None if the user
+    named none) and `named_arguments` must not contradict.
+    """
+
+    task: Task
+    method: TuningMethod
+    named_method: Optional[str]
+    named_arguments: Dict[str, Any]
+    training: Training
+    hardware: Hardware
+    engine: str
+    use_xla: bool
+    compute_dtype: str
+    data_dir: str
+    output_dir: str
+    init_checkpoint: str
+    adapter: str
+    bert_config_file: str
+    vocab_file: str
+    do_lower_case: Optional[bool]
+    max_seq_length: int
+    do_train: bool
+    do_eval: bool
+    do_predict: bool
+    eval_batch_size: int
+    predict_batch_size: int
+    max_train_examples: Optional[int] = None
+    max_eval_examples: Optional[int] = None
+    library: str = ""
+    exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    carry_parts: bool = True
+    predict_batch_tokens: int = 0
+    cache_frozen_layers: bool = False
+    frozen_layers_dir: str = ""
+    frozen_layers_gb: float = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """The model that a run starts from.
+
+    Attributes:
+        opened: what `--init_checkpoint` names, or None if nothing does.
+        trained: values of an adapter or a training checkpoint, or None.
+        description: of those.
+        step: training steps of those.
+    """
+
+    opened: Optional[InitCheckpoint]
+    trained: Optional[Weights]
+    description: Optional[Dict[str, Any]]
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What has been opened without the task's data.
+
+    Attributes:
+        experiment: what was asked for.
+        task: may still lack its labels.
+        method: of the flags, or of what was trained.
+        config: of the BERT.
+        tokenizer: of the BERT.
+        sources: where values come from.
+        base: the pretrained model.
+        parts: the trained adapters that the method is made of.
+        part_weights: of those that lie beside what was trained, or None.
+    """
+
+    experiment: Experiment
+    task: Task
+    method: TuningMethod
+    config: BertConfig
+    tokenizer: TextTokenizer
+    sources: Sources
+    base: Base
+    parts: Found
+    part_weights: Optional[Weights]
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak of the schedule."""
+        given = self.experiment.training.learning_rate
+        return given or self.method.learning_rate
+
+    @property
+    def keeps_frozen_outputs(self) -> bool:
+        """Whether a training computes frozen layers once for each row."""
+        experiment = self.experiment
+        return experiment.do_train and experiment.cache_frozen_layers
+
+    @property
+    def step(self) -> int:
+        """Training steps of the values that a run starts from."""
+        return self.sources.step
+
+    @property
+    def trained(self) -> Optional[str]:
+        """Where trained values come from, or None."""
+        found = self.sources.trained
+        return found.source if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup(Model):
+    """The model for a task with its labels, found to fit together.
+
+    Attributes:
+        table: every variable.
+        start: fingerprint of trained values to start from, or None.
+        initial_values: every variable's first value.
+    """
+
+    table: task_model.ParameterTable
+    start: Optional[str]
+    initial_values: InitialValues
+
+
+def _open_sources(experiment: Experiment) -> Sources:
+    """Opens `--init_checkpoint` (default: a used folder's) and `--adapter`."""
+    path = experiment.init_checkpoint
+    if not path and run_record.read_run(experiment.output_dir):
+        path = run_record.place_of_base(experiment.output_dir)
+    opened = open_init_checkpoint(path) if path else None
+    if experiment.adapter:
+        artifact = adapter_artifact.read(
+            experiment.adapter, opened.weights if opened else None
+        )
+        step = training_state.step_of(str(artifact.config.get("checkpoint")))
+        return Sources(opened, artifact.weights, artifact.config, step)
+    if opened is None or opened.trained is None:
+        return Sources(opened, None, None, 0)
+    step = training_state.step_of(opened.path)
+    return Sources(opened, opened.trained, opened.run, step)
+
+
+def _task_and_method(
+    experiment: Experiment, sources: Sources
+) -> Tuple[Task, Found]:
+    """What the flags say, or what was trained, if that does not contradict."""
+    task, method = experiment.task, experiment.method
+    begun = run_record.read_run(experiment.output_dir)
+    if sources.description is None and begun:
+        task = task.go_on(begun["task"], experiment.output_dir)
+    elif sources.description is not None:
+        source = sources.trained.source
+        if "tasks" in sources.description["task"] and "" in task.members:
+            raise UserError(
+                f"{source} is of several tasks, "
+                f"{sources.description['task']['name']}; pass the folder "
+                "tasks/<name>/adapter of their run as --adapter, for one of "
+                "them"
+            )
+        task = task.restore(sources.description["task"], source)
+        method = _trained_method(experiment, sources.description, source)
+    elif sources.opened is not None and not experiment.do_train:
+        task = own_head.label(sources.opened, task, experiment.data_dir)
+    if task.trained_together:
+        method = method.for_tasks(task.trained_together)
+    return task, parts.find(
+        method,
+        experiment.exchange_part,
+        experiment.library,
+        _places_of_parts(experiment, sources),
+        sources.description,
+    )
+
+
+def _places_of_parts(
+    experiment: Experiment, sources: Sources
+) -> Mapping[str, str]:
+    """Where adapters lay that this run, or a trained one, is made of."""
+    folders = [experiment.output_dir]
+    if experiment.adapter:
+        folders.append(os.path.dirname(files.absolute(experiment.adapter)))
+    elif sources.trained is not None:
+        folders.append(os.path.dirname(sources.trained.source))
+    places: Dict[str, str] = {}
+    for folder in filter(None, folders):
+        places.update(run_record.places_of_parts(folder))
+    return places
+
+
+def describe_parameters(experiment: Experiment) -> str:
+    """The table of parameters of a run; needs no checkpoint.
+
+    Of the data the labels alone are read, if the task takes them from there.
+
+    Raises:
+        UserError: the config, the method or the task's labels are missing or
+            do not fit.
+    """
+    sources = _open_sources(experiment)
+    config = sources_module.read_config(
+        sources.opened, experiment.bert_config_file
+    )
+    task, found = _task_and_method(experiment, sources)
+    task, _ = task.read(experiment.data_dir, ())
+    return task_model.list_parameters(
+        config, found.method, task.build_head
+    ).to_text()
+
+
+def open_model(experiment: Experiment) -> Model:
+    """Opens model, vocabulary and adapter, and checks that they fit.
+
+    Raises:
+        UserError: one is missing, damaged, or does not fit the others.
+    """
+    sources = _open_sources(experiment)
+    opened, trained = sources.opened, sources.trained
+    if opened is None:
+        raise UserError(
+            "--init_checkpoint is missing: the pretrained BERT to start from"
+        )
+    config = sources_module.read_config(opened, experiment.bert_config_file)
+    tokenizer = sources_module.read_tokenizer(
+        opened, config, experiment.vocab_file, experiment.do_lower_case
+    )
+    task, found = _task_and_method(experiment, sources)
+    sources_module.check_length(
+        experiment.max_seq_length, task.least_length, config, tokenizer
+    )
+    method = found.method
+    if experiment.do_train and method.first_phase:
+        _check_two_phases(method, trained)
+    base = identify(opened.weights, encoder.list_variables(config))
+    if sources.description is not None:
+        sources_module.check_same_model(
+            sources.description, trained.source, base, config, tokenizer
+        )
+        told = run_record.supplied(
+            sources.description,
+            experiment.max_seq_length,
+            is_adapter=bool(experiment.adapter),
+        )
+        logging.info("%s supplies without flags: %s", trained.source, told)
+        sources = _with_parts(experiment, sources, found, config)
+    return Model(
+        experiment,
+        task,
+        method,
+        config,
+        tokenizer,
+        sources,
+        base,
+        found,
+        parts.open_weights(found, base, opened.weights, config, tokenizer),
+    )
+
+
+def _with_parts(
+    experiment: Experiment, sources: Sources, found: Found, config: BertConfig
+) -> Sources:
+    """What was trained, with the adapters that it needs and does not hold."""
+    folders = {
+        os.path.dirname(f)
+        for f in _places_of_parts(experiment, sources).values()
+    }
+    folders.add(experiment.library)
+    place = experiment.adapter or sources.trained.source
+    folders.add(os.path.dirname(files.absolute(place)))
+    trained = Artifact(sources.description, sources.trained)
+    return dataclasses.replace(
+        sources,
+        trained=parts.complete(
+            trained,
+            found,
+            sorted(folders - {""}),
+            sources.opened.weights,
+            config,
+        ),
+    )
+
+
+def complete(model: Model, task: Task) -> Setup:
+    """Lists the variables of a model for a task, and finds their values.
+
+    Args:
+        model: what was opened.
+        task: the model's, with its labels.
+
+    Raises:
+        UserError: a value is missing or damaged, or has another shape.
+    """
+    experiment, opened = model.experiment, model.sources.opened
+    base = task.begin_head(own_head.fit(opened, task))
+    trained = model.sources.trained
+    table = task_model.list_parameters(
+        model.config, model.method, task.build_head
+    )
+    initial_values = choose_initial_values(
+        table.parameters,
+        base,
+        trained,
+        experiment.training.seed,
+        fresh_head=experiment.do_train,
+        parts=model.part_weights,
+    )
+    if not experiment.do_train:
+        weights = trained or base
+        if not training_state.latest_step(experiment.output_dir)[1]:
+            if trained is None:
+                own_head.check(opened, base, table, task)
+            task_model.check_is_trained(table, weights.shapes, weights.source)
+    return Setup(
+        **{**vars(model), "task": task},
+        table=table,
+        start=start_fingerprint(table.parameters, base, trained),
+        initial_values=initial_values,
+    )
+
+
+def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
+    """Refuses where a method of two phases cannot be trained."""
+    if trained is not None:
+        raise UserError(
+            f"{trained.source} cannot be trained further with {method.name}, "
+            "which compares with the pretrained BERT; pass that as "
+            "--init_checkpoint"
+        )
+    if multi_worker.is_cluster():
+        raise UserError(
+            f"{method.name} trains in two phases, in one process only, but "
+            "TF_CONFIG names several"
+        )
+
+
+def _trained_method(
+    experiment: Experiment, description: Dict[str, Any], source: str
+) -> TuningMethod:
+    """The method of something trained, which the flags must not contradict."""
+    kept = registry.parse(description["method"])
+    # What is kept of a training may be another method's.
+    text = description.get("trained_with") or description["method"]
+    method = registry.parse(text)
+    for argument in experiment.named_arguments:
+        if not experiment.named_method and not hasattr(method, argument):
+            raise UserError(
+                f"{source} was trained with {method}, which has no {argument}; "
+                "leave out its flag"
+            )
+    arguments = {
+        field.name: getattr(method, field.name)
+        for field in dataclasses.fields(method)
+    }
+    wanted = registry.parse(
+        experiment.named_method or text.split("(")[0],
+        {**arguments, **experiment.named_arguments},
+    )
+    wanted = parts.by_name(wanted, method, description.get("parts") or {})
+    if wanted == method:
+        if experiment.do_train and kept != method:
+            raise UserError(
+                f"{source} holds what {method} came to, in the form of {kept}; "
+                f"pass --tuning_method='{kept}' to train that further"
+            )
+        return kept
+    if not wanted.fits(kept):
+        raise UserError(
+            f"{source} was trained with {method}, but --tuning_method and its "
+            f"flags say {wanted}"
+        )
+    return wanted
+
+
+def describe_task(task: Task) -> Dict[str, Any]:
+    """What descriptions say of a task: its name, and what its head needs."""
+    return {"name": task.name, **task.describe()}
+
+
+def describe_settings(model: Model) -> Dict[str, Any]:
+    """What of `run.json` is known of a model without the task's data.
+
+    Of a `Setup` there are the labels and the start too.
+    """
+    experiment = model.experiment
+    training = dataclasses.asdict(experiment.training)
+    # How often a run is saved, and in how many parts a batch is computed, may
+    # change while it goes on.
+    del training["save_checkpoints_steps"]
+    del training["gradient_accumulation_steps"]
+    # So may what does not decide what the run comes to.
+    if not experiment.training.keep_best:
+        del training["eval_steps"]
+    training.update(model.task.training_settings)
+    training["learning_rate"] = model.learning_rate
+    if isinstance(model, Setup):
+        training["start"] = model.start
+    training["compute_dtype"] = experiment.compute_dtype
+    training["cache_frozen_layers"] = experiment.cache_frozen_layers
+    if experiment.do_train:
+        training["max_seq_length"] = experiment.max_seq_length
+    return {
+        "base": model.base.describe(),
+        "tokenizer": model.tokenizer.describe(),
+        "method": str(model.method),
+        "parts": dict(model.parts.hashes),
+        "task": describe_task(model.task),
+        "bert_config": dataclasses.asdict(model.config),
+        "training": training,
+    }
+
+
+def describe_run(
+    setup: Setup,
+    engine: Any,
+    train_features: Optional[Features],
+    schedule: Optional[Schedule],
+) -> Dict[str, Any]:
+    """What `run.json` says of this run; the last two are of its training."""
+    experiment = setup.experiment
+    record = describe_settings(setup)
+    if train_features is not None:
+        record["training"].update(
+            steps=schedule.num_train_steps,
+            examples=len(train_features),
+            data=train_features.fingerprint(),
+        )
+    place = experiment.task.named_train_file or experiment.data_dir
+    return {
+        **record,
+        "data_name": place
+        and os.path.basename(os.path.normpath(files.absolute(place))),
+        "parameters": {
+            "total": setup.table.total_count,
+            "trained": setup.table.trained_count,
+        },
+        "versions": {
+            **run_record.versions(),
+            "engine": type(engine).__name__,
+            "devices": engine.shards,
+            "cpu_lanes": engine.lanes,
+            "gradient_accumulation_steps": (
+                experiment.training.gradient_accumulation_steps
+            ),
+            "use_xla": experiment.use_xla,
+        },
+    }

@@ -1,0 +1,265 @@
+"""Which TPU there is.
+
+What is known of a TPU by its name: is it this machine's, is it ready?
+
+A TPU serves the programs of its own virtual machine alone. So of any other
+TPU there is only to tell why it cannot be used from here.
+"""
+
+import http.client
+import importlib
+import os
+import re
+import urllib.request
+from typing import Any, Dict, Mapping
+
+import tensorflow as tf
+
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.training.engines import Hardware
+
+# Of the API of TPU VMs. The client's own default is that of the TPU nodes,
+# which were retired.
+DISCOVERY = "https://tpu.googleapis.com/$discovery/rest?version=v2"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+# What a lookup imports. All but the first would be brought by the first, which
+# asks for them in versions that fit no protobuf of TensorFlow's.
+MODULES = ("cloud_tpu_client", "googleapiclient", "oauth2client", "google.auth")
+INSTALL = (
+    "pip install --no-deps --require-hashes -r requirements/tpu-client.txt"
+)
+# Seconds; the server of a virtual machine's metadata is on the same host.
+METADATA_TIMEOUT = 3
+# Google's images with TensorFlow: version, several hosts, interface.
+RUNTIME = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\S*?(-pod)?(-se|-pjrt)?")
+OLDEST = (2, 15)
+# Later ones have no StreamExecutor interface, which TPUEstimator needs.
+STREAM_EXECUTOR = ("v2-", "v3-", "v4-")
+
+
+def is_own(name: str) -> bool:
+    """Whether the TPU of this machine has the name."""
+    # Kubernetes Engine tells a container both. TPU_NAME alone may have been
+    # set on any machine, to be used in commands.
+    if "TPU_WORKER_ID" in os.environ and name == os.environ.get("TPU_NAME"):
+        return True
+    return name == _metadata("instance/attributes/instance-id")
+
+
+def refusal(name: str, zone: str, project: str) -> UserError:
+    """Why the TPU of another machine cannot be used, and what to do.
+
+    Args:
+        name: of the TPU.
+        zone: of Google Cloud; "" for that of this virtual machine.
+        project: of Google Cloud; "" for that of this virtual machine.
+
+    Returns:
+        The error for the user; also where nothing can be found out.
+    """
+    if "://" in name:
+        return UserError(
+            f"the TPU {name!r} is on another machine; run on the TPU VM "
+            "itself with --tpu_name=local (TPU nodes, which were reached over "
+            "the network, were retired in 2025)"
+        )
+    zone = zone or _metadata("instance/zone").rpartition("/")[2]
+    project = project or _metadata("project/project-id")
+    if not zone or not project:
+        return UserError(
+            f"the TPU {name!r} is not this machine's own; run on its TPU VM "
+            "with --tpu_name=local, or pass --tpu_zone and --gcp_project to "
+            "be told its state"
+        )
+    try:
+        node = look_up(name, zone, project)
+    except UserError as error:
+        return error
+    return UserError(_reason(name, node, zone, project))
+
+
+def look_up(name: str, zone: str, project: str) -> Dict[str, Any]:
+    """What Google Cloud's API says of a TPU, a `Node` of its version 2.
+
+    Raises:
+        UserError: there is no such TPU, Google Cloud does not answer, or the
+            client is not installed.
+    """
+    try:
+        for module in MODULES:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"the TPU {name!r} is not this machine's own; run on its TPU VM "
+            "with --tpu_name=local, or install cloud-tpu-client to be told "
+            f"its state: {INSTALL}"
+        ) from error
+    import cloud_tpu_client
+    import google.auth
+
+    try:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+        client = cloud_tpu_client.Client(
+            name, zone, project, credentials, discovery_url=DISCOVERY
+        )
+        # Its public methods ask anew for every property, and do not know the
+        # runtime's name in this version of the API.
+        return client._fetch_cloud_tpu_metadata()
+    except Exception as error:
+        # Whatever these libraries raise. The client wraps the API's answers.
+        wrapped = isinstance(error, ValueError) and error.__context__
+        cause = wrapped or error
+        if wrapped and getattr(cause, "status_code", None) == 404:
+            raise UserError(
+                f"there is no TPU {name!r} in the zone {zone} of the project "
+                f"{project}; gcloud compute tpus tpu-vm list --zone={zone} "
+                f"--project={project} has their names"
+            ) from error
+        raise UserError(
+            f"the TPU {name!r} is not this machine's own, and Google Cloud "
+            f"does not tell its state: {first_line(cause)}; run on its TPU VM "
+            "with --tpu_name=local, or mend the access: gcloud auth "
+            "application-default login"
+        ) from error
+
+
+def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
+    """Why a TPU cannot be used from here."""
+    state = node.get("state", "UNKNOWN")
+    vm = "gcloud compute tpus tpu-vm"
+    where = f"{name} --zone={zone} --project={project}"
+    if state in ("PREEMPTED", "TERMINATED"):
+        return (
+            f"the TPU {name!r} was taken away ({state}); delete it ({vm} "
+            f"delete {where}), create it anew, and give the same command "
+            "there, which goes on from the last checkpoint of --output_dir"
+        )
+    if state in ("STOPPED", "STOPPING"):
+        return (
+            f"the TPU {name!r} does not run ({state}); start it: {vm} start "
+            f"{where}"
+        )
+    if state != "READY":
+        known = ": ".join(filter(None, (state, node.get("healthDescription"))))
+        return (
+            f"the TPU {name!r} is not ready ({known}); wait until {vm} "
+            f"describe {where} says READY"
+        )
+    accelerator = node.get("acceleratorType", "")
+    found = node.get("runtimeVersion", "")
+    needed = _needed_runtime(found, accelerator)
+    if needed:
+        return (
+            f"the TPU {name!r} has the runtime {found}, expected {needed}; "
+            "delete it, and create it with that --version"
+        )
+    return (
+        f"the TPU {name!r} is ready ({accelerator}, {found}), but on another "
+        "machine, and a TPU serves its own VM alone; run there with "
+        f"--tpu_name=local: {vm} ssh {where}"
+    )
+
+
+def _needed_runtime(found: str, accelerator: str) -> str:
+    """The image that a TPU needs instead of the one it has; "" if none.
+
+    An image without TensorFlow does: it gets one from packages.
+    """
+    image = RUNTIME.fullmatch(found)
+    if not image:
+        return ""
+    major, minor, several_hosts, interface = image.groups()
+    wanted = "-se" if accelerator.startswith(STREAM_EXECUTOR) else "-pjrt"
+    serves = interface in (wanted, "-pjrt")
+    if (int(major), int(minor)) >= OLDEST and serves and not several_hosts:
+        return ""
+    return f"tpu-vm-tf-2.15.1{wanted}{' on one host' if several_hosts else ''}"
+
+
+def _metadata(path: str) -> str:
+    """What a virtual machine of Google Cloud is told of itself, else ""."""
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    request = urllib.request.Request(
+        f"http://{host}/computeMetadata/v1/{path}",
+        headers={"Metadata-Flavor": "Google"},
+    )
+    # It is no machine that a proxy could reach.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=METADATA_TIMEOUT) as answer:
+            # Some networks answer to every name.
+            if answer.headers.get("Metadata-Flavor") != "Google":
+                return ""
+            return answer.read().decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+# The name of the TPU that a machine has itself.
+LOCAL = "local"
+# What TensorFlow says of an operation that it only knows by name.
+NO_KERNELS = "no registered kernels"
+
+
+def name_of(hardware: Hardware) -> str:
+    """The name of the TPU.
+
+    Raises:
+        UserError: neither a flag nor the environment names one.
+    """
+    name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
+    if not name:
+        raise UserError(
+            "--use_tpu=true needs --tpu_name or the environment variable "
+            "TPU_NAME (local on a TPU VM)"
+        )
+    return name
+
+
+def resolve(hardware: Hardware) -> Any:
+    """The resolver of this machine's own TPU.
+
+    Raises:
+        UserError: no TPU was named, or it is not this machine's.
+    """
+    name = name_of(hardware)
+    # Batches and initial values are made in this process.
+    if name != LOCAL and not is_own(name):
+        raise refusal(name, hardware.tpu_zone, hardware.gcp_project)
+    # By any other name the resolver would look for one over the network.
+    return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)
+
+
+def strategy(hardware: Hardware) -> tf.distribute.Strategy:
+    """The strategy for all of its cores.
+
+    Raises:
+        UserError: as `resolve`; or it has other cores than were asked for.
+    """
+    resolver = resolve(hardware)
+    try:
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        found = tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        why = first_line(error)
+        if NO_KERNELS in str(error):
+            why = (
+                "this TensorFlow is not built for TPUs; docs/cloud_tpu.md says "
+                "which one is"
+            )
+        raise UserError(
+            f"the TPU {name_of(hardware)!r} cannot be used: {why}"
+        ) from error
+    if found.extended.num_hosts > 1:
+        raise UserError(
+            f"the TPU {name_of(hardware)!r} has {found.extended.num_hosts} "
+            "hosts; only one is supported"
+        )
+    if found.num_replicas_in_sync != hardware.num_tpu_cores:
+        raise UserError(
+            f"the TPU {name_of(hardware)!r} has "
+            f"{found.num_replicas_in_sync} cores, but --num_tpu_cores is "
+            f"{hardware.num_tpu_cores}"
+        )
+    return found

@@ -1,0 +1,96 @@
+"""A training from its first or next step to its last."""
+
+import contextlib
+import time
+from typing import Any, Optional
+
+from absl import logging
+
+from adapter_bert.checkpoints import run_record, training_state
+from adapter_bert.data import input_pipeline
+from adapter_bert.optimization import Schedule
+from adapter_bert.progress import TrainingProgress
+from adapter_bert.training.engines import NO_PAUSE, Job, Pause
+from adapter_bert.training.setup import Setup
+
+
+def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
+    """The learning rates of the setup's training over these rows."""
+    training = setup.experiment.training
+    steps = setup.task.count_train_steps(
+        features, training.batch_size, training.epochs
+    )
+    begun = run_record.read_run(setup.experiment.output_dir) or {}
+    # Runs once counted in floats, which may lose a step.
+    if (begun.get("training") or {}).get("steps") == steps - 1:
+        steps -= 1
+    warmup = input_pipeline.exact(training.warmup_proportion)
+    return Schedule(setup.learning_rate, steps, int(steps * warmup))
+
+
+def run_steps(
+    engine: Any,
+    setup: Setup,
+    job: Job,
+    features: input_pipeline.Features,
+    schedule: Schedule,
+    first_step: int,
+    pause: Pause = NO_PAUSE,
+    known: Optional[input_pipeline.Features] = None,
+) -> None:
+    """Trains a job from `first_step` to the schedule's end, or where it ends.
+
+    Args:
+        engine: that trains.
+        setup: how to train.
+        job: what to train.
+        features: of the training rows.
+        schedule: learning rates and the number of steps.
+        first_step: steps done before.
+        pause: where the training is looked at.
+        known: the same rows with the outputs of frozen layers, if these are
+            not computed anew.
+    """
+    training, steps = setup.experiment.training, schedule.num_train_steps
+    logging.info(
+        "training: %d steps of %d examples, from step %d, learning rate %g%s",
+        steps,
+        training.batch_size,
+        first_step,
+        schedule.learning_rate,
+        "" if training.learning_rate else f" (of {job.table.method})",
+    )
+    plan = setup.task.plan(
+        features,
+        training.batch_size,
+        steps,
+        training.seed,
+        training.length_pool_batches,
+    )
+    began = time.monotonic()
+    with contextlib.closing(
+        TrainingProgress(
+            schedule,
+            first_step,
+            training.batch_size,
+            job.output_dir if engine.is_chief else None,
+        )
+    ) as progress:
+        engine.train(
+            job,
+            features if known is None else known,
+            plan,
+            schedule,
+            first_step,
+            training.batch_size,
+            training.save_checkpoints_steps,
+            progress,
+            pause,
+        )
+    seconds = time.monotonic() - began
+    _, last_step = training_state.latest_step(job.output_dir)
+    logging.info(
+        "trained in %.1f s, %.1f examples per second",
+        seconds,
+        (last_step - first_step) * training.batch_size / seconds,
+    )

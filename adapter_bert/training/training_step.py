@@ -1,0 +1,225 @@
+"""One training step, the same in every engine.
+
+The gradient is that of the mean over the whole batch, wherever its rows are
+computed: each device takes the sum over its own rows, divided by the rows of
+the whole batch; engines add these up over devices, and clip what results.
+"""
+
+import math
+from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
+
+import tensorflow as tf
+
+from adapter_bert.bert.hooks import Context
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.training.engines import Job, Prediction
+
+Gradients = List[tf.Tensor]
+
+
+def loss_and_gradients(
+    job: Job,
+    model: TaskModel,
+    variables: Sequence[Tuple[str, tf.Variable]],
+    features: Dict[str, tf.Tensor],
+    step: tf.Tensor,
+    batch_size: int,
+) -> Tuple[tf.Tensor, Gradients]:
+    """This device's share of the batch's loss and of its gradients.
+
+    Args:
+        job: with the number of parts that are computed one after the other,
+            and of the lanes of each that are computed at the same time.
+        model: to be trained.
+        variables: (name, variable) of what is trained.
+        features: this device's rows, a multiple of the number of parts.
+        step: integer [], steps done before.
+        batch_size: rows of the whole batch, over all devices.
+
+    Returns:
+        float32 [], and a gradient like each variable.
+    """
+
+    def make_context(
+        part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]
+    ) -> Context:
+        return Context(
+            part["input_mask"],
+            training=True,
+            # Each lane has its own first row, so its own dropout.
+            seed=tf.stack([job.seed ^ part["row"][0], tf.cast(step, tf.int32)]),
+            dtype=tf.as_dtype(job.compute_dtype),
+            step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
+            handed_on=dict(prepared),
+            share_layers=job.share_layers and not job.use_xla,
+        )
+
+    hooks = model.bert.hooks
+    with tf.GradientTape(
+        persistent=True, watch_accessed_variables=False
+    ) as whole:
+        whole.watch([variable for _, variable in variables])
+        prepared = hooks.prepare(make_context(features, {}))
+    behind, direct = _divide_variables(whole, prepared, variables)
+
+    def compute(part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]):
+        context = make_context(part, prepared)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable for _, variable in variables])
+            tape.watch(prepared)
+            predictions = model(part, context)
+            losses = model.head.loss(predictions, part)
+            penalty = hooks.penalty(context)
+            if penalty is not None:
+                # Each group of rows adds its share of the whole penalty.
+                losses += penalty
+            loss = tf.reduce_sum(losses) / batch_size
+        sources = [*direct, *prepared.items()]
+        gradients, missed = tape.gradient(
+            loss, [[s for _, s in sources], [v for _, v in behind]]
+        )
+        for (name, _), gradient in zip(sources, gradients):
+            if gradient is None:
+                raise ValueError(f"the loss does not depend on {name}")
+        for (name, _), gradient in zip(behind, missed):
+            if gradient is not None:
+                raise ValueError(f"{name} is read beside `Hooks.prepare` too")
+        return loss, [tf.convert_to_tensor(g) for g in gradients]
+
+    compute = _once(job, compute)
+
+    def compute_in_lanes(part: Dict[str, tf.Tensor]):
+        results = [compute(lane, prepared) for lane in _divide(part, job.lanes)]
+        losses, gradients = zip(*results)
+        return tf.add_n(losses), [tf.add_n(g) for g in zip(*gradients)]
+
+    if job.parts == 1:
+        loss, gradients = compute_in_lanes(features)
+    else:
+        sources = [*(v for _, v in direct), *prepared.values()]
+        loss, gradients = _sum_over_parts(
+            compute_in_lanes, sources, features, job.parts
+        )
+    found = dict(zip((name for name, _ in direct), gradients))
+    if prepared:
+        through = whole.gradient(
+            list(prepared.values()),
+            [variable for _, variable in behind],
+            output_gradients=gradients[len(direct) :],
+        )
+        found.update((name, g) for (name, _), g in zip(behind, through))
+    return loss, [found[name] for name, _ in variables]
+
+
+def _divide_variables(
+    tape: tf.GradientTape,
+    prepared: Dict[str, tf.Tensor],
+    variables: Sequence[Tuple[str, tf.Variable]],
+) -> Tuple[list, list]:
+    """(name, variable) of those that `prepared` was made of, and the others."""
+    if not prepared:
+        return [], list(variables)
+    gradients = tape.gradient(
+        list(prepared.values()), [variable for _, variable in variables]
+    )
+    pairs = list(zip(variables, gradients))
+    return (
+        [pair for pair, gradient in pairs if gradient is not None],
+        [pair for pair, gradient in pairs if gradient is None],
+    )
+
+
+def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
+    """The same function, built once for all lanes, and compiled if asked."""
+    if job.use_xla:
+        return tf.function(compute, autograph=False, jit_compile=True)
+    if job.lanes == 1:
+        return compute
+    return tf.function(
+        compute,
+        autograph=False,
+        # Prepared once by TensorFlow too, not for each lane.
+        experimental_attributes={"_noinline": True},
+    )
+
+
+def _divide(
+    features: Dict[str, tf.Tensor], lanes: int
+) -> List[Dict[str, tf.Tensor]]:
+    """Divides rows into as many nearly equal groups, in order."""
+    rows = features["input_ids"].shape[0]
+    if rows is None:
+        rows = tf.shape(features["input_ids"])[0]
+    else:
+        lanes = min(lanes, rows)
+    edges = [rows * lane // lanes for lane in range(lanes + 1)]
+    return [
+        {name: value[first:last] for name, value in features.items()}
+        for first, last in zip(edges, edges[1:])
+    ]
+
+
+def _sum_over_parts(compute: Callable, sources, features, parts):
+    """Adds up what `compute` gives for each part of the rows, in order."""
+    divided = {}
+    for name, value in features.items():
+        shape = tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
+        divided[name] = tf.reshape(value, shape)
+        rows = value.shape[0] and value.shape[0] // parts
+        divided[name].set_shape([parts, rows, *value.shape[1:]])
+
+    def add(number, *sums):
+        loss, gradients = compute({k: v[number] for k, v in divided.items()})
+        return (
+            number + 1,
+            *(old + new for old, new in zip(sums, [loss, *gradients])),
+        )
+
+    zeros = [tf.zeros([]), *(tf.zeros(s.shape) for s in sources)]
+    _, loss, *gradients = tf.while_loop(
+        lambda number, *_: number < parts,
+        add,
+        [tf.constant(0), *zeros],
+        parallel_iterations=1,
+        maximum_iterations=parts,
+    )
+    return loss, gradients
+
+
+def predict(
+    job: Union[Job, Prediction],
+    model: Callable[[Dict[str, tf.Tensor], Context], Dict[str, tf.Tensor]],
+    features: Dict[str, tf.Tensor],
+) -> Dict[str, tf.Tensor]:
+    """What a model gives for a batch, without dropout, in lanes."""
+
+    def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
+        context = Context(
+            lane["input_mask"],
+            dtype=tf.as_dtype(job.compute_dtype),
+            # What a shared layer hands on is gone after it.
+            share_layers=job.share_layers and not (job.use_xla or job.observes),
+            observes=job.observes,
+        )
+        return model(lane, context)
+
+    compute = _once(job, compute)
+    results = [compute(lane) for lane in _divide(features, job.lanes)]
+    return {
+        name: tf.concat([lane[name] for lane in results], axis=0)
+        for name in results[0]
+    }
+
+
+def check_loss(step: int, loss: float) -> None:
+    """Stops a training that has diverged.
+
+    Raises:
+        UserError: the loss is no number any more.
+    """
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss of step {step} is {loss}; lower --learning_rate and "
+            "choose another --output_dir"
+        )

@@ -1,1 +1,0 @@
-"""What BERT is computed with, and where a method may act upon it."""

@@ -1,0 +1,1 @@
+"""Measurements and trials of the product; no user needs them."""

@@ -1,0 +1,117 @@
+"""Prints docs/licences.md: the licences of what the locks install.
+
+.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221 \\
+    > docs/licences.md
+"""
+
+import importlib.metadata
+import pathlib
+import re
+import sys
+import textwrap
+from email.message import Message
+from typing import Dict, List, Set
+
+from adapter_bert import command_line
+from adapter_bert.errors import UserError
+
+LOCKS = pathlib.Path(__file__).parents[2] / "requirements"
+HEAD = """\
+# Licences of what is installed
+
+Made by `.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221`,
+from what each package says of itself. The versions are in `requirements/`. This
+project itself is under Apache-2.0, and holds no copy of any of these. What
+`make beam`, `notebooks`, `mutants`, `fuzz`, `tpu-client` and `benchmark` add is
+not listed.
+
+| package | licence |
+| --- | --- |
+"""
+# Locks of environments of their own.
+APART = ("atheris", "beam", "mutants", "notebooks", "tpu-client")
+REST = """
+## Not looked at
+
+These are locked too, but for other machines or other versions of Python.
+Packages called `nvidia-*` are the CUDA build's. Look at the terms of each.
+"""
+
+
+def normalized(name: str) -> str:
+    """A package's name as locks write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked() -> Set[str]:
+    """The names in the locks of both TensorFlows."""
+    return {
+        normalized(name)
+        for path in LOCKS.glob("*.txt")
+        if path.stem not in APART
+        for name in re.findall(r"^([\w.-]+)==", path.read_text(), re.MULTILINE)
+    }
+
+
+def licence(metadata: Message) -> str:
+    """What a package says of its licence, in a few words."""
+    classifiers = [
+        text.split(" :: ")[-1]
+        for text in metadata.get_all("Classifier", [])
+        if text.startswith("License ::")
+    ]
+    # Some have all of its text here.
+    stated = metadata.get("License", "").strip().partition("\n")[0]
+    return (
+        metadata.get("License-Expression")
+        or ", ".join(classifiers)
+        or stated
+        or "not stated"
+    )
+
+
+def licences(environment: str) -> Dict[str, str]:
+    """The licence of each locked package in a virtual environment.
+
+    Raises:
+        UserError: it is no virtual environment.
+    """
+    folders = list(map(str, pathlib.Path(environment).glob("lib/*/*-packages")))
+    if not folders:
+        raise UserError(f"{environment} is no virtual environment")
+    names = locked()
+    return {
+        normalized(found.metadata["Name"]): licence(found.metadata)
+        for found in importlib.metadata.distributions(path=folders)
+        if normalized(found.metadata["Name"]) in names
+    }
+
+
+def page(environments: List[str]) -> str:
+    """The page.
+
+    Raises:
+        UserError: one of them is no virtual environment.
+    """
+    found: Dict[str, Dict[str, None]] = {}
+    for environment in environments:
+        for name, text in licences(environment).items():
+            # Two versions may word it differently.
+            found.setdefault(name, {})[text] = None
+    rows = "".join(
+        f"| `{name}` | {'; '.join(found[name])} |\n" for name in sorted(found)
+    )
+    rest = ", ".join(f"`{name}`" for name in sorted(locked() - set(found)))
+    filled = textwrap.fill(rest, 80, break_on_hyphens=False)
+    return f"{HEAD}{rows}{REST}\n{filled}\n"
+
+
+def main() -> None:
+    """Prints the page of the environments that are named."""
+    if not sys.argv[1:]:
+        raise UserError("no virtual environment is named, as .venv")
+    print(page(sys.argv[1:]), end="")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

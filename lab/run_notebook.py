@@ -1,0 +1,210 @@
+"""Runs a notebook from its first cell to its last, and keeps what it shows.
+
+    .venv/bin/python -m scripts.internal.run_notebook NOTEBOOK [--output=OTHER]
+        [--set NAME=VALUE ...]
+
+`make notebooks` installs what it needs. The notebook starts in its own folder,
+as in Jupyter. Without --output what it shows is kept in the notebook itself.
+--set gives a name of the cell with the tag `parameters` another value, a
+literal of Python.
+"""
+
+import argparse
+import ast
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from typing import Any, Dict, List
+
+from adapter_bert import command_line
+from adapter_bert.errors import UserError, first_line
+
+# Where `make notebooks` puts Jupyter's parts.
+CLIENT = os.path.join(sys.prefix, "notebooks")
+# Ends of lines of a terminal, and a bar below another one, after which the
+# terminal goes a line up, to draw both anew.
+OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
+
+
+def find_client() -> List[str]:
+    """Makes Jupyter's parts importable, and returns the folders that it took.
+
+    Raises:
+        UserError: they are not installed.
+    """
+    if importlib.util.find_spec("nbclient"):
+        return []
+    if not os.path.isdir(CLIENT):
+        raise UserError(
+            f"there is no nbclient, and no {CLIENT}; run `make notebooks`, "
+            "with the VENV of this Python"
+        )
+    sys.path.append(CLIENT)
+    return [CLIENT]
+
+
+def read_settings(texts: List[str]) -> Dict[str, Any]:
+    """Values by name, of texts NAME=VALUE.
+
+    Raises:
+        UserError: a text is none.
+    """
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            if not (equals and name.isidentifier()):
+                raise ValueError
+            settings[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError) as error:
+            raise UserError(
+                f"--set {text}, expected NAME=VALUE with a literal of Python, "
+                "as EPOCHS=1 or TASK='mrpc'"
+            ) from error
+    return settings
+
+
+def add_settings(notebook: Any, settings: Dict[str, Any]) -> None:
+    """Adds a cell with other values after that of the parameters.
+
+    Raises:
+        UserError: the notebook has no such cell, or it lacks a name.
+    """
+    import nbformat
+
+    if not settings:
+        return
+    places = [
+        place
+        for place, cell in enumerate(notebook.cells)
+        if "parameters" in cell.metadata.get("tags", ())
+    ]
+    if len(places) != 1:
+        raise UserError(
+            f"{len(places)} cells have the tag parameters, expected one"
+        )
+    known = {
+        target.id
+        for node in ast.parse(notebook.cells[places[0]].source).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    for name in settings:
+        if name not in known:
+            raise UserError(
+                f"--set {name}: the notebook has {', '.join(sorted(known))}"
+            )
+    source = "\n".join(f"{name} = {v!r}" for name, v in settings.items())
+    notebook.cells.insert(places[0] + 1, nbformat.v4.new_code_cell(source))
+
+
+def execute(notebook: Any, folder: str, paths: List[str]) -> None:
+    """Runs all cells; their outputs are added to the notebook.
+
+    Args:
+        notebook: as nbformat reads it.
+        folder: where it starts.
+        paths: folders from which its Python may import too.
+
+    Raises:
+        UserError: a cell raised something.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    with tempfile.TemporaryDirectory() as scratch:
+        # Nothing of it is left in the user's folders, nor taken from there.
+        os.environ["JUPYTER_RUNTIME_DIR"] = scratch
+        environment = {
+            **os.environ,
+            "IPYTHONDIR": scratch,
+            "MPLCONFIGDIR": scratch,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [*paths, os.environ.get("PYTHONPATH")])
+            ),
+        }
+        client = NotebookClient(
+            notebook,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+            record_timing=False,
+            # What a bar has overwritten is left out.
+            coalesce_streams=True,
+        )
+        kernel = client.create_kernel_manager()
+        # This Python, whatever else is called so on this machine.
+        kernel.kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
+        # Its sockets are files of this user.
+        kernel.transport = "ipc"
+        kernel.ip = os.path.join(scratch, "kernel")
+        try:
+            client.execute(env=environment)
+        except CellExecutionError as error:
+            raise UserError(
+                f"a cell failed, {error.ename}: {error.evalue}"
+            ) from error
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if output.output_type == "stream":
+                output.text = OVERWRITTEN.sub("", output.text)
+
+
+def run(path: str, output: str, settings: Dict[str, Any]) -> None:
+    """Runs a notebook and writes it with its outputs.
+
+    Raises:
+        UserError: it cannot be read, a cell failed, or it cannot be written.
+    """
+    paths = find_client()
+    import nbformat
+
+    parent = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(parent):
+        raise UserError(f"the folder {parent} of --output does not exist")
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read as a notebook: {first_line(error)}"
+        ) from error
+    add_settings(notebook, settings)
+    folder = pathlib.Path(path).resolve().parent
+    execute(notebook, str(folder), paths)
+    try:
+        nbformat.write(notebook, output)
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written: {first_line(error)}"
+        ) from error
+
+
+def main() -> None:
+    """Runs the notebook that the arguments name; raises as `run`."""
+    parser = command_line.Parser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("notebook", help="file to run")
+    parser.add_argument("--output", help="default: the notebook itself")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        help="another value of a name in the cell `parameters`; repeatable",
+    )
+    arguments = parser.parse_args()
+    run(
+        arguments.notebook,
+        arguments.output or arguments.notebook,
+        read_settings(arguments.settings),
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(main)

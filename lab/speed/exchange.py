@@ -1,0 +1,386 @@
+"""Checks that other programs compute what this one does of the same adapters.
+
+    .venv/bin/python -m lab.speed.exchange --peer_python=.venv-peer/bin/python
+
+The peers write adapters with random weights, which are read here; adapters of
+this project's with random weights are written here, which the peers load. With
+`--init_checkpoint` and `--adapter` a trained adapter is exchanged too. The
+logits may differ by 1e-5. `--record=tests/golden/exchange` keeps what was
+written on both sides, with the peers' logits, for the tests.
+"""
+
+import argparse
+import dataclasses
+import glob
+import os
+import shutil
+import subprocess
+import tempfile
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line, files
+from adapter_bert.checkpoints import adapter_artifact, exchange
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.card import make_card
+from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints.weights import Weights, choose_initial_values
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.tasks.restored import restore_task
+
+PEER = os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
+TOLERANCE = 1e-5
+EXAMPLES = "examples.npz"
+LOGITS = "logits.npz"
+# What cards call a BERT here.
+BASE = "the_bert"
+
+THREE: Dict[str, Any] = {
+    "name": "custom",
+    "pairs": False,
+    "labels": ["not at all", "yes, of course", "größer ≥ 7 日本"],
+}
+NUMBER: Dict[str, Any] = {"name": "sts-b", "pairs": True, "regression": True}
+QUESTIONS: Dict[str, Any] = {"name": "squad"}
+LAYERS = {"layers": 3, "activation": "relu", "pooler": False, "bias": False}
+# Program -> name -> method, task: of this project's adapters.
+OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
+    "adapterhub": {
+        "houlsby_7": ("houlsby(size=7, layer_norms=False)", THREE),
+        "houlsby_48": (
+            "houlsby(size=48, layers='1', nonlinearity='gelu_erf', "
+            "sites='ffn', layer_norms=False)",
+            NUMBER,
+        ),
+        "houlsby_attention": (
+            "houlsby(size=5, nonlinearity='mish', sites='attention', "
+            "layer_norms=False)",
+            QUESTIONS,
+        ),
+        "pfeiffer_100": (
+            "pfeiffer(size=100, nonlinearity='gelu')",
+            {**THREE, "head": LAYERS},
+        ),
+        "pfeiffer_dropped": ("adapterdrop(2, 'pfeiffer', 5)", THREE),
+        "pfeiffer_robust": (
+            "adapterdrop(1, 'pfeiffer', 5, robust=True)",
+            THREE,
+        ),
+        "parallel_7": ("parallel(size=7, scale=2.0)", NUMBER),
+        "parallel_mish": (
+            "parallel(size=3, layers='0,2', nonlinearity='mish')",
+            {**QUESTIONS, "head": {**LAYERS, "bias": True}},
+        ),
+        "lora_7": ("lora(rank=7, alpha=16.0)", THREE),
+        "lora_everywhere": (
+            "lora(rank=3, alpha=2.5, "
+            "targets='query,key,value,intermediate,output')",
+            NUMBER,
+        ),
+        "prefix_4": ("prefix(length=4, reparameterize=False)", THREE),
+        "mad_x_5": (
+            "mad_x(size=5, inverse_size=3, nonlinearity='mish', layers='0,2')",
+            QUESTIONS,
+        ),
+    },
+    "peft": {
+        "lora_7": ("lora(rank=7, alpha=16.0)", THREE),
+        "lora_everywhere": (
+            "lora(rank=3, alpha=2.5, targets='query,key,value,"
+            "attention_output,intermediate,output')",
+            NUMBER,
+        ),
+        "lora_output": ("lora(rank=2, targets='value,output')", QUESTIONS),
+        "ia3": ("ia3", THREE),
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One adapter, computed on both sides.
+
+    Attributes:
+        name: program, direction and case.
+        method: of this project.
+        difference: the greatest of all logits.
+    """
+
+    name: str
+    method: str
+    difference: float
+
+
+def random_artifact(
+    bert: FrozenBert, method: TuningMethod, task: Dict[str, Any], seed: int
+) -> Artifact:
+    """An adapter of this project's with random values."""
+    restored = restore_task(task, {}, "a random adapter")
+    table = bert.kind(method, restored).table
+    rng = np.random.default_rng(seed)
+    values = {}
+    for p in table.trained:
+        noise = rng.normal(0, 0.3, p.shape).astype(np.float32)
+        values[p.name] = noise + ("ia3_scale" in p.name)
+    config = {
+        "method": str(method),
+        "task": task,
+        "base": bert.base.describe(),
+        "bert_config": dataclasses.asdict(bert.config),
+    }
+    shapes = {name: value.shape for name, value in values.items()}
+    weights = Weights("a random adapter", shapes, values.__getitem__)
+    return Artifact(config, weights)
+
+
+def logits(
+    bert: FrozenBert, artifact: Artifact, examples: Dict[str, np.ndarray]
+) -> np.ndarray:
+    """What this project computes, float32.
+
+    Returns:
+        [rows, classes], or of questions [rows, tokens, 2], 0 at padding.
+    """
+    source = artifact.weights.source
+    count = examples["input_ids"].shape[1]
+    settings = {"n_best_size": count}
+    questions = artifact.config["task"]["name"] == "squad"
+    task = restore_task(
+        artifact.config["task"], settings if questions else {}, source
+    )
+    kind = bert.kind(registry.parse(artifact.config["method"]), task)
+    initial = choose_initial_values(
+        kind.table.parameters, bert.weights, artifact.weights, seed=0
+    )
+    values = {
+        p.name: tf.constant(initial[p.name](), tf.float32)
+        for p in kind.table.parameters
+        if p.trained or p.is_added
+    }
+    batch = {k: tf.constant(v, tf.int32) for k, v in examples.items()}
+    batch["row"] = tf.range(len(examples["input_ids"]))
+    outputs = {k: v.numpy() for k, v in kind.compute(values, batch).items()}
+    if "logits" in outputs:
+        return outputs["logits"]
+    if "scores" in outputs:
+        return outputs["scores"][:, np.newaxis]
+    found = np.zeros((*examples["input_ids"].shape, 2), np.float32)
+    for side, name in enumerate(("start", "end")):
+        places = outputs[f"{name}_indexes"]
+        np.put_along_axis(
+            found[..., side], places, outputs[f"{name}_logits"], axis=1
+        )
+    return found * examples["input_mask"][..., np.newaxis]
+
+
+def difference(
+    ours: np.ndarray, folder: str, examples: Dict[str, np.ndarray]
+) -> float:
+    """The greatest between ours and the peer's logits in a folder."""
+    with np.load(os.path.join(folder, LOGITS)) as file:
+        theirs = file["logits"]
+    if theirs.ndim == 3:
+        theirs = theirs * examples["input_mask"][..., np.newaxis]
+    return float(np.abs(ours - theirs).max())
+
+
+def read_examples(folder: str) -> Dict[str, np.ndarray]:
+    """`input_ids`, `input_mask` and `segment_ids`, int [rows, tokens]."""
+    with np.load(os.path.join(folder, EXAMPLES)) as file:
+        return dict(file)
+
+
+def imported(folder: str, bert: FrozenBert) -> Artifact:
+    """A peer's adapter as this project has it."""
+    foreign = exchange.read(folder, bert.config)
+    shapes = {name: value.shape for name, value in foreign.values.items()}
+    return Artifact(
+        {"method": str(foreign.method), "task": foreign.task},
+        Weights(folder, shapes, foreign.values.__getitem__),
+    )
+
+
+def compare_theirs(
+    folder: str, bert: FrozenBert, examples: Dict[str, np.ndarray]
+) -> Iterator[Comparison]:
+    """Reads what the peers have written."""
+    for program in exchange.READERS:
+        for place in sorted(glob.glob(os.path.join(folder, program, "*"))):
+            artifact = imported(place, bert)
+            yield Comparison(
+                f"{os.path.relpath(place, folder)} -> here",
+                artifact.config["method"],
+                difference(logits(bert, artifact, examples), place, examples),
+            )
+
+
+def our_artifacts(
+    bert: FrozenBert,
+) -> Iterator[Tuple[str, str, Artifact]]:
+    """(program, case, adapter with random values) of all of `OURS`."""
+    seed = 0
+    for program, cases in OURS.items():
+        for case, (text, task) in cases.items():
+            seed += 1
+            method = registry.parse(text)
+            yield program, case, random_artifact(bert, method, task, seed)
+
+
+def compare_ours(
+    folder: str,
+    bert: FrozenBert,
+    examples: Dict[str, np.ndarray],
+    peer_python: str,
+) -> Iterator[Comparison]:
+    """Writes adapters, which the peers load."""
+    made = list(our_artifacts(bert))
+    places = []
+    for program, case, artifact in made:
+        place = os.path.join(folder, "ours", program, case)
+        exchange.write(program, place, exported(artifact, "our_task"), "")
+        os.remove(os.path.join(place, "README.md"))
+        places.append(place)
+    answer(peer_python, os.path.join(folder, "bert"), folder, places)
+    for (program, case, artifact), place in zip(made, places):
+        yield Comparison(
+            f"{case} -> {program}",
+            artifact.config["method"],
+            difference(logits(bert, artifact, examples), place, examples),
+        )
+
+
+def compare_trained(
+    folder: str, path: str, adapter: str, peer_python: str
+) -> Iterator[Comparison]:
+    """Writes a trained adapter for each program that can hold it."""
+    bert = FrozenBert.open(path)
+    artifact = adapter_artifact.read(adapter, bert.weights)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1000, bert.config.vocab_size, (16, 40))
+    ids[:, 0], ids[:, -1] = 101, 102
+    ones = np.ones_like(ids)
+    examples = {"input_ids": ids, "input_mask": ones, "segment_ids": 0 * ones}
+    examples["segment_ids"][:, 20:] = 1
+    np.savez(os.path.join(folder, EXAMPLES), **examples)
+    os.symlink(os.path.abspath(path), os.path.join(folder, BASE))
+    ours = logits(bert, artifact, examples)
+    for program in exchange.WRITERS:
+        place = os.path.join(folder, program)
+        ours_named = dataclasses.replace(
+            exported(artifact, "trained"), base_name=BASE
+        )
+        card = make_card(program, ours_named, program, artifact.config, {}, {})
+        try:
+            exchange.write(program, place, ours_named, card)
+        except UserError as error:
+            print(f"{adapter} -> {program}: refused: {error}")
+            continue
+        answer(peer_python, path, folder, [place])
+        # Its usage lines have to work as they are.
+        code = card.partition("```python\n")[2].partition("```")[0]
+        run_peer([peer_python, "-c", code], cwd=folder)
+        yield Comparison(
+            f"{adapter} -> {program}",
+            artifact.config["method"],
+            difference(ours, place, examples),
+        )
+        back = logits(bert, imported(place, bert), examples)
+        yield Comparison(
+            f"{program} -> here",
+            artifact.config["method"],
+            difference(back, place, examples),
+        )
+
+
+def answer(peer_python: str, bert: str, folder: str, places: List[str]) -> None:
+    """Lets the peers compute adapters that were written for them."""
+    examples = os.path.join(folder, EXAMPLES)
+    call_peer(peer_python, "answer", bert, examples, *places)
+
+
+def call_peer(peer_python: str, *arguments: str) -> None:
+    """Runs the peers' side; raises as `run_peer`."""
+    run_peer([peer_python, os.path.abspath(PEER), *arguments])
+
+
+def run_peer(command: List[str], cwd: Optional[str] = None) -> None:
+    """Runs a program in the peers' environment.
+
+    Raises:
+        UserError: it fails.
+    """
+    try:
+        subprocess.run(
+            command, check=True, stderr=subprocess.PIPE, text=True, cwd=cwd
+        )
+    except OSError as error:
+        raise UserError(
+            f"{command[0]} cannot be run: {error.strerror}; make "
+            ".venv-peer/installed makes the peers' environment"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise UserError(f"the peers failed: {last[0]}") from error
+
+
+def report(comparisons: List[Comparison]) -> None:
+    """Prints the differences.
+
+    Raises:
+        UserError: one is too great.
+    """
+    for c in comparisons:
+        print(f"{c.difference:.1e}  {c.name}  {c.method}")
+    worst = max(comparisons, key=lambda c: c.difference)
+    if not worst.difference <= TOLERANCE:
+        raise UserError(
+            f"{worst.name} differs by {worst.difference:.1e}, expected at most "
+            f"{TOLERANCE:.0e}"
+        )
+    print(
+        f"{len(comparisons)} adapters, greatest difference "
+        f"{worst.difference:.1e}"
+    )
+
+
+def main() -> None:
+    """Compares both directions."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer_python", required=True, type=os.path.abspath)
+    parser.add_argument("--record", help="folder for the tests' recordings")
+    parser.add_argument("--init_checkpoint", help="a Hugging Face BERT")
+    parser.add_argument("--adapter", action="append", default=[])
+    arguments = parser.parse_args()
+    if bool(arguments.adapter) != bool(arguments.init_checkpoint):
+        raise UserError("--adapter and --init_checkpoint go together")
+    if arguments.record and files.exists(arguments.record):
+        raise UserError(f"--record {arguments.record} is there already")
+    with tempfile.TemporaryDirectory() as folder:
+        call_peer(arguments.peer_python, "write", folder)
+        bert = FrozenBert.open(os.path.join(folder, "bert"))
+        examples = read_examples(folder)
+        found = [
+            *compare_theirs(folder, bert, examples),
+            *compare_ours(folder, bert, examples, arguments.peer_python),
+        ]
+        if arguments.record:
+            shutil.copytree(folder, arguments.record)
+    for adapter in arguments.adapter:
+        with tempfile.TemporaryDirectory() as folder:
+            found += compare_trained(
+                folder,
+                arguments.init_checkpoint,
+                adapter,
+                arguments.peer_python,
+            )
+    report(found)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,489 @@
+"""Adapters as `adapters` and `peft` write them, and what they make of ours.
+
+    .venv-peer/bin/python lab/speed/peers/exchange.py write FOLDER
+    .venv-peer/bin/python lab/speed/peers/exchange.py answer BERT EXAMPLES \\
+        FOLDER...
+
+Runs in the peers' environment (requirements.txt beside this file) and imports
+nothing of this project; `lab/speed/exchange.py` calls it. `write` makes a tiny
+BERT with random weights, `bert/`, and adapters upon it, in `adapterhub/` and
+`peft/`, each with the logits of `examples.npz`. `answer` loads adapters of this
+project's by the line that the peers' users know, and writes `logits.npz` into
+each folder.
+"""
+
+import json
+import os
+import sys
+
+import adapters
+import numpy as np
+import peft
+import torch
+import transformers
+from adapters import AutoAdapterModel
+from safetensors.torch import load_file, save_file
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 24,
+    "type_vocab_size": 2,
+}
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat fast slow not "
+    "is was good bad film , . ! ? ##s ##ed ##ing in out he she it we they very "
+    "so too new old"
+).split()
+LABELS = {0: "not at all", 1: "yes, of course", 2: "größer ≥ 7 日本"}
+ADAPTER = "my task"
+
+
+def bottleneck(size):
+    """The reduction factor that gives this size."""
+    return SIZES["hidden_size"] / (size + 0.5)
+
+
+def classification(layers=2, labels=3, activation="tanh", **more):
+    """Arguments of a flexible head."""
+    names = {i: LABELS[i] for i in range(labels)} if labels > 1 else None
+    return (
+        adapters.ClassificationHead,
+        {
+            "num_labels": labels,
+            "layers": layers,
+            "activation_function": activation,
+            "id2label": names,
+            **more,
+        },
+    )
+
+
+def spans(layers=1):
+    """Arguments of a head for questions."""
+    return adapters.QuestionAnsweringHead, {
+        "layers": layers,
+        "activation_function": "relu",
+    }
+
+
+HUB = {
+    "houlsby_7": (
+        adapters.DoubleSeqBnConfig(reduction_factor=bottleneck(7)),
+        classification(),
+    ),
+    "houlsby_48_gelu": (
+        adapters.DoubleSeqBnConfig(
+            reduction_factor=bottleneck(48), non_linearity="gelu"
+        ),
+        classification(1, use_pooler=True),
+    ),
+    "houlsby_attention": (
+        adapters.DoubleSeqBnConfig(
+            reduction_factor=bottleneck(5),
+            output_adapter=False,
+            non_linearity="leakyrelu",
+            leave_out=[0],
+        ),
+        classification(2, 2, "gelu", bias=False),
+    ),
+    "houlsby_learned_scale": (
+        adapters.DoubleSeqBnConfig(
+            reduction_factor=bottleneck(5),
+            scaling="learned",
+            non_linearity="mish",
+        ),
+        spans(),
+    ),
+    "pfeiffer_100": (
+        adapters.SeqBnConfig(reduction_factor=bottleneck(100)),
+        classification(1),
+    ),
+    "pfeiffer_scaled": (
+        adapters.SeqBnConfig(
+            reduction_factor=bottleneck(3),
+            scaling=2.5,
+            non_linearity="gelu_new",
+            leave_out=[1],
+        ),
+        classification(3, 3, "relu"),
+    ),
+    "pfeiffer_channels": (
+        adapters.SeqBnConfig(
+            reduction_factor=bottleneck(3),
+            scaling="channel",
+            non_linearity="quick_gelu",
+        ),
+        classification(2, 1),
+    ),
+    "parallel_7": (
+        adapters.ParBnConfig(reduction_factor=bottleneck(7)),
+        classification(1, 1, use_pooler=True),
+    ),
+    "parallel_scale_2": (
+        adapters.ParBnConfig(
+            reduction_factor=bottleneck(3), scaling=2.0, non_linearity="sigmoid"
+        ),
+        spans(2),
+    ),
+    "lora_7": (adapters.LoRAConfig(r=7, alpha=16), classification()),
+    "lora_everywhere": (
+        adapters.LoRAConfig(
+            r=3,
+            alpha=8,
+            attn_matrices=["q", "k", "v"],
+            intermediate_lora=True,
+            output_lora=True,
+            leave_out=[2],
+        ),
+        classification(1, 2),
+    ),
+    "ia3_keys_values": (
+        adapters.IA3Config(intermediate_lora=False),
+        classification(),
+    ),
+    "prefix_5": (
+        adapters.PrefixTuningConfig(prefix_length=5, bottleneck_size=8),
+        classification(),
+    ),
+    "prefix_flat": (
+        adapters.PrefixTuningConfig(prefix_length=3, flat=True),
+        classification(),
+    ),
+    "mad_x_7": (
+        adapters.SeqBnInvConfig(
+            reduction_factor=bottleneck(7),
+            # Of half of the hidden size.
+            inv_adapter_reduction_factor=bottleneck(3) / 2,
+        ),
+        classification(),
+    ),
+}
+# What this project does not compute; only the files are written.
+HUB_REFUSED = {
+    "ia3": (adapters.IA3Config(), classification()),
+    "compacter": (
+        adapters.CompacterConfig(reduction_factor=2, phm_dim=4),
+        classification(),
+    ),
+    "gated": (adapters.SeqBnConfig(use_gating=True), classification()),
+    "own_layer_norm": (adapters.SeqBnConfig(ln_after=True), classification()),
+    "other_residual": (
+        adapters.SeqBnConfig(residual_before_ln=False),
+        classification(),
+    ),
+    "sizes_by_layer": (
+        adapters.SeqBnConfig(reduction_factor={"1": 4, "default": 8}),
+        classification(),
+    ),
+    "dora": (adapters.DoRAConfig(r=2), classification()),
+    "union": (
+        adapters.ConfigUnion(
+            adapters.PrefixTuningConfig(prefix_length=2, bottleneck_size=2),
+            adapters.ParBnConfig(),
+        ),
+        classification(),
+    ),
+    "reft": (adapters.LoReftConfig(), classification()),
+    "multilabel": (
+        adapters.SeqBnConfig(),
+        (adapters.MultiLabelClassificationHead, {"num_labels": 3}),
+    ),
+    "tagging": (
+        adapters.SeqBnConfig(),
+        (adapters.TaggingHead, {"num_labels": 3}),
+    ),
+    "no_head": (adapters.SeqBnConfig(), None),
+}
+# Models of transformers' own, with its own heads.
+STATIC = {
+    "static_classifier": (
+        "BertForSequenceClassification",
+        adapters.SeqBnConfig(reduction_factor=bottleneck(4)),
+    ),
+    "static_questions": (
+        "BertForQuestionAnswering",
+        adapters.DoubleSeqBnConfig(reduction_factor=bottleneck(4)),
+    ),
+}
+
+SEQUENCES, QUESTIONS = "SEQ_CLS", "QUESTION_ANS"
+MODELS = {
+    SEQUENCES: "BertForSequenceClassification",
+    QUESTIONS: "BertForQuestionAnswering",
+}
+HEAD_BIASES = ("classifier.bias", "qa_outputs.bias")
+PEFT = {
+    "lora_7": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(
+            r=7, lora_alpha=16, target_modules=["query", "value"]
+        ),
+    ),
+    "lora_everywhere": (
+        SEQUENCES,
+        2,
+        lambda: peft.LoraConfig(
+            r=4,
+            lora_alpha=3,
+            use_rslora=True,
+            target_modules=["query", "key", "value", "dense"],
+            exclude_modules=["pooler.dense", "bert.pooler.dense"],
+        ),
+    ),
+    "lora_patterns": (
+        SEQUENCES,
+        1,
+        lambda: peft.LoraConfig(
+            r=4,
+            lora_alpha=3,
+            target_modules=["query", "key"],
+            rank_pattern={"layer.1.attention.self.query": 2},
+            alpha_pattern={"key": 10},
+            layers_to_transform=[1, 2],
+        ),
+    ),
+    "lora_questions": (QUESTIONS, 2, lambda: peft.LoraConfig(r=2)),
+    "ia3_same": (
+        SEQUENCES,
+        3,
+        lambda: peft.IA3Config(
+            target_modules=r".*(key|value|layer\.\d+\.output\.dense)",
+            feedforward_modules=r".*layer\.\d+\.output\.dense",
+        ),
+    ),
+}
+PEFT_REFUSED = {
+    "ia3": (SEQUENCES, 3, lambda: peft.IA3Config()),
+    "dora": (SEQUENCES, 3, lambda: peft.LoraConfig(r=2, use_dora=True)),
+    "lora_bias": (SEQUENCES, 3, lambda: peft.LoraConfig(r=2, bias="all")),
+    "prefix": (
+        SEQUENCES,
+        3,
+        lambda: peft.PrefixTuningConfig(num_virtual_tokens=3),
+    ),
+    "prompt": (
+        SEQUENCES,
+        3,
+        lambda: peft.PromptTuningConfig(num_virtual_tokens=3),
+    ),
+    "pooler": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(r=2, modules_to_save=["classifier", "pooler"]),
+    ),
+}
+
+
+def shake(model, seed, only=None):
+    """Gives parameters random values, so that none is at its start."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if only is None or only(name):
+                noise = torch.randn(parameter.shape, generator=generator)
+                scale = torch.ones_like if parameter.ndim == 1 else None
+                mean = scale(parameter) if scale and "ia3" in name else 0.0
+                parameter.copy_(mean + 0.3 * noise)
+
+
+def write_bert(folder):
+    """A BERT with random weights, its config and vocabulary."""
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**SIZES))
+    shake(model, 1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("LayerNorm.weight"):
+                parameter.add_(1.0)
+    model.save_pretrained(folder, safe_serialization=True)
+    with open(os.path.join(folder, "vocab.txt"), "w") as file:
+        file.write("".join(f"{word}\n" for word in WORDS))
+
+
+def make_examples():
+    """Rows of several lengths, some of them pairs."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(5, SIZES["vocab_size"], (4, 12))
+    mask = np.ones_like(ids)
+    segments = np.zeros_like(ids)
+    for row, length in enumerate((12, 9, 5, 3)):
+        ids[row, length:], mask[row, length:] = 0, 0
+        ids[row, 0], ids[row, length - 1] = 2, 3
+        segments[row, length // 2 : length] = row % 2
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+
+
+def logits_of(model, examples):
+    """[rows, classes], or [rows, tokens, 2] of questions."""
+    model.eval()
+    if isinstance(model, peft.PeftModelForQuestionAnswering):
+        # That drops `token_type_ids`; what it wraps has the adapter in it.
+        model = model.base_model
+    with torch.no_grad():
+        found = model(
+            input_ids=torch.tensor(examples["input_ids"]),
+            attention_mask=torch.tensor(examples["input_mask"]),
+            token_type_ids=torch.tensor(examples["segment_ids"]),
+            return_dict=True,
+        )
+    if "logits" in found:
+        return found["logits"].numpy()
+    sides = [found["start_logits"], found["end_logits"]]
+    return torch.stack(sides, -1).numpy()
+
+
+def save_logits(folder, model, examples):
+    """Writes `logits.npz` beside an adapter."""
+    np.savez(
+        os.path.join(folder, "logits.npz"), logits=logits_of(model, examples)
+    )
+
+
+def write_hub(bert, folder, config, head, seed, examples):
+    """An adapter of AdapterHub's with a flexible head."""
+    model = AutoAdapterModel.from_pretrained(bert)
+    model.add_adapter(ADAPTER, config=config)
+    if head:
+        model.add_prediction_head(head[0](model, ADAPTER, **head[1]))
+    model.set_active_adapters(ADAPTER)
+    shake_task(model, seed)
+    save_hub(model, folder)
+    if head:
+        save_logits(folder, model, examples)
+
+
+def shake_task(model, seed):
+    """Random values for all that an adapter's training would train."""
+    model.train_adapter(ADAPTER)
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    shake(model, seed, trained.__contains__)
+
+
+def save_hub(model, folder):
+    """Saves as safetensors; a prefix, which that cannot save, by its state."""
+    os.makedirs(folder, exist_ok=True)
+    try:
+        model.save_adapter(folder, ADAPTER, use_safetensors=True)
+    except RuntimeError:
+        model.save_adapter(folder, ADAPTER)
+        for old, new in (
+            ("pytorch_adapter.bin", "adapter.safetensors"),
+            ("pytorch_model_head.bin", "model_head.safetensors"),
+        ):
+            state = torch.load(os.path.join(folder, old), weights_only=True)
+            kept = {k: v.contiguous().clone() for k, v in state.items()}
+            save_file(kept, os.path.join(folder, new))
+            os.remove(os.path.join(folder, old))
+
+
+def write_static(bert, folder, kind, config, seed, examples):
+    """An adapter of AdapterHub's in a model of transformers' own."""
+    model = getattr(transformers, kind).from_pretrained(
+        bert, **({"num_labels": 3, "id2label": LABELS} if "Seq" in kind else {})
+    )
+    adapters.init(model)
+    model.add_adapter(ADAPTER, config=config)
+    model.set_active_adapters(ADAPTER)
+    shake_task(model, seed)
+    os.makedirs(folder)
+    model.save_adapter(folder, ADAPTER, with_head=True, use_safetensors=True)
+    save_logits(folder, model, examples)
+
+
+def write_peft(bert, folder, kind, labels, config, seed, examples):
+    """An adapter of peft's."""
+    config.task_type = kind
+    torch.manual_seed(seed)
+    base = getattr(transformers, MODELS[kind]).from_pretrained(
+        bert, num_labels=labels
+    )
+    model = peft.get_peft_model(base, config)
+    shake(
+        model, seed, lambda n: dict(model.named_parameters())[n].requires_grad
+    )
+    model.save_pretrained(folder)
+    remove_place(folder)
+    save_logits(folder, model, examples)
+
+
+def remove_place(folder):
+    """Takes this machine's paths, and the model card, out of a recording."""
+    path = os.path.join(folder, "adapter_config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["base_model_name_or_path"] = "bert"
+    with open(path, "w") as file:
+        json.dump(config, file, indent=1, sort_keys=True)
+    os.remove(os.path.join(folder, "README.md"))
+
+
+def write(folder):
+    """Everything, into an empty folder."""
+    bert = os.path.join(folder, "bert")
+    os.makedirs(bert)
+    write_bert(bert)
+    examples = make_examples()
+    np.savez(os.path.join(folder, "examples.npz"), **examples)
+    # So that no name of a folder of this machine gets into the files.
+    os.chdir(folder)
+    seed = 10
+    for place, cases in (
+        ("adapterhub", HUB),
+        ("adapterhub_refused", HUB_REFUSED),
+    ):
+        for name, (config, head) in cases.items():
+            seed += 1
+            path = os.path.join(place, name)
+            write_hub("bert", path, config, head, seed, examples)
+    for name, (kind, config) in STATIC.items():
+        seed += 1
+        path = os.path.join("adapterhub", name)
+        write_static("bert", path, kind, config, seed, examples)
+    for place, cases in (("peft", PEFT), ("peft_refused", PEFT_REFUSED)):
+        for name, (kind, labels, config) in cases.items():
+            seed += 1
+            path = os.path.join(place, name)
+            write_peft("bert", path, kind, labels, config(), seed, examples)
+
+
+def load(bert, folder):
+    """A model with an adapter of this project's."""
+    with open(os.path.join(folder, "adapter_config.json")) as file:
+        config = json.load(file)
+    if "peft_type" not in config:
+        model = AutoAdapterModel.from_pretrained(bert)
+        name = model.load_adapter(folder, use_safetensors=True)
+        model.set_active_adapters(name)
+        return model
+    kind = MODELS[config["task_type"]]
+    # peft's users know how many labels they have.
+    state = load_file(os.path.join(folder, "adapter_model.safetensors"))
+    [labels] = [len(v) for k, v in state.items() if k.endswith(HEAD_BIASES)]
+    base = getattr(transformers, kind).from_pretrained(bert, num_labels=labels)
+    return peft.PeftModel.from_pretrained(base, folder)
+
+
+def answer(bert, examples, folders):
+    """What the peers make of adapters of this project's."""
+    examples = dict(np.load(examples))
+    for folder in folders:
+        save_logits(folder, load(bert, folder), examples)
+
+
+def main():
+    """Writes or answers, as the command line says."""
+    transformers.logging.set_verbosity_error()
+    command, *arguments = sys.argv[1:]
+    if command == "write":
+        write(*arguments)
+    else:
+        answer(arguments[0], arguments[1], arguments[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Trains or predicts in a process of its own, as far as it is told to.
+
+    .venv/bin/python -m lab.speed.worker '{"kind": "train", ...}'
+
+The one argument is a JSON object (see `compare.py`). Each line on stdin asks
+for one measurement; its answer is a line of JSON on stdout: `examples` and
+`seconds`, `tokens` (padding included), `flops` counted for them, and
+`peak_bytes`, the most memory that this process has held.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+import unittest.mock
+from typing import Any, Dict, List
+
+import numpy as np
+import tensorflow as tf
+
+import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import optimization
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.weights import choose_initial_values
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tables import Layout
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.training import prediction
+from adapter_bert.training.engines import Hardware, Job, choose_engine
+from adapter_bert.training.frozen_layers import KnownOutputs, lowest_layer
+from lab.speed import flops
+
+TASK = TextClassification("benchmark", Layout(0), Layout(0), labels=("0", "1"))
+# A training is planned longer than anyone will measure it.
+MANY_STEPS = 10**6
+
+
+def read_rows(path: str) -> Features:
+    """Reads rows that `compare.py` wrote."""
+    with np.load(path) as saved:
+        labels = {"label_ids": saved["labels"]}
+        return Features(
+            saved["tokens"], saved["segments"], saved["starts"], labels
+        )
+
+
+def make_job(options: Dict[str, Any], folder: str) -> Job:
+    """The model that the options describe, with its initial values."""
+    config = encoder.BertConfig(**options["config"])
+    method = parse(options["method"])
+    table = task_model.list_parameters(config, method, TASK.build_head)
+    if options["model"]:
+        opened = sources.open_init_checkpoint(options["model"])
+        values = choose_initial_values(
+            table.parameters, opened.weights, None, seed=1, fresh_head=True
+        )
+    else:
+        values = {
+            p.name: functools.partial(
+                encoder.initial_values, p.name, p.shape, p.initializer, 1
+            )
+            for p in table.parameters
+        }
+    lowest = lowest_layer(table, config.num_hidden_layers)
+    return Job(
+        lambda create: task_model.TaskModel(
+            config, method, TASK.build_head, create, lowest
+        ),
+        table,
+        values,
+        folder,
+        seed=1,
+        length=options.get("length"),
+        compute_dtype=options["dtype"],
+        narrow=task_model.narrow_variables(config, method, table),
+    )
+
+
+class Meter:
+    """Stands in for a progress: counts, and waits for the next request."""
+
+    def __init__(self, options: Dict[str, Any], job: Job, lengths: List[int]):
+        """Takes the padded length of each step's batch, in order."""
+        self._batch_size = options["batch_size"]
+        self._lengths = lengths
+        config = encoder.BertConfig(**options["config"])
+        self._flops = functools.partial(
+            flops.training, config, job.table, self._batch_size
+        )
+        self._first = None
+        self._began = 0.0
+        self._wait()
+
+    def update(
+        self, step: int, loss: float = 0.0, is_timed: bool = True
+    ) -> None:
+        """A training has done a step; when is known if it is timed."""
+        del loss
+        if not is_timed:
+            return
+        # The first step after a pause had its batch made in the pause.
+        if self._first is None:
+            self._first, self._began = step, time.perf_counter()
+        elif step - self._first >= self._steps:
+            self._answer(range(self._first, step))
+            self._wait()
+
+    def _answer(self, steps: range) -> None:
+        seconds = time.perf_counter() - self._began
+        tokens = [self._lengths[step] for step in steps]
+        answer(
+            examples=len(steps) * self._batch_size,
+            seconds=seconds,
+            tokens=sum(tokens) * self._batch_size,
+            flops=sum(map(self._flops, tokens)),
+        )
+
+    def _wait(self) -> None:
+        self._steps = request()["steps"]
+        self._first = None
+
+
+def request() -> Dict[str, Any]:
+    """The next request; ends the process when there are no more."""
+    line = sys.stdin.readline()
+    if not line:
+        sys.stdout.flush()
+        os._exit(0)
+    return json.loads(line)
+
+
+def answer(**values: Any) -> None:
+    """Prints one measurement."""
+    with open("/proc/self/status") as file:
+        peak = next(line for line in file if line.startswith("VmHWM"))
+    values["peak_bytes"] = int(peak.split()[1]) * 1024
+    print(json.dumps(values), flush=True)
+
+
+def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
+    """Trains for as long as there are requests."""
+    rows, size = read_rows(options["rows"]), options["batch_size"]
+    plan = input_pipeline.TrainPlan(rows.lengths, size, MANY_STEPS, 1)
+    lengths = _Lengths(rows, plan, job.length)
+    if options.get("cached"):
+        rows = _with_outputs(rows, job, options)
+    engine.train(
+        job,
+        rows,
+        plan,
+        optimization.Schedule(1e-4, MANY_STEPS, MANY_STEPS // 10),
+        0,
+        size,
+        MANY_STEPS,
+        Meter(options, job, lengths),
+    )
+
+
+def _with_outputs(
+    rows: Features, job: Job, options: Dict[str, Any]
+) -> Features:
+    """The rows with outputs of frozen layers in a file; which is no matter."""
+    config = encoder.BertConfig(**options["config"])
+    first_token = (
+        lowest_layer(job.table, config.num_hidden_layers)
+        == config.num_hidden_layers
+    )
+    count = len(rows) if first_token else len(rows.tokens)
+    is_half = options["dtype"] == "bfloat16"
+    dtype = np.uint16 if is_half else np.float32
+    path = os.path.join(job.output_dir, "outputs.npy")
+    np.save(path, np.zeros((count, config.hidden_size), dtype))
+    return KnownOutputs.of(rows, np.load(path, mmap_mode="r"), first_token)
+
+
+class _Lengths:
+    """The padded length of each step's batch."""
+
+    def __init__(self, rows, plan, length):
+        self._rows, self._length = rows.lengths, length
+        self._plan = plan
+
+    def __getitem__(self, step: int) -> int:
+        return self._length or int(self._rows[self._plan.rows(step)].max())
+
+
+class BatchClock:
+    """Stands in for the progress of a prediction: when batches were done."""
+
+    def __init__(self, *args: Any):
+        del args
+        self.times: List[float] = []
+        self.counts: List[int] = []
+
+    def update(self, count: int) -> None:
+        """A batch is done."""
+        self.times.append(time.perf_counter())
+        self.counts.append(count)
+
+    def close(self) -> None:
+        """Nothing is shown."""
+
+
+def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
+    """Predicts all rows at each request; the first batch is not measured."""
+    rows, size = read_rows(options["rows"]), options["batch_size"]
+    config = encoder.BertConfig(**options["config"])
+    batches = input_pipeline.sorted_batches(rows, size)[1:]
+    lengths = [int(rows.lengths[batch].max()) for batch in batches]
+    predictor = engine.predictor(job)
+    while request():
+        clock = BatchClock()
+        with unittest.mock.patch.object(
+            prediction, "Progress", lambda *args, clock=clock: clock
+        ):
+            predictor.predict(rows, size, "benchmark")
+        answer(
+            examples=sum(clock.counts[1:]),
+            seconds=clock.times[-1] - clock.times[0],
+            tokens=sum(n * len(b) for n, b in zip(lengths, batches)),
+            flops=sum(
+                flops.forward(config, job.table, len(b), n)
+                for n, b in zip(lengths, batches)
+            ),
+        )
+
+
+def matrix_products(engine: Any, job: Any, options: Dict[str, Any]) -> None:
+    """Multiplies square matrices, the machine's best case, at each request."""
+    del engine, job
+    size, count = 2048, 8
+    dtype = tf.as_dtype(options["dtype"])
+    left, right = (
+        tf.cast(tf.random.normal([size, size]), dtype) for _ in range(2)
+    )
+
+    @tf.function
+    def multiply() -> tf.Tensor:
+        product = right
+        for _ in range(count):
+            product = tf.matmul(left, product)
+        return product
+
+    multiply()
+    while request():
+        best = min(_seconds(multiply) for _ in range(5))
+        answer(examples=0, seconds=best, tokens=0, flops=2 * size**3 * count)
+
+
+def _seconds(compute: Any) -> float:
+    began = time.perf_counter()
+    compute().numpy().ravel()[0]
+    return time.perf_counter() - began
+
+
+KINDS = {"train": train, "predict": predict, "products": matrix_products}
+
+
+def main() -> None:
+    """Serves requests of one kind."""
+    options = json.loads(sys.argv[1])
+    engine = job = None
+    with tempfile.TemporaryDirectory() as folder:
+        if options["kind"] != "products":
+            engine = choose_engine(options.get("engine", "auto"))[0](Hardware())
+            engine.check_devices()
+            job = dataclasses.replace(
+                make_job(options, folder), lanes=engine.lanes
+            )
+        KINDS[options["kind"]](engine, job, options)
+
+
+if __name__ == "__main__":
+    main()

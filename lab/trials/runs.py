@@ -1,0 +1,322 @@
+"""The kinds of runs, and what each of them must come to."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+from typing import Any, Dict, List, Mapping, Tuple
+
+from lab.trials import material, starts
+
+# Folders within that of a trial: what a program writes, what it reads there.
+OUT, SOURCE = "out", "source"
+# Folders of the material beside the data: a shelf of two adapters, and a run.
+SHELF, TRAINED = "shelf", "trained"
+ENGINES = ("estimator", "strategy")
+# What tells of a process and not of the run, or stays of one that was killed.
+PASSING = re.compile(
+    r"(.*/)?(events\.out\.tfevents.*|cost\.json|[^/]*\.?lock|"
+    r"[^/]*\.tmp-[^/]*(/.*)?|[^/]*_temp/.*|write-test-[^/]*|eval/.*|"
+    r"\.unfinished-.*)"
+)
+CHECKPOINT = re.compile(r"(.*/)?model\.ckpt-(\d+)\.(index|data-.*)")
+FIRST_PHASE = "phase_1/"
+
+Contents = Dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A kind of run.
+
+    Attributes:
+        name: for people.
+        program: its file.
+        words: its arguments, in which `{data}` is the material's folder and
+            `{place}` that of a trial.
+        given: what of the material is copied into a trial's folder.
+        trains: whether it goes on where it was killed, and a finished one
+            may be run again.
+        check: arguments of the program that look at what it has written.
+        optional: files of the trial's folder that it may do without, with
+            another result; they are not deleted.
+    """
+
+    name: str
+    program: str
+    words: Tuple[str, ...]
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trains: bool = True
+    check: Tuple[str, ...] = ()
+    optional: Tuple[str, ...] = ()
+
+    def command(self, data: pathlib.Path, place: pathlib.Path) -> List[str]:
+        """The command line of a run in a folder."""
+        return [self.program, *_filled(self.words, data, place)]
+
+    def check_command(
+        self, data: pathlib.Path, place: pathlib.Path
+    ) -> List[str]:
+        """That of the check."""
+        return [self.program, *_filled(self.check, data, place)]
+
+    def begin(self, data: pathlib.Path, place: pathlib.Path) -> None:
+        """Makes the folder of a trial as it is before the run."""
+        place.mkdir(parents=True)
+        (place / OUT).mkdir()
+        for name, of in self.given.items():
+            shutil.copytree(data / of, place / name, dirs_exist_ok=True)
+
+    def result(self, place: pathlib.Path) -> Contents:
+        """What the run has come to: of each file what must be the same."""
+        return result(place / OUT)
+
+
+def _filled(
+    words: Tuple[str, ...], data: pathlib.Path, place: pathlib.Path
+) -> List[str]:
+    return [word.format(data=data, place=place) for word in words]
+
+
+def result(out: pathlib.Path) -> Contents:
+    """A digest of each file that does not tell of a process, by path.
+
+    Of a training's checkpoints the newest counts. Of an exported model the
+    number of its version does not.
+    """
+    found = {
+        path.relative_to(out).as_posix(): path
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
+    newest: Dict[str, int] = {}
+    for name in found:
+        match = CHECKPOINT.fullmatch(name)
+        if match and match[3] == "index":
+            folder = match[1] or ""
+            newest[folder] = max(newest.get(folder, 0), int(match[2]))
+    contents = {}
+    for name, path in found.items():
+        match = CHECKPOINT.fullmatch(name)
+        is_old = match and int(match[2]) != newest.get(match[1] or "")
+        if not is_old and not PASSING.fullmatch(name):
+            own = re.sub(r"^\d+/", "version/", name)
+            digest = _digest(path)
+            # Two exported versions are the same.
+            if contents.setdefault(own, digest) != digest:
+                contents[own] = "several"
+    return contents
+
+
+def _digest(path: pathlib.Path) -> str:
+    content = path.read_bytes()
+    if path.name == "checkpoint":
+        # The newest; how many older ones there are is no matter.
+        content = content.split(b"\n")[0]
+    elif path.suffix == ".json":
+        try:
+            value = json.loads(content)
+        except ValueError:
+            pass
+        else:
+            # When an adapter has come into a library, and the hash of that.
+            if isinstance(value, dict) and path.name == "library_entry.json":
+                value.pop("added", None)
+                value.pop("content_sha256", None)
+            content = json.dumps(value, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def digests(place: pathlib.Path) -> Contents:
+    """A digest of each file of a folder, as it is."""
+    return {
+        path.relative_to(place).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in sorted(place.rglob("*"))
+        if path.is_file()
+    }
+
+
+def differences(
+    expected: Contents, found: Contents, pattern: str = ""
+) -> List[str]:
+    """The names of files that differ, but those that begin with a pattern."""
+    return sorted(
+        name
+        for name in {*expected, *found}
+        if expected.get(name) != found.get(name)
+        and not (pattern and name.startswith(pattern))
+    )
+
+
+def training(name: str, program: str, engine: str, **flags: Any) -> Run:
+    """A kind of training of seconds, with flags of its own.
+
+    Args:
+        name: for people.
+        program: its file.
+        engine: of `ENGINES`.
+        flags: others than most trainings have.
+    """
+    values = {
+        "init_checkpoint": "{data}/" + material.BERT,
+        "output_dir": "{place}/" + OUT,
+        "engine": engine,
+        "do_train": True,
+        "do_eval": True,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "learning_rate": 3e-3,
+        "num_train_epochs": 4,
+        "save_checkpoints_steps": 4,
+        "tuning_method": "houlsby(size=4)",
+        # The graph is built in half of the time.
+        "cpu_lanes": 1,
+        **flags,
+    }
+    words = tuple(f"--{flag}={value}" for flag, value in values.items())
+    return Run(f"{name}, {engine}", program, words)
+
+
+def table(name: str) -> Dict[str, Any]:
+    """Flags of a classification of the material's tables."""
+    return {"task_name": "custom", "data_dir": "{data}/" + name}
+
+
+def _trainings(engine: str) -> List[Run]:
+    classify = functools.partial(
+        training, program="run_classifier.py", engine=engine
+    )
+    of_table = table(material.TABLE)
+    return [
+        classify(
+            "classification",
+            **of_table,
+            do_predict=True,
+            eval_steps=5,
+            keep_best="loss",
+        ),
+        classify("regression", **table(material.SCORES), regression=True),
+        classify("lt_sft", **of_table, tuning_method="lt_sft(0.1)"),
+        classify(
+            "fusion",
+            **of_table,
+            tuning_method="fusion(one, two)",
+            library="{data}/" + SHELF,
+        ),
+        classify(
+            "several tasks",
+            task_name="custom:one,custom:two",
+            data_dir="{data}/" + material.SEVERAL,
+            do_predict=True,
+            num_train_epochs=2,
+            keep_best="mean",
+            eval_steps=5,
+        ),
+        training(
+            "questions",
+            "run_squad.py",
+            engine,
+            train_file="{data}/" + material.QUESTIONS,
+            predict_file="{data}/" + material.QUESTIONS,
+            do_predict=True,
+            max_seq_length=20,
+            max_query_length=8,
+            doc_stride=4,
+            num_train_epochs=10,
+        ),
+        training(
+            "tagging",
+            "run_tagger.py",
+            engine,
+            data_dir="{data}/" + material.TAGS,
+            do_predict=True,
+        ),
+        training(
+            "masked language modelling",
+            "run_mlm.py",
+            engine,
+            train_file="{data}/" + material.LINES + "/train.txt",
+            eval_file="{data}/" + material.LINES + "/eval.txt",
+        ),
+    ]
+
+
+def _others() -> List[Run]:
+    source = "{place}/" + SOURCE
+    return [
+        Run(
+            "library",
+            "adapter_library.py",
+            ("add", "{place}/" + OUT, source, "--name=three"),
+            {OUT: SHELF, SOURCE: TRAINED},
+            trains=False,
+            check=("verify", "{place}/" + OUT),
+            # Without them it is an adapter without scores.
+            optional=(f"{SOURCE}/run.json", f"{SOURCE}/eval_results.json"),
+        ),
+        Run(
+            "export",
+            "export_model.py",
+            (
+                "--init_checkpoint={data}/" + material.BERT,
+                f"--adapter=it={source}/adapter",
+                "--output_dir={place}/" + OUT,
+            ),
+            {SOURCE: TRAINED},
+            trains=False,
+        ),
+    ]
+
+
+# Of a seed the same one is taken with every TensorFlow.
+RUNS = (*(run for e in ENGINES for run in _trainings(e)), *_others())
+PROGRAMS = tuple(dict.fromkeys(run.program for run in RUNS))
+
+
+def here() -> List[Run]:
+    """Those that run with this TensorFlow."""
+    has_estimator = starts.has_estimator()
+    return [
+        run
+        for run in RUNS
+        if has_estimator or not run.name.endswith(f", {ENGINES[0]}")
+    ]
+
+
+def make_adapters(data: pathlib.Path) -> None:
+    """Adds to the material what other runs stand on.
+
+    Raises:
+        RuntimeError: a program has failed.
+    """
+    methods = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)", "": ""}
+    for name, method in methods.items():
+        folder = data / (f"{TRAINED}-{name}" if name else TRAINED)
+        run = training(
+            name,
+            "run_classifier.py",
+            ENGINES[1],
+            **table(material.TABLE),
+            tuning_method=method or "houlsby(size=4)",
+            output_dir=str(folder),
+            num_train_epochs=2,
+        )
+        folder.mkdir()
+        _must(run.command(data, data), folder)
+        if name:
+            shelf = str(data / SHELF)
+            (data / SHELF).mkdir(exist_ok=True)
+            program = "adapter_library.py"
+            words = ["add", shelf, str(folder), f"--name={name}"]
+            _must([program, *words], data / SHELF)
+
+
+def _must(command: List[str], folder: pathlib.Path) -> None:
+    end = starts.start(command, str(folder))
+    if end.code:
+        raise RuntimeError(f"{command} ended with {end.code}: {end.said}")

@@ -1,1 +1,0 @@
-"""What is shown of long work while it goes on."""

@@ -1,1 +1,0 @@
-"""One run, from flags to files."""

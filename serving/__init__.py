@@ -1,1 +1,0 @@
-"""Many trained tasks upon one BERT that is in memory once."""

@@ -1,1 +1,0 @@
-"""How files are read, written whole, and kept."""

@@ -1,1 +1,0 @@
-"""Every weight that is read or written, by publisher and by purpose."""
