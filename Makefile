@@ -46,11 +46,16 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark soak fuzz mutants beam tpu-client notebooks lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam tpu-client notebooks lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
-setup: $(INSTALLED)
+setup: $(VENV)/bin/adapter-bert
+
+# The package and its command, of this checkout.
+$(VENV)/bin/adapter-bert: $(INSTALLED) pyproject.toml
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
 
 requirements/%.txt:
 	@echo 'error: no lock is called $@; expected STACK=tf215 or STACK=tf221' >&2; exit 1
@@ -81,6 +86,8 @@ benchmark: setup $(PEER)/installed
 
 # The locked versions are for Python 3.11. pip has to be told where PyTorch's CPU
 # builds are (docs/performance.md).
+peers: $(PEER)/installed
+
 $(PEER)/installed: lab/speed/peers/requirements.txt
 	python3.11 -m venv --clear $(PEER)
 	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<

@@ -14,7 +14,7 @@ from adapter_bert import command_line
 from adapter_bert.methods.registry import METHODS
 from adapter_bert.training.help_page import TOPICS
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 # Programs that have most flags in common.
 GROUPS = (
     ("run_classifier.py", "run_squad.py", "run_tagger.py", "run_mlm.py"),

@@ -15,7 +15,7 @@ from typing import Dict, List, Set
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
 
-LOCKS = pathlib.Path(__file__).parents[2] / "requirements"
+LOCKS = pathlib.Path(__file__).parents[1] / "requirements"
 HEAD = """\
 # Licences of what is installed
 

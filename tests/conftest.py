@@ -12,6 +12,8 @@ import subprocess
 import sys
 from concurrent import futures
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -26,7 +28,6 @@ from squad_and_ner import (  # noqa: F401
 )
 from tensorflow.python.framework import ops
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.bert import encoder
 from adapter_bert.commands import minilm, run_classifier, run_squad, run_tagger
 from adapter_bert.data.tokenization import FullTokenizer
@@ -380,9 +381,11 @@ def tag():
 
 
 def run_process(*arguments, check=True, program="run_classifier.py", **options):
-    """Runs an entry point as a user does."""
+    """Runs a file, or a subcommand of adapter-bert, as a user does."""
+    is_file = program.endswith(".py") or program.startswith("-")
+    command = [program] if is_file else ["-m", "adapter_bert", program]
     return subprocess.run(
-        [sys.executable, program, *arguments],
+        [sys.executable, *command, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

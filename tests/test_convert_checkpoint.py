@@ -252,19 +252,17 @@ def test_a_training_is_refused(convert, classify, tiny_flags, tmp_path):
 @pytest.mark.newer_stack
 def test_as_a_user_runs_it(tiny_bert, tmp_path):
     done = run_process(
-        PROGRAM_convert,
         f"--init_checkpoint={tiny_bert}",
         "--to=google",
         f"--output_dir={tmp_path / 'out'}",
-        program="-m",
+        program="convert",
     )
     assert done.stdout.startswith(f"wrote {tmp_path}/out/bert_model.ckpt: 39 ")
     failed = run_process(
-        PROGRAM_convert,
         "--init_checkpoint=/nowhere",
         "--to=google",
         f"--output_dir={tmp_path / 'other'}",
-        program="-m",
+        program="convert",
         check=False,
     )
     assert failed.returncode == 1

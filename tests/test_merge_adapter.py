@@ -35,12 +35,11 @@ def train(classify, flags, method, folder, **more):
 
 def merge(flags, target, *adapters, check=True, more=()):
     return run_process(
-        PROGRAM_merge,
         f"--init_checkpoint={flags['init_checkpoint']}",
         *(f"--adapter={folder}" for folder in adapters),
         f"--output_dir={target}",
         *more,
-        program="-m",
+        program="merge",
         check=check,
     )
 

@@ -55,10 +55,9 @@ def add(fake, task, seed, weights, score, rate=1e-3, adapters=("a", "b")):
 
 def draw(fake, check=True):
     return run_process(
-        PROGRAM_plot_fusion,
         str(fake.folder),
         f"--output_dir={fake.folder / 'out'}",
-        program="-m",
+        program="plot_fusion",
         check=check,
     )
 

@@ -253,12 +253,12 @@ def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
 @pytest.mark.gate
 def test_the_program_writes_into_the_runs_folder(fake):
     folder = fake.add("rte", "head", {"accuracy": 0.5})
-    done = run_process(PROGRAM_report, str(folder), program="-m")
+    done = run_process(str(folder), program="report")
     path = folder / "report.html"
     assert done.stdout == f"the report is {path}\n"
     Page(path.read_text()).check()
     path.write_text("mine")
-    done = run_process(PROGRAM_report, str(folder), program="-m", check=False)
+    done = run_process(str(folder), program="report", check=False)
     assert done.returncode == 1 and "is no report" in done.stderr
     assert "Traceback" not in done.stderr
 

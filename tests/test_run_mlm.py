@@ -351,11 +351,10 @@ def test_a_merged_bert_has_the_head_too(model_text, text_flags, tmp_path):
     model_text(**flags, do_eval=True)
     out, merged = text_flags["output_dir"], tmp_path / "merged"
     run_process(
-        PROGRAM_merge,
         f"--init_checkpoint={text_flags['init_checkpoint']}",
         f"--adapter={out / 'adapter'}",
         f"--output_dir={merged}",
-        program="-m",
+        program="merge",
     )
     flags.update(
         init_checkpoint=merged,

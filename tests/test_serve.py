@@ -1,4 +1,4 @@
-"""`adapter-bert serve` as its operator runs it, and as many clients ask it at once."""
+"""The server as its operator runs it, asked by many clients at once."""
 
 import concurrent.futures
 import http.client

@@ -1,9 +1,9 @@
 """The BERT encoder as plain `tf.Module`s.
 
 In here: the layers of BERT under the variable names of Google's checkpoints,
-which RoBERTa's have too. Not in here: the sizes (`adapter_bert/bert/config.py`), the places
-where a tuning method may act (`adapter_bert/bert/hooks.py`), what a method adds
-(`methods/`), heads (`tasks/`), reading weights (`weights/`).
+which RoBERTa's have too. Not in here: the sizes (`config.py`), the places where
+a tuning method may act (`hooks.py`), the modules that a method adds
+(`methods/`), heads (`tasks/`), reading weights (`checkpoints/`).
 
 Dimension letters of every docstring and comment:
 

@@ -13,9 +13,10 @@ import re
 import sys
 from typing import Dict, List
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.errors import UserError

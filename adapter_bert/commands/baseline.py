@@ -18,6 +18,8 @@ import os
 import platform
 from typing import Any, Dict, List, Mapping, Sequence
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import scipy.sparse
 import sklearn
@@ -26,7 +28,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints.run_record import RUN_FILE
 from adapter_bert.commands import run_classifier

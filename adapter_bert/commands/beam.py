@@ -12,6 +12,7 @@ import os
 from typing import List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.serving import beam, bulk

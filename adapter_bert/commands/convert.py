@@ -20,10 +20,11 @@ import dataclasses
 import os
 from typing import Any, Dict, Mapping
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import safetensors.numpy
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.config import BertConfig, same_activation

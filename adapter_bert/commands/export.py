@@ -9,9 +9,10 @@ it without this project. docs/export.md tells more.
 
 from typing import Dict
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags

@@ -6,6 +6,7 @@ import zipfile
 from typing import List
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import get_task

@@ -15,6 +15,7 @@ import os
 from typing import Any, Dict, List, Optional, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (

@@ -24,9 +24,10 @@ import math
 import os
 from typing import Any, Dict, List, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (

@@ -31,13 +31,14 @@ import pathlib
 import re
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import (

@@ -13,9 +13,10 @@ import argparse
 import os
 from typing import Any, Dict
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fusion import ATTENTION, Fusion

@@ -13,9 +13,10 @@ import os
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import files, json_lines
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress

@@ -14,6 +14,7 @@ import os
 import pathlib
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line, files
 from adapter_bert.checkpoints import run_record
 from adapter_bert.errors import UserError

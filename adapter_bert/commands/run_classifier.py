@@ -10,9 +10,10 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.data.tables import READERS, SEPARATOR
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import TASKS, get_task

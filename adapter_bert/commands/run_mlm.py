@@ -5,9 +5,10 @@ r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
         --num_train_epochs=3 --output_dir=out/domain
 """
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import masked_lm_task
 from adapter_bert.training import flags as run_flags

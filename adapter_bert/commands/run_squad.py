@@ -11,9 +11,10 @@ All flags of google-research/bert's `run_squad.py` are here too.
 
 import math
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.squad import COUNTS, MOST_CANDIDATES, Squad
 from adapter_bert.training import flags as run_flags

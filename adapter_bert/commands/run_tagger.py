@@ -7,9 +7,10 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
 
 from typing import Any, Dict, Mapping, Optional
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.tasks.restored import tagging_columns
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS

@@ -14,10 +14,11 @@ import resource
 import socket
 from typing import Iterator
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import uvicorn
 from absl import flags, logging
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel

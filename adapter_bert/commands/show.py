@@ -1,17 +1,12 @@
-"""Prints what tuned tasks came to: score, trained parameters, file sizes.
+"""Prints answers and scores for people.
 
-.venv/bin/adapter-bert show table model.safetensors \\
-    out/task1 ...
+    .venv/bin/adapter-bert predict ... | .venv/bin/adapter-bert show labels
+    .venv/bin/adapter-bert show answers dev.json predictions.json COUNT
+    .venv/bin/adapter-bert show table model.safetensors out/task1 ...
 
-Prints the label of each answer that it reads, and its probability.
-
-.venv/bin/adapter-bert predict ... | \\
-    .venv/bin/adapter-bert show labels
-
-Prints some questions of a SQuAD file with predicted and right answers.
-
-.venv/bin/adapter-bert show answers \\
-    dev.json predictions.json COUNT
+`labels` prints the label of each answer that it reads, and its probability.
+`answers` prints COUNT questions of a SQuAD file with predicted and right
+answers. `table` prints score, trained parameters and file sizes of runs.
 """
 
 import json
@@ -22,7 +17,7 @@ from adapter_bert import command_line
 
 
 def show_labels():
-    """Prints a line for each line of stdin, an answer of `adapter-bert predict`."""
+    """Prints a line for each answer of `adapter-bert predict` on stdin."""
     for line in sys.stdin.buffer:
         answer = json.loads(line)
         print(f"  answered: {answer['label']} ({answer['probability']:.3f})")
@@ -76,6 +71,12 @@ def show_table(model_file, *run_folders):
 
 def command() -> None:
     """Runs the command line in `sys.argv`."""
-    command_line.run(show_labels)
-    command_line.run(lambda: show_answers(*sys.argv[1:]))
-    command_line.run(lambda: show_table(*sys.argv[1:]))
+    known = {
+        "labels": show_labels,
+        "answers": show_answers,
+        "table": show_table,
+    }
+    what, *arguments = sys.argv[1:] or [""]
+    if what not in known:
+        sys.exit(f"error: show takes one of {', '.join(known)}, found {what!a}")
+    command_line.run(lambda: known[what](*arguments))

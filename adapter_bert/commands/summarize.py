@@ -24,10 +24,11 @@ import json
 import pathlib
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.reports.baselines import Baseline, find_baselines
 from adapter_bert.reports.collect_runs import (

@@ -237,7 +237,7 @@ def _span(task: Mapping[str, Any], found: Mapping[str, Any]):
     return answer
 
 
-# Kind of task -> what is told of its answers, as `adapter-bert predict` tells it.
+# Kind of task -> what is told of its answers, as by `adapter-bert predict`.
 KINDS: Dict[
     str, Callable[[Mapping[str, Any], Mapping[str, Any]], Dict[str, Any]]
 ] = {

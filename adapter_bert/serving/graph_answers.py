@@ -5,8 +5,8 @@ meaning it holds "", 0, or of a place -1.
 
 The answers to questions, chosen and cut out of their contexts in a graph.
 
-As `adapter_bert/tasks/squad.py` chooses them, but for the n-best list, of which the
-best alone is told.
+As `tasks/squad.py` chooses them, but without the n-best list: the best answer
+alone is told.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple

@@ -457,8 +457,8 @@ def _find_artifact(folder: str) -> str:
     program = exchange.detect(folder)
     if program:
         raise UserError(
-            f"{folder} is an adapter of {program}'s; adapter-bert library import "
-            "takes it in"
+            f"{folder} is an adapter of {program}'s; `adapter-bert library "
+            "import` takes it in"
         )
     inner = os.path.join(folder, "adapter")
     for place in (folder, inner):

@@ -139,7 +139,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a server takes; see the flags of `adapter-bert serve` of these names.
+    """Limits of a server, the flags of `adapter-bert serve`.
 
     Attributes:
         max_body_bytes: of a request.

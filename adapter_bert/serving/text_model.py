@@ -78,7 +78,8 @@ class TextModel(tf.Module):
         if not isinstance(tokenizer, FullTokenizer):
             raise UserError(
                 "the model is a RoBERTa, but an exported model can tokenize "
-                "WordPieces alone; adapter-bert predict answers texts upon a RoBERTa"
+                "WordPieces alone; `adapter-bert predict` answers texts on a "
+                "RoBERTa"
             )
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id

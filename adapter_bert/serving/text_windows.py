@@ -1,7 +1,7 @@
 """From texts to the model's rows, within a graph.
 
 A row of texts becomes one window, a long context several. Both are as
-`adapter_bert/tasks/text_task.py` and `adapter_bert/tasks/squad_data.py` make them.
+`tasks/text_task.py` and `tasks/squad_data.py` make them.
 """
 
 from typing import Dict, NamedTuple, Sequence

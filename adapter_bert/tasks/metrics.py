@@ -3,7 +3,7 @@
 Each of `METRICS` takes (labels, predictions), both [N], and returns a float
 under the name that tasks and result files use. Each of `LABEL_SET_METRICS`
 takes both as bool [N, C]: which labels a row has. Those of question answering
-are in `adapter_bert/tasks/squad.py`. SciPy and scikit-learn are loaded by those who
+are in `tasks/squad.py`. SciPy and scikit-learn are loaded by those who
 need them: that takes as long as several steps of training.
 """
 

@@ -489,7 +489,7 @@ def run_app(main: Callable[[], None]) -> None:
     It ends as `command_line.run` says.
     """
     app.define_help_flags()
-    help_page.define_help(FLAGS)
+    help_page.define_help(FLAGS, main.__module__)
 
     def parse(given: List[str]) -> List[str]:
         return help_page.parse(FLAGS, given)

@@ -192,20 +192,24 @@ class HelpFlag(flags.BooleanFlag):
     """
 
     def __init__(
-        self, known: flags.FlagValues, name: str, short: Optional[str]
+        self,
+        known: flags.FlagValues,
+        module: str,
+        name: str,
+        short: Optional[str],
     ):
-        """Takes all flags, and this one's name and short name."""
+        """Takes all flags, the program's module, and this flag's names."""
         super().__init__(name, False, "", short_name=short, allow_override=True)
         self._known = known
+        self._module = module
 
     def parse(self, argument: Any) -> None:
         """Reads its value."""
         super().parse(argument)
         if self.value:
-            program = sys.argv[0]
-            shown = self._known.get_key_flags_for_module(program)
-            doc = sys.modules["__main__"].__doc__
-            print(page(os.path.basename(program), doc, shown), end="")
+            shown = self._known.get_key_flags_for_module(self._module)
+            doc = sys.modules[self._module].__doc__
+            print(page(os.path.basename(sys.argv[0]), doc, shown), end="")
             sys.exit(0)
 
 
@@ -222,10 +226,10 @@ LONGEST_NAME = 40
 BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
-def define_help(known: flags.FlagValues) -> None:
-    """Defines the flags that show what flags there are."""
+def define_help(known: flags.FlagValues, module: str) -> None:
+    """Defines the flags that show what flags a program's module has."""
     for name, short in (("help", "?"), ("helpshort", None)):
-        flags.DEFINE_flag(HelpFlag(known, name, short))
+        flags.DEFINE_flag(HelpFlag(known, module, name, short))
 
 
 def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:

@@ -31,8 +31,8 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import cpu_cores
 from lab.speed import processes
 
-ROOT = pathlib.Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "compare.json"
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ROOT / "lab" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- compare: begin -->\n", "<!-- compare: end -->\n"
 
@@ -362,7 +362,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     peer = [
         arguments.peer_python,
-        str(ROOT / "benchmarks" / "peers" / "adapters_worker.py"),
+        str(ROOT / "lab" / "speed" / "peers" / "adapters_worker.py"),
     ]
     results = {
         **environment(),

@@ -18,10 +18,11 @@ import subprocess
 import tempfile
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.checkpoints import adapter_artifact, exchange
 from adapter_bert.checkpoints.adapter_artifact import Artifact

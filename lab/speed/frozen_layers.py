@@ -15,6 +15,7 @@ import tempfile
 from typing import Any, Dict, List
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line, files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.commands import minilm

@@ -28,7 +28,7 @@ from lab.speed import flops, processes
 from lab.speed.compare import ROOT, environment
 from lab.speed.worker import TASK
 
-RESULTS = ROOT / "benchmarks" / "results" / "growth.json"
+RESULTS = ROOT / "lab" / "results" / "growth.json"
 FIGURE = ROOT / "docs" / "growth.png"
 
 ROUNDS = 3

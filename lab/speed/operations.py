@@ -15,10 +15,11 @@ import statistics
 import tempfile
 from typing import Any, Dict, Iterator, List, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.commands import minilm

@@ -21,9 +21,10 @@ import tempfile
 import time
 from typing import Any, Dict, List
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import minilm
@@ -35,7 +36,7 @@ from adapter_bert.tasks.custom import custom_task
 from lab.speed import compare
 from lab.speed.compare import ROOT
 
-RESULTS = ROOT / "benchmarks" / "results" / "predictor.json"
+RESULTS = ROOT / "lab" / "results" / "predictor.json"
 BEGIN, END = "<!-- predictor: begin -->\n", "<!-- predictor: end -->\n"
 
 METHODS = {"adapters": "houlsby(size=64)", "whole models": "full"}

@@ -24,7 +24,7 @@ from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
 from lab.speed.compare import ROOT, environment
 
-RESULTS = ROOT / "benchmarks" / "results" / "preparation.json"
+RESULTS = ROOT / "lab" / "results" / "preparation.json"
 
 ROWS = (1_000, 200_000, 1_000_000)
 WORDS = 60

@@ -25,9 +25,10 @@ import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
@@ -39,7 +40,7 @@ from lab.speed.predictor import write_artifacts
 
 BEGIN, END = "<!-- server: begin -->\n", "<!-- server: end -->\n"
 TASKS, METHOD = 10, "houlsby(size=64)"
-RESULTS = ROOT / "benchmarks" / "results" / "server.json"
+RESULTS = ROOT / "lab" / "results" / "server.json"
 TEXTS = ROOT / "data" / "customer_intents" / "train.tsv"
 PATH = "/v1/models/adapter_bert:predict"
 # Texts of each task, clients that keep asking, rows of their requests.

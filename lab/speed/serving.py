@@ -29,10 +29,10 @@ from lab.speed import compare, processes
 from lab.speed.compare import ROOT
 from lab.speed.predictor import write_artifacts
 
-RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
+RESULTS = ROOT / "lab" / "results" / "serving.json"
 FIGURE = ROOT / "docs" / "serving.png"
 BEGIN, END = "<!-- serving: begin -->\n", "<!-- serving: end -->\n"
-PEER = ROOT / "benchmarks" / "peers" / "serving_worker.py"
+PEER = ROOT / "lab" / "speed" / "peers" / "serving_worker.py"
 OURS = (processes.OURS[0], "-m", "lab.speed.serving_worker")
 
 BATCH_SIZE = 32

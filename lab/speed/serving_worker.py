@@ -11,10 +11,11 @@ import sys
 import time
 from typing import Any, Dict, List
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import LoadedTask, load_task
 from adapter_bert.serving.mixed_bert import MixedBert

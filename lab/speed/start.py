@@ -20,9 +20,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
@@ -33,7 +34,7 @@ from adapter_bert.training.engines import ENGINES
 from lab.speed import compare, processes
 from lab.speed.compare import ADAPTER_SIZE, BATCH_SIZE, ROOT
 
-RESULTS = ROOT / "benchmarks" / "results" / "start.json"
+RESULTS = ROOT / "lab" / "results" / "start.json"
 BEGIN, END = "<!-- start: begin -->\n", "<!-- start: end -->\n"
 
 STEPS = 3
@@ -180,7 +181,7 @@ def programs(
     ]
     peer = [
         arguments.peer_python,
-        str(ROOT / "benchmarks" / "peers" / "adapters_start.py"),
+        str(ROOT / "lab" / "speed" / "peers" / "adapters_start.py"),
         f"--data_dir={folder}",
         f"--model={model}",
         f"--adapter_size={ADAPTER_SIZE}",

@@ -30,7 +30,7 @@ from adapter_bert.tasks.task_model import Parameter
 from lab.speed.compare import ROOT, environment
 from lab.speed.worker import TASK
 
-RESULTS = ROOT / "benchmarks" / "results" / "storage.json"
+RESULTS = ROOT / "lab" / "results" / "storage.json"
 FIGURE = ROOT / "docs" / "storage.png"
 
 TASKS = (1, 3, 10, 30, 100, 300, 1000)

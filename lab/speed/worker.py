@@ -18,10 +18,11 @@ import time
 import unittest.mock
 from typing import Any, Dict, List
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import numpy as np
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import optimization
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import sources

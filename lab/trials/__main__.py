@@ -28,9 +28,10 @@ from typing import (
     Tuple,
 )
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores

@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
+
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress

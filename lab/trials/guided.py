@@ -3,7 +3,7 @@
     make fuzz MINUTES=60
     .venv/bin/python -m lab.trials.guided --reader=squad --minutes=5
 
-`lab.trials.fuzz` draws inputs at random. Here libFuzzer (of Atheris) sees to which
+`fuzz.py` draws inputs at random. Here libFuzzer (of Atheris) sees to which
 code of the project an input leads, and changes those further that have led to
 new code. Inputs that reach lines of their own are kept in `tests/corpora/`:
 later runs begin with them, and tests read them. `--output_dir` has all that
@@ -29,14 +29,15 @@ import time
 from types import FrameType, ModuleType
 from typing import Any, Callable, List, Mapping, Set, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf  # noqa: F401
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
 from lab.trials.children import feed, limit_memory
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = os.path.join(sys.prefix, "atheris")
 KEPT = ROOT / "tests" / "corpora"
 # Readers have nothing to do with these.
@@ -296,7 +297,7 @@ def main() -> None:
     """Tries inputs, keeps some, and fails if there is a defect.
 
     Raises:
-        UserError: as `load` and `lab.trials.fuzz.parse_arguments`; or there is a
+        UserError: as `load` and `fuzz.parse_arguments`; or there is a
             defect.
     """
     fuzz = load()

@@ -88,7 +88,7 @@ def main(arguments: List[str]) -> None:
         drop_rights()
     if "clock" in changed:
         set_clock(changed["clock"])
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     # As for the program itself.
     sys.path[0] = str(root)
     sys.argv = command

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m lab.trials.long --rows=100000 --steps=20000
 
-Rows go through `adapter-bert predict` and, over HTTP, through `adapter-bert serve`, after as many
-that warm them up; a training has so many steps on each engine. All have a tiny
+Rows go through `adapter-bert predict` and, over HTTP, through `adapter-bert
+serve`, after as many that warm them up; a training has so many steps on each engine. All have a tiny
 BERT. The table goes into docs/reliability.md, all samples into `long.json` in
 `--output_dir`. The exit code is 1 if anything grows.
 """
@@ -33,9 +33,10 @@ from typing import (
     Tuple,
 )
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores

@@ -18,12 +18,12 @@ import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import pytest
 import tensorflow as tf  # noqa: F401
 
-import adapter_bert.start_tensorflow  # noqa: F401
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What may be imported before a fork, beside TensorFlow: nothing of the project.
 FOREIGN = ("hypothesis", "safetensors.numpy", "scipy.stats", "sklearn.metrics")
 # What tests come to. TIMED_OUT: one takes longer than it may.

@@ -3,7 +3,7 @@ r"""Has tests run upon mutants of the core modules, and tells which survive.
     make mutants SEED=1 MUTANTS=300
 
 Each mutant is one change in a copy of the project, drawn from the seed
-(`lab/trials/mutations.py`). The module's own tests are run upon it until one fails,
+(`mutations.py`). The module's own tests are run upon it until one fails,
 then all others that import the module. The table goes into docs/reliability.md,
 and each survivor into results/mutants.json, where `why` is for whoever looks at
 it. `tried.jsonl` in `--output_dir` keeps what was killed; delete it to begin
@@ -26,9 +26,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
 import tensorflow as tf
 
-import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from lab.trials import report

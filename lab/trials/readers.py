@@ -28,7 +28,7 @@ from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
 from lab.trials.bundles import write_bundle
 
-GOLDEN = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "exchange"
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "exchange"
 FEW_WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat".split()
 # The smallest that has all of an encoder's kinds of variables.
 SMALL = BertConfig(

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from lab.trials.changes import Changes
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Seconds after which a program does not end any more.
 PATIENCE = 300.0
 # What programs import when they are needed.

@@ -1,0 +1,69 @@
+"""The command `adapter-bert`: one file of this folder for each subcommand."""
+
+import difflib
+import importlib
+import sys
+from typing import Dict
+
+# Subcommands and one line for each, in the order of --help.
+PROGRAMS: Dict[str, str] = {
+    "run_classifier": "Train and evaluate classification, regression, choices.",
+    "run_squad": "Train and evaluate question answering.",
+    "run_tagger": "Train and evaluate tagging.",
+    "run_mlm": "Train and evaluate masked language modelling.",
+    "predict": "Answer texts with one or many adapters.",
+    "library": "Manage a folder of adapters; import and export them.",
+    "export": "Write a SavedModel that takes text.",
+    "serve": "Serve an exported model over HTTP.",
+    "beam": "Predict files of rows with Apache Beam.",
+    "merge": "Merge an adapter into a plain BERT, or several into one.",
+    "convert": "Write a BERT in another format.",
+    "summarize": "Print tables of the scores of runs.",
+    "plot": "Draw figures of the scores of runs.",
+    "plot_fusion": "Draw the attention weights of AdapterFusion runs.",
+    "report": "Write a page of HTML about a run or a sweep.",
+    "baseline": "Score a task without BERT.",
+    "minilm": "Print the folder of the small pretrained BERT.",
+}
+# Steps of scripts/.
+STEPS: Dict[str, str] = {
+    "ablate": "Write an adapter without the layers of each span.",
+    "glue_submission": "Write the file that GLUE's leaderboard takes.",
+    "grid_status": "Print the state of a sweep's runs.",
+    "make_mrpc": "Write GLUE's MRPC from the published corpus.",
+    "show": "Print answers and scores for people.",
+    "unpack_bert": "Unpack an archive of one of Google's BERTs.",
+}
+
+
+def page() -> str:
+    """The text of `adapter-bert --help`."""
+    lines = ["usage: adapter-bert PROGRAM [arguments]"]
+    for title, programs in ("Programs", PROGRAMS), ("Steps of scripts/", STEPS):
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:16} {what}" for name, what in programs.items()]
+    lines += ["", "adapter-bert PROGRAM --help shows a program's arguments."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Runs the subcommand that the command line names.
+
+    Raises:
+        SystemExit: the subcommand is missing or unknown, or ends so.
+    """
+    given = sys.argv[1:]
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(page(), end="")
+        raise SystemExit(0 if given else 1)
+    name = given[0]
+    known = {**PROGRAMS, **STEPS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        raise SystemExit(
+            f"error: unknown program {name!a}; "
+            + (f"did you mean {near[0]}? " if near else "")
+            + "`adapter-bert --help` lists the programs"
+        )
+    sys.argv = [f"adapter-bert {name}", *given[1:]]
+    importlib.import_module(f"{__name__}.{name}").command()

@@ -1,0 +1,9 @@
+"""Trains adapters on the masked words of plain text.
+
+The program is adapter_bert/commands/run_mlm.py.
+"""
+
+from adapter_bert.commands.run_mlm import command
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,9 @@
+"""Tunes BERT for question answering, evaluates it, predicts with it.
+
+The program is adapter_bert/commands/run_squad.py.
+"""
+
+from adapter_bert.commands.run_squad import command
+
+if __name__ == "__main__":
+    command()
