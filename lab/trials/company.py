@@ -148,7 +148,7 @@ def cached_runs(like: Run) -> List[Run]:
     return [
         runs.training(
             f"cached {number}",
-            "run_classifier.py",
+            "run_classifier",
             engine,
             task_name="custom",
             data_dir="{data}/" + material.TABLE,

@@ -91,8 +91,12 @@ def main(arguments: List[str]) -> None:
     root = pathlib.Path(__file__).resolve().parents[2]
     # As for the program itself.
     sys.path[0] = str(root)
-    sys.argv = command
-    runpy.run_path(str(root / command[0]), run_name="__main__")
+    if command[0].endswith(".py"):
+        sys.argv = command
+        runpy.run_path(str(root / command[0]), run_name="__main__")
+    else:
+        sys.argv = ["adapter-bert", *command]
+        runpy.run_module("adapter_bert", run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     .venv/bin/python -m lab.trials.long --rows=100000 --steps=20000
 
 Rows go through `adapter-bert predict` and, over HTTP, through `adapter-bert
-serve`, after as many that warm them up; a training has so many steps on each engine. All have a tiny
-BERT. The table goes into docs/reliability.md, all samples into `long.json` in
+serve`, after as many that warm them up; a training has so many steps on each
+engine. All have a tiny BERT. The table goes into docs/reliability.md, all samples into `long.json` in
 `--output_dir`. The exit code is 1 if anything grows.
 """
 
@@ -43,7 +43,7 @@ from adapter_bert.training import cpu_cores
 from lab.trials import material, memory, report, runs, starts
 from lab.trials.memory import Growth, Sample
 
-PREDICTOR, SERVER = "predict.py", "serve.py"
+PREDICTOR, SERVER = "predict", "serve"
 NAME = "it"
 # Shares of all rows and of all steps that warm up.
 ROWS_WARM_UP, STEPS_WARM_UP = 0.5, 0.1
@@ -91,7 +91,7 @@ def serve(place: pathlib.Path, rows: int) -> List[Sample]:
     """
     exported = place / "exported"
     export = [
-        "export_model.py",
+        "export",
         f"--init_checkpoint={place / material.BERT}",
         f"--adapter={NAME}={place / runs.TRAINED / 'adapter'}",
         f"--output_dir={exported}",
@@ -169,7 +169,7 @@ def train(place: pathlib.Path, engine: str, steps: int) -> List[Sample]:
     batch = 8
     run = runs.training(
         "long",
-        "run_classifier.py",
+        "run_classifier",
         engine,
         **runs.table(material.TABLE),
         output_dir=str(out),
@@ -353,7 +353,7 @@ def _prepare(place: pathlib.Path) -> None:
     material.write_table(table, random.Random("long"), train_rows=TRAIN_ROWS)
     run = runs.training(
         "adapter",
-        "run_classifier.py",
+        "run_classifier",
         runs.ENGINES[1],
         **runs.table(material.TABLE),
         output_dir=str(place / runs.TRAINED),

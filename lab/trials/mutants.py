@@ -47,10 +47,16 @@ PATIENCE, LIMIT = 300.0, 900.0
 OF_ALL = ("architecture",)
 OF_MODEL = ("roberta", "golden_model", "golden_features", "experiment")
 OF_PACKAGE = {
-    "": OF_MODEL,
-    "bert": OF_MODEL,
-    "engines": ("estimator", "strategy", "experiment", "run_classifier"),
-    "methods": (
+    "adapter_bert": OF_MODEL,
+    "adapter_bert.bert": OF_MODEL,
+    "adapter_bert.data": OF_MODEL,
+    "adapter_bert.training": (
+        "estimator",
+        "strategy",
+        "experiment",
+        "run_classifier",
+    ),
+    "adapter_bert.methods": (
         "list_flags",
         "methods",
         "methods_adapters",
@@ -60,9 +66,14 @@ OF_PACKAGE = {
         "golden_compositions",
         "composition",
     ),
-    "serving": ("asking", "text_model", "predictor", "exported"),
-    "tasks": ("tasks", "restored", "run_tasks", "golden_features"),
-    "weights": ("sources", "run_record", "composition_parts", "run_classifier"),
+    "adapter_bert.serving": ("asking", "text_model", "predictor", "exported"),
+    "adapter_bert.tasks": ("tasks", "restored", "run_tasks", "golden_features"),
+    "adapter_bert.checkpoints": (
+        "sources",
+        "run_record",
+        "composition_parts",
+        "run_classifier",
+    ),
 }
 
 Found = Dict[str, Any]

@@ -34,7 +34,7 @@ class Run:
 
     Attributes:
         name: for people.
-        program: its file.
+        program: the subcommand of adapter-bert.
         words: its arguments, in which `{data}` is the material's folder and
             `{place}` that of a trial.
         given: what of the material is copied into a trial's folder.
@@ -158,7 +158,7 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
 
     Args:
         name: for people.
-        program: its file.
+        program: the subcommand of adapter-bert.
         engine: of `ENGINES`.
         flags: others than most trainings have.
     """
@@ -189,7 +189,7 @@ def table(name: str) -> Dict[str, Any]:
 
 def _trainings(engine: str) -> List[Run]:
     classify = functools.partial(
-        training, program="run_classifier.py", engine=engine
+        training, program="run_classifier", engine=engine
     )
     of_table = table(material.TABLE)
     return [
@@ -219,7 +219,7 @@ def _trainings(engine: str) -> List[Run]:
         ),
         training(
             "questions",
-            "run_squad.py",
+            "run_squad",
             engine,
             train_file="{data}/" + material.QUESTIONS,
             predict_file="{data}/" + material.QUESTIONS,
@@ -231,14 +231,14 @@ def _trainings(engine: str) -> List[Run]:
         ),
         training(
             "tagging",
-            "run_tagger.py",
+            "run_tagger",
             engine,
             data_dir="{data}/" + material.TAGS,
             do_predict=True,
         ),
         training(
             "masked language modelling",
-            "run_mlm.py",
+            "run_mlm",
             engine,
             train_file="{data}/" + material.LINES + "/train.txt",
             eval_file="{data}/" + material.LINES + "/eval.txt",
@@ -251,7 +251,7 @@ def _others() -> List[Run]:
     return [
         Run(
             "library",
-            "adapter_library.py",
+            "library",
             ("add", "{place}/" + OUT, source, "--name=three"),
             {OUT: SHELF, SOURCE: TRAINED},
             trains=False,
@@ -261,7 +261,7 @@ def _others() -> List[Run]:
         ),
         Run(
             "export",
-            "export_model.py",
+            "export",
             (
                 "--init_checkpoint={data}/" + material.BERT,
                 f"--adapter=it={source}/adapter",
@@ -299,7 +299,7 @@ def make_adapters(data: pathlib.Path) -> None:
         folder = data / (f"{TRAINED}-{name}" if name else TRAINED)
         run = training(
             name,
-            "run_classifier.py",
+            "run_classifier",
             ENGINES[1],
             **table(material.TABLE),
             tuning_method=method or "houlsby(size=4)",
@@ -311,7 +311,7 @@ def make_adapters(data: pathlib.Path) -> None:
         if name:
             shelf = str(data / SHELF)
             (data / SHELF).mkdir(exist_ok=True)
-            program = "adapter_library.py"
+            program = "library"
             words = ["add", shelf, str(folder), f"--name={name}"]
             _must([program, *words], data / SHELF)
 

@@ -91,7 +91,7 @@ def preload(programs: Sequence[str]) -> None:
     with_estimator = (
         "adapter_bert.training.estimator" if has_estimator() else None
     )
-    names = [program.rpartition(".")[0] for program in programs]
+    names = [f"adapter_bert.commands.{program}" for program in programs]
     for name in filter(None, [*names, *LATE, with_estimator]):
         importlib.import_module(name)
     # It stays, and is not copied when it is searched for garbage.
@@ -115,8 +115,8 @@ def start(
     """Runs a program to its end, or until it is killed.
 
     Args:
-        command: path of the program, from the project's folder or the root,
-            and its arguments.
+        command: a subcommand of adapter-bert, or the path of a program, and
+            its arguments.
         folder: that it writes into.
         forked: whether it is a fork of this process.
         moment: when it is killed.
@@ -130,7 +130,7 @@ def start(
     if forked:
         started = _Fork(command, writing, largest_file)
     else:
-        words = [*tracer, sys.executable, *command]
+        words = [*tracer, sys.executable, *words_of(command)]
         started = _Process(words, writing, largest_file)
     os.close(writing)
     said: List[bytes] = []
@@ -168,6 +168,22 @@ def start(
         changes.close()
     text = b"".join(said).decode("utf-8", "replace")
     return End(code, text, seconds, changes.count, is_late)
+
+
+def words_of(command: Sequence[str]) -> List[str]:
+    """A command as words after `python`."""
+    is_file = command[0].endswith(".py")
+    return [*(() if is_file else ("-m", "adapter_bert")), *command]
+
+
+def become(command: Sequence[str]) -> None:
+    """Runs a command in this process, as `python` does with its words."""
+    if command[0].endswith(".py"):
+        sys.argv = list(command)
+        runpy.run_path(str(ROOT / command[0]), run_name="__main__")
+    else:
+        sys.argv = ["adapter-bert", *command]
+        runpy.run_module("adapter_bert", run_name="__main__")
 
 
 def _limit(largest_file: Optional[int]) -> None:
@@ -222,7 +238,7 @@ class _Fork:
 def _become(
     command: Sequence[str], stderr: int, largest_file: Optional[int]
 ) -> None:
-    """Runs a program as `python program` does."""
+    """Runs a program as a process of its own does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(stderr, 2)
     os.close(stderr)
@@ -231,8 +247,7 @@ def _become(
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.chdir(ROOT)
     _limit(largest_file)
-    sys.argv = list(command)
-    runpy.run_path(str(ROOT / command[0]), run_name="__main__")
+    become(command)
 
 
 @contextlib.contextmanager
