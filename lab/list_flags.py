@@ -1,47 +1,64 @@
 """Prints docs/flags.md: every flag, and every method's arguments.
 
-.venv/bin/python -m scripts.list_flags > docs/flags.md
+.venv/bin/python -m lab.list_flags > docs/flags.md
 """
 
 import dataclasses
-import pathlib
+import json
 import subprocess
 import sys
 from typing import Dict, Iterable, List, Tuple
-from xml.etree import ElementTree
 
 from adapter_bert import command_line
 from adapter_bert.methods.registry import METHODS
 from adapter_bert.training.help_page import TOPICS
 
-ROOT = pathlib.Path(__file__).parents[1]
 # Programs that have most flags in common.
 GROUPS = (
-    ("run_classifier.py", "run_squad.py", "run_tagger.py", "run_mlm.py"),
-    ("predict.py", "export_model.py"),
+    ("run_classifier", "run_squad", "run_tagger", "run_mlm"),
+    ("predict", "export"),
 )
-OTHERS = ("serve.py",)
+OTHERS = ("serve",)
+# Prints the flags of a program, in a process of its own: two programs may have
+# a flag of the same name.
+LIST = """
+import importlib, json, sys
+from absl import flags
+module = importlib.import_module("adapter_bert.commands." + sys.argv[1])
+module.define_flags()
+found = flags.FLAGS.get_key_flags_for_module(module.__name__)
+def default(flag):
+    if isinstance(flag.default, bool):
+        return str(flag.default).lower()
+    if flag.serializer and flag.default is not None:
+        return flag.serializer.serialize(flag.default)
+    return "" if flag.default is None else str(flag.default)
+print(json.dumps({flag.name: [default(flag), flag.help] for flag in found}))
+"""
 
 # Name -> (default, meaning)
 Flags = Dict[str, Tuple[str, str]]
 
 
+def title(program: str) -> str:
+    """The name of a program as users type it."""
+    is_file = program.startswith("run_")
+    return f"{program}.py" if is_file else f"adapter-bert {program}"
+
+
 def flags_of(program: str) -> Flags:
-    """The flags of an entry point, without those of absl."""
-    text = subprocess.run(
-        [sys.executable, program, "--helpxml"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,  # absl ends with 1 after any help.
-    ).stdout
+    """The flags of a subcommand, without those of absl."""
+    found = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", LIST, program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        ).stdout
+    )
     return {
-        flag.findtext("name"): (
-            flag.findtext("default") or "",
-            " ".join(flag.findtext("meaning").split()).replace("|", r"\|"),
-        )
-        for flag in ElementTree.fromstring(text).iter("flag")
-        if flag.findtext("key") == "yes"
+        name: (default, " ".join(meaning.split()).replace("|", r"\|"))
+        for name, (default, meaning) in found.items()
     }
 
 
@@ -84,7 +101,7 @@ def method_table() -> str:
 def main() -> None:
     """Prints the page."""
     print("# Flags\n")
-    print("`.venv/bin/python -m scripts.list_flags` prints this page.\n")
+    print("`.venv/bin/python -m lab.list_flags` prints this page.\n")
     for programs in GROUPS:
         first, *others = found = list(map(flags_of, programs))
         shared = {
@@ -92,13 +109,13 @@ def main() -> None:
             for name, flag in first.items()
             if all(flag == other.get(name) for other in others)
         }
-        *names, last = (f"`{program}`" for program in programs)
+        *names, last = (f"`{title(program)}`" for program in programs)
         print(f"## Of {', '.join(names)} and {last}\n\n{flag_table(shared)}")
         for program, flags in zip(programs, found):
             own = {k: flag for k, flag in flags.items() if k not in shared}
-            print(f"## Of `{program}`\n\n{flag_table(own)}")
+            print(f"## Of `{title(program)}`\n\n{flag_table(own)}")
     for program in OTHERS:
-        print(f"## Of `{program}`\n\n{flag_table(flags_of(program))}")
+        print(f"## Of `{title(program)}`\n\n{flag_table(flags_of(program))}")
     print("## Arguments of `--tuning_method`\n")
     print("As in `--tuning_method='lora(rank=16, alpha=16.0)'`.\n")
     print(method_table(), end="")

@@ -2,273 +2,54 @@
 
 import ast
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 pytestmark = pytest.mark.newer_stack
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-# Which modules of the project each room may import. A package stands for all
-# of its modules.
-MAY_IMPORT = {
-    "errors": set(),
-    "start_tensorflow": set(),
-    "command_line": {"errors"},
-    "adapter_bert.folder_lock": {"errors"},
-    "adapter_bert.files": {"adapter_bert.folder_lock"},
-    "storage": {
-        "errors",
-        "storage",
-        "adapter_bert.folder_lock",
-        "adapter_bert.files",
-    },
-    "metrics": {"errors"},
-    "added_tokens": {"errors", "storage"},
-    "tokenization": {"added_tokens", "errors", "storage"},
-    "subword_tokenization": {
-        "added_tokens",
-        "errors",
-        "storage",
-        "tokenization",
-    },
-    "input_pipeline": {"errors"},
-    "optimization": {"errors"},
-    "adapter_bert.bert.functional": {"errors"},
-    "bert": {"bert", "adapter_bert.bert.functional", "errors", "storage"},
-    "modeling": {"bert", "adapter_bert.bert.functional"},
-    "monitoring": {"errors", "monitoring", "optimization", "storage"},
-    "adapter_bert.methods.base": {"bert", "errors", "modeling", "optimization"},
-    "adapter_modeling": {
-        "bert",
-        "adapter_bert.bert.functional",
-        "errors",
-        "adapter_bert.methods.base",
-        "modeling",
-    },
-    "methods": {
-        "adapter_modeling",
-        "bert",
-        "adapter_bert.bert.functional",
-        "errors",
-        "methods",
-        "adapter_bert.methods.base",
-        "modeling",
-        "optimization",
-    },
-    "adapter_bert.bert.shared_layers": {"bert", "modeling"},
-    "task_model": {
-        "bert",
-        "adapter_bert.bert.shared_layers",
-        "errors",
-        "adapter_bert.methods.base",
-        "modeling",
-        "optimization",
-    },
-    "weights": {
-        "added_tokens",
-        "bert",
-        "errors",
-        "adapter_bert.methods.base",
-        "modeling",
-        "storage",
-        "adapter_bert.folder_lock",
-        "adapter_bert.files",
-        "subword_tokenization",
-        "tokenization",
-        "weights",
-    },
-    "tasks": {
-        "bert",
-        "adapter_bert.bert.functional",
-        "errors",
-        "input_pipeline",
-        "metrics",
-        "modeling",
-        "monitoring",
-        "storage",
-        "tasks",
-        "tokenization",
-    },
-    "engines": {
-        "bert",
-        "engines",
-        "errors",
-        "input_pipeline",
-        "modeling",
-        "monitoring",
-        "optimization",
-        "task_model",
-        "weights",
-    },
-    "adapter_bert.training.parts": {
-        "errors",
-        "methods",
-        "adapter_bert.methods.base",
-        "modeling",
-        "storage",
-        "tokenization",
-        "weights",
-    },
-    "runs": {
-        "bert",
-        "command_line",
-        "engines",
-        "errors",
-        "input_pipeline",
-        "methods",
-        "adapter_bert.methods.base",
-        "modeling",
-        "monitoring",
-        "optimization",
-        "runs",
-        "adapter_bert.training.parts",
-        "storage",
-        "adapter_bert.folder_lock",
-        "adapter_bert.files",
-        "task_model",
-        "tasks",
-        "tokenization",
-        "weights",
-    },
-    "exchange": {
-        "adapter_modeling",
-        "errors",
-        "exchange",
-        "methods",
-        "adapter_bert.methods.base",
-        "modeling",
-        "storage",
-        "tasks",
-        "weights",
-    },
-    "serving": {
-        "bert",
-        "adapter_bert.bert.shared_layers",
-        "engines",
-        "errors",
-        "exchange",
-        "input_pipeline",
-        "methods",
-        "adapter_bert.methods.base",
-        "modeling",
-        "adapter_bert.training.parts",
-        "serving",
-        "storage",
-        "adapter_bert.folder_lock",
-        "adapter_bert.files",
-        "task_model",
-        "tasks",
-        "tokenization",
-        "weights",
-    },
-    "adapter_library": {
-        "command_line",
-        "errors",
-        "exchange",
-        "modeling",
-        "serving",
-        "start_tensorflow",
-        "storage",
-        "task_model",
-        "tasks",
-        "weights",
-    },
-    "predict": {
-        "errors",
-        "monitoring",
-        "runs",
-        "adapter_bert.training.parts",
-        "serving",
-        "start_tensorflow",
-        "storage",
-        "tasks",
-    },
-    "export_model": {
-        "errors",
-        "monitoring",
-        "runs",
-        "adapter_bert.training.parts",
-        "serving",
-        "start_tensorflow",
-    },
-    "serve": {"errors", "runs", "serving", "start_tensorflow"},
-    # It feeds all that reads what others wrote.
-    "soak": {
-        "adapter_library",
-        "command_line",
-        "engines",
-        "errors",
-        "exchange",
-        "methods",
-        "modeling",
-        "monitoring",
-        "predict",
-        "run_classifier",
-        "run_mlm",
-        "run_squad",
-        "run_tagger",
-        "runs",
-        "serve",
-        "serving",
-        "soak",
-        "start_tensorflow",
-        "storage",
-        "adapter_bert.folder_lock",
-        "subword_tokenization",
-        "tasks",
-        "tokenization",
-        "weights",
-    },
-    "run_classifier": {"errors", "runs", "start_tensorflow", "tasks"},
-    "run_mlm": {"errors", "runs", "start_tensorflow", "tasks"},
-    "run_squad": {"errors", "runs", "start_tensorflow", "tasks"},
-    "run_tagger": {"errors", "runs", "start_tensorflow", "tasks"},
-}
-FOLDERS = (
+PACKAGE = "adapter_bert"
+# A room imports from those before it.
+ROOMS = (
+    "errors",
+    "command_line",
+    "start_tensorflow",
+    "folder_lock",
+    "json_lines",
+    "files",
+    "optimization",
+    "progress",
     "bert",
-    "engines",
-    "exchange",
     "methods",
-    "monitoring",
-    "runs",
-    "serving",
-    "soak",
-    "storage",
+    "data",
     "tasks",
-    "weights",
+    "checkpoints",
+    "training",
+    "serving",
+    "reports",
+    "commands",
+    "__main__",
 )
-# Modules that are rooms of their own: what others of their room stand on, and
-# what stands above the model.
-OWN_ROOMS = {
-    "adapter_bert.bert.functional",
-    "adapter_bert.bert.shared_layers",
-    "adapter_bert.methods.base",
-    "adapter_bert.training.parts",
-    "adapter_bert.folder_lock",
-    "adapter_bert.files",
-}
 
 
-def room_of(module):
-    """The room of a dotted module name."""
-    return module if module in OWN_ROOMS else module.split(".")[0]
+def module_of(path):
+    """The dotted name of a module of the project."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def sources():
-    """(room, path) of every module outside tests and scripts."""
-    paths = [*ROOT.glob("*.py")]
-    for folder in FOLDERS:
-        paths += ROOT.glob(f"{folder}/*.py")
-    return [
-        (room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)), path)
-        for path in paths
-    ]
+    """Every module of the package, with its dotted name."""
+    return {
+        module_of(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))
+    }
 
 
-def imported(tree):
+def imported(path):
     """Dotted names that a module imports, anywhere in it."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -276,35 +57,54 @@ def imported(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def room_imported(name):
-    """The room of an imported name."""
-    for own in OWN_ROOMS:
-        if f"{name}.".startswith(f"{own}."):
-            return own
-    return name.split(".")[0]
+def edges():
+    """(importing, imported) modules of the package."""
+    known = sources()
+    for module, path in known.items():
+        for name in imported(path):
+            below = name if name in known else name.rpartition(".")[0]
+            if below in known and below != module:
+                yield module, below
 
 
-@pytest.mark.parametrize(
-    "room,path", sources(), ids=lambda value: getattr(value, "name", value)
-)
-def test_imports_run_downward(room, path):
-    assert room in MAY_IMPORT, f"{path} is in no row of the table"
-    rooms = {room for room, _ in sources()}
-    names = imported(ast.parse(path.read_text()))
-    used = set(map(room_imported, names)) & rooms
-    assert used <= MAY_IMPORT[room]
+def room_of(module):
+    """The place of a module's room in `ROOMS`."""
+    _, _, within = module.partition(".")
+    return ROOMS.index(within.partition(".")[0]) if within else -1
 
 
-def test_the_table_has_no_cycle():
+def test_imports_run_downward():
+    upward = [pair for pair in edges() if room_of(pair[0]) < room_of(pair[1])]
+    assert not [pair for pair in upward if pair[0] != PACKAGE]
+
+
+def test_no_modules_import_one_another():
+    below = {}
+    for module, other in edges():
+        below.setdefault(module, set()).add(other)
     done = set()
-    while len(done) < len(MAY_IMPORT):
-        ready = {
-            room
-            for room, below in MAY_IMPORT.items()
-            if room not in done and below - {room} <= done
-        }
-        assert ready, f"a cycle among {set(MAY_IMPORT) - done}"
+    while len(done) < len(sources()):
+        ready = {m for m in sources() if below.get(m, set()) <= done} - done
+        assert ready, f"a cycle among {sorted(set(sources()) - done)}"
         done |= ready
+
+
+def test_nothing_imports_what_stands_outside_the_package():
+    outside = {path.stem for path in ROOT.glob("*.py")} | {"lab", "tests"}
+    users = {
+        module
+        for module, path in sources().items()
+        if outside & {name.partition(".")[0] for name in imported(path)}
+    }
+    assert not users
+
+
+def test_importing_the_package_does_not_load_tensorflow():
+    code = (
+        "import sys, adapter_bert, adapter_bert.commands\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def attributes(path):
@@ -318,70 +118,38 @@ def attributes(path):
             yield from (alias.name for alias in node.names)
 
 
-def test_flags_are_read_in_entry_points_only():
-    readers = {
-        path.name for _, path in sources() if "FLAGS" in attributes(path)
-    }
-    assert readers == {
-        "export_model.py",
-        "flags.py",
-        "predict.py",
-        "run_classifier.py",
-        "run_mlm.py",
-        "run_squad.py",
-        "run_tagger.py",
-        "serve.py",
+def users_of(test):
+    """Modules that mention a name for which a test holds."""
+    return {
+        module.partition(".")[2]
+        for module, path in sources().items()
+        if any(map(test, attributes(path)))
     }
 
 
-@pytest.mark.parametrize("name", ["TPUEstimator", "estimator.Estimator"])
-def test_estimators_are_named_in_their_engine_only(name):
-    users = {
-        path.name
-        for _, path in sources()
-        if any(name in attribute for attribute in attributes(path))
+def test_flags_are_read_in_commands_and_flag_files_only():
+    readers = users_of(lambda name: name == "FLAGS")
+    assert {r for r in readers if not r.startswith("commands.")} == {
+        "serving.flags",
+        "training.data_flags",
+        "training.flags",
     }
-    assert users <= {"estimator.py"}
 
 
-def test_tf_distribute_is_named_in_engines_only():
-    users = {
-        path.parent.name
-        for _, path in sources()
-        if any(a.startswith("tf.distribute") for a in attributes(path))
-    }
-    assert users == {"engines"}
+def test_each_engine_is_alone_with_its_library():
+    estimators = users_of(lambda name: "TPUEstimator" in name)
+    assert estimators == {"training.estimator"}
+    strategies = users_of(lambda name: name.startswith("tf.distribute"))
+    assert all(name.startswith("training.") for name in strategies)
 
 
-def test_beam_is_imported_in_its_room_only():
+def test_beam_is_imported_by_its_room_only():
     """Other environments have none."""
-    everywhere = [path for _, path in sources()]
-    for folder in ("benchmarks", "scripts", "tests"):
-        everywhere += ROOT.glob(f"{folder}/**/*.py")
     users = {
-        path.relative_to(ROOT).as_posix()
-        for path in everywhere
-        for name in imported(ast.parse(path.read_text()))
-        if name.split(".")[0] == "apache_beam"
-        or name == "adapter_bert.serving.beam"
+        module.partition(".")[2]
+        for module, path in sources().items()
+        for name in imported(path)
+        if name.partition(".")[0] == "apache_beam"
+        or name == f"{PACKAGE}.serving.beam"
     }
-    assert users == {"adapter_bert/serving/beam.py", "adapter-bert beam"}
-
-
-def test_no_file_is_long():
-    for _, path in sources():
-        assert len(path.read_text().splitlines()) <= 520, path
-
-
-def test_what_describes_something_cannot_be_changed():
-    """But for what collects the rows of requests."""
-    changeable = set()
-    for _, path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            for decorator in map(ast.unparse, node.decorator_list):
-                is_frozen = "frozen=True" in decorator
-                if decorator.startswith("dataclasses.") and not is_frozen:
-                    changeable.add(node.name)
-    assert changeable == {"Group", "_Request"}
+    assert users == {"serving.beam", "commands.beam"}

@@ -114,7 +114,7 @@ def test_another_archive_of_the_name_is_unpacked_too(
 
 KILLED = """
 import os, sys
-from weights import archives
+from adapter_bert.checkpoints import handles as archives
 archives._write_members = lambda path, folder: os.kill(os.getpid(), 9)
 archives.unpack(sys.argv[1])
 """

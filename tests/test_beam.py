@@ -234,7 +234,7 @@ def test_a_killed_launcher_leaves_no_worker(killing):
 # What the model fails with at its third batch, by no row's fault.
 FAILING = """
 import sys
-from serving import exported
+from adapter_bert.serving import exported
 answers, calls = exported.ExportedModel.answers, []
 def failing(self, rows):
     calls.append(rows)
@@ -242,8 +242,8 @@ def failing(self, rows):
         raise MemoryError("no room for a batch")
     return answers(self, rows)
 exported.ExportedModel.answers = failing
-import command_line
-from scripts import predict_beam
+from adapter_bert import command_line
+from adapter_bert.commands import beam as predict_beam
 command_line.run(predict_beam.main)
 """
 
@@ -268,8 +268,8 @@ def test_a_failing_model_ends_the_job_without_answers(tiny_exported, tmp_path):
 FULL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-import command_line
-from scripts import predict_beam
+from adapter_bert import command_line
+from adapter_bert.commands import beam as predict_beam
 command_line.run(predict_beam.main)
 """
 

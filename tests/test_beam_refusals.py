@@ -48,8 +48,8 @@ def test_a_row_that_the_model_refuses_is_refused_alone(
 # Given flags of several runs, prints how each ends.
 SEVERAL = """
 import json, sys
-from errors import UserError
-from scripts import predict_beam
+from adapter_bert.errors import UserError
+from adapter_bert.commands import beam as predict_beam
 for sys.argv[1:] in json.load(sys.stdin):
     try:
         predict_beam.main()

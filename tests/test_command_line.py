@@ -30,7 +30,7 @@ def run_unread(*arguments):
 def program(body):
     """The code of a program whose `main` is `body`."""
     return (
-        "import sys, command_line, errors\n"
+        "import sys\nfrom adapter_bert import command_line, errors\n"
         f"def main():\n    {body}\n"
         "command_line.run(main)\n"
     )

@@ -1,29 +1,35 @@
 """Commands of the pages: each program is there, and takes each flag."""
 
+import functools
 import re
 
 import pytest
 from conftest import ROOT
-from test_documents import PAGES
+
+from adapter_bert.commands import PROGRAMS, STEPS
 
 pytestmark = pytest.mark.older_stack
 
-PYTHON = r"(?:python3? |bin/python )(?:-m )?"
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("tests/golden/*.md"),
+]
 COMMAND = re.compile(
-    rf"{PYTHON}(?P<program>(?:scripts|benchmarks)\.[\w.]+|\w+\.py"
-    r"|soak(?:\.\w+)?\b)"
-    r"(?P<rest>[^|;#)]*)"
+    r"(?:bin/python |\$python\"? )(?:-m )?(?P<module>lab\.[\w.]+|\w+\.py)"
+    r"(?P<flags>[^|;#)]*)"
+    r"|(?:bin/adapter-bert|-m adapter_bert) (?P<program>\w+)(?P<rest>[^|;#)]*)"
 )
 SWEEP = re.compile(r"scripts/(?:sweep|ablate)\w*\.(?:sh|sbatch) .*? -- (.*)")
 # Of absl, for every program.
 ALWAYS = {"flagfile", "help", "helpfull"}
 # Programs that have flags of another one too.
 ALSO = {
-    "adapter_bert.commands.baseline": "run_classifier.py",
+    "adapter_bert.commands.baseline": "run_classifier",
     "lab.speed.start": "lab.speed.compare",
 }
 # It hands on what it does not know.
-WITHOUT_END = "adapter_bert.commands.beam"
+WITHOUT_END = "beam"
 
 
 def commands(text):
@@ -44,7 +50,9 @@ def listed_flags():
     page = (ROOT / "docs" / "flags.md").read_text()
     for section in page.split("\n## ")[1:]:
         heading, body = section.split("\n", 1)
-        for program in re.findall(r"`(\w+\.py)`", heading):
+        for program in re.findall(
+            r"`(?:adapter-bert )?(\w+)(?:\.py)?`", heading
+        ):
             flags = re.findall(r"\| `--(\w+)` \|", body)
             found.setdefault(program, set()).update(flags)
     return found
@@ -53,31 +61,44 @@ def listed_flags():
 LISTED = listed_flags()
 
 
+@functools.lru_cache(None)
 def flags_of(program):
+    """The flags of a subcommand, or of a module of the laboratory."""
     if program in LISTED:
         return LISTED[program] | ALWAYS
-    path = program if program.endswith(".py") else f"{program}.py"
-    module = path[:-3].replace(".", "/")
-    if (ROOT / module).is_dir():
-        module += "/__main__"
-    source = (ROOT / f"{module}.py").read_text()
+    if program in {**PROGRAMS, **STEPS}:
+        program = f"adapter_bert.commands.{program}"
+    path = ROOT / program.replace(".", "/")
+    path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    source = path.read_text()
     found = re.findall(r'"--(\w+)"', source)
     found += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
     also = flags_of(ALSO[program]) if program in ALSO else ()
     return {*found, *also, *ALWAYS}
 
 
+def program_of(found):
+    """The program of a command, and the rest of its line."""
+    if found["program"]:
+        return found["program"], found["rest"]
+    module = found["module"]
+    if module.endswith(".py"):
+        module = module[: -len(".py")]
+        assert module in PROGRAMS, found.group()
+    return module, found["flags"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_programs_take_every_flag_that_a_page_gives_them(page):
     for line in commands(page.read_text()):
         for found in COMMAND.finditer(line):
-            program = found["program"]
+            program, rest = program_of(found)
             if program == WITHOUT_END:
                 continue
-            unknown = flags_in(found["rest"]) - flags_of(program)
+            unknown = flags_in(rest) - flags_of(program)
             assert not unknown, (program, unknown)
         for more in SWEEP.findall(line):
-            tuned = LISTED["run_classifier.py"] | LISTED["run_squad.py"]
+            tuned = LISTED["run_classifier"] | LISTED["run_squad"]
             assert not flags_in(more) - tuned - ALWAYS, more
 
 
@@ -87,29 +108,8 @@ def test_an_unknown_flag_would_be_found():
     )
     [command] = commands(line)
     [found] = COMMAND.finditer(command)
-    assert flags_in(found["rest"]) - flags_of("run_squad.py") == {"no_such"}
-    assert "output_dir" in flags_of("adapter_bert.commands.baseline")
-    assert "weights" in flags_of("adapter_bert.commands.merge")
-
-
-# What other programs' Python runs, and what a notebook's own does.
-OTHER_PYTHON = ("load_exported.py", "adapters_start.py")
-
-
-def test_every_command_names_the_interpreter_of_make_setup():
-    sources = [
-        path
-        for pattern in ("*.py", "*.sh", "*.sbatch", "*.md")
-        for path in ROOT.rglob(pattern)
-        if not path.relative_to(ROOT).parts[0].startswith(".")
-    ]
-    bare = re.compile(
-        r"(?<![\w/])python3? (?:-m (?:scripts|soak|benchmarks)|[\w/]+\.py)"
-    )
-    found = {
-        f"{path.relative_to(ROOT)}: {command}"
-        for path in sources
-        for command in bare.findall(path.read_text())
-        if path.name not in OTHER_PYTHON
-    }
-    assert not found
+    program, rest = program_of(found)
+    assert flags_in(rest) - flags_of(program) == {"no_such"}
+    assert "output_dir" in flags_of("baseline")
+    assert "weights" in flags_of("merge")
+    assert "peer_python" in flags_of("lab.speed.start")

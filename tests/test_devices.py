@@ -28,11 +28,11 @@ import sys
 sys.path[:0] = {paths!r}
 import dataclasses, json
 import numpy as np
-import modeling
+from adapter_bert.bert import encoder as modeling
 from engine_jobs import *
-from engines import Hardware, choose_engine
-from tasks import tagging, text_classification
-from weights import training_state
+from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.tasks import tagging, text_classification
+from adapter_bert.checkpoints import training_state
 
 for module in (tagging, text_classification):
     module.dropout = lambda x, *arguments: x

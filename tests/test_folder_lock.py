@@ -20,7 +20,7 @@ from adapter_bert.errors import UserError
 
 HOLDER = """
 import sys, time
-from storage import folder_lock
+from adapter_bert import folder_lock
 with folder_lock.hold(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -93,7 +93,7 @@ def defects_of(tmp_path, read, right, inputs, main="guided"):
             f"{main}.main()",
         ]
     )
-    program = f"from soak import guided\nfuzz = guided.load()\n{program}"
+    program = f"from lab.trials import guided\nfuzz = guided.load()\n{program}"
     path = tmp_path / "found.json"
     words = [f"--inputs={inputs}", f"--output={path}"]
     if main == "guided":

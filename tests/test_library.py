@@ -377,9 +377,9 @@ def test_a_full_disk_is_one_line(shelf, make, monkeypatch):
 
 ADD_ALL = """
 import sys
-import start_tensorflow
-from errors import UserError
-from serving.library import AdapterLibrary
+import adapter_bert.start_tensorflow
+from adapter_bert.errors import UserError
+from adapter_bert.serving.library import AdapterLibrary
 shelf = AdapterLibrary(sys.argv[1], create=True)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -431,8 +431,8 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
 def test_a_change_waits_for_another_process(shelf, make):
     folder = make()
     code = (
-        "import sys, start_tensorflow\n"
-        "from serving.library import AdapterLibrary\n"
+        "import sys, adapter_bert.start_tensorflow\n"
+        "from adapter_bert.serving.library import AdapterLibrary\n"
         "print('ready', flush=True)\n"
         "AdapterLibrary(sys.argv[1]).add(sys.argv[2], 'mine')\n"
     )

@@ -232,9 +232,9 @@ def test_a_port_in_use_is_one_clear_line(monkeypatch):
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code = (
-            "from engines import Hardware\n"
-            "from engines.strategy import StrategyEngine\n"
-            "from errors import UserError\n"
+            "from adapter_bert.training.engines import Hardware\n"
+            "from adapter_bert.training.strategy import StrategyEngine\n"
+            "from adapter_bert.errors import UserError\n"
             "try:\n"
             "    StrategyEngine(Hardware()).check_devices()\n"
             "except UserError as error:\n"

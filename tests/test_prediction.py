@@ -213,9 +213,10 @@ OPEN = """
 import sys
 sys.path[:0] = {paths!r}
 import dataclasses, json
-import modeling
+from adapter_bert.bert import encoder as modeling
 from engine_jobs import *
-from engines import Hardware, choose_engine, prediction
+from adapter_bert.training import prediction
+from adapter_bert.training.engines import Hardware, choose_engine
 
 config = modeling.BertConfig(**json.loads({config!r}))
 job = make_job(config, {folder!r})

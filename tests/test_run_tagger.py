@@ -325,7 +325,8 @@ def test_a_bad_tag_ends_a_process_with_one_line(ner_flags, tmp_path):
 def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     """That takes as long as several steps."""
     code = (
-        "import sys, run_tagger\n"
+        "import sys\n"
+        "from adapter_bert.commands import run_tagger\n"
         "run_tagger.define_flags()\n"
         "run_tagger.FLAGS(sys.argv)\n"
         "run_tagger.main()\n"

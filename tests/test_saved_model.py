@@ -228,8 +228,8 @@ def test_of_two_exports_at_once_each_has_a_version(
 
 KILLED = """
 import os, sys
-import start_tensorflow
-from serving import saved_model
+import adapter_bert.start_tensorflow
+from adapter_bert.serving import saved_model
 saved_model._write = lambda *_: os.kill(os.getpid(), 9)
 saved_model.export(None, None, None, sys.argv[1])
 """

@@ -120,7 +120,7 @@ def test_the_tests_of_a_module_are_its_own_then_those_that_import_it():
     assert "tests/test_golden_methods.py" in of_package
     own, others = mutants.tests_of("adapter_bert/checkpoints/training_state.py")
     assert own == ["tests/test_training_state.py"]
-    # By `from weights import google, training_state`.
+    # By `from adapter_bert.checkpoints import google, training_state`.
     assert "tests/test_estimator.py" in others
 
 

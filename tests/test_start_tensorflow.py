@@ -28,7 +28,7 @@ def load(tmp_path):
             [
                 sys.executable,
                 "-c",
-                "import os, start_tensorflow\nos.write(2, b'after\\n')",
+                "import os, adapter_bert.start_tensorflow\nos.write(2, b'after\\n')",
             ],
             env={
                 **os.environ,
@@ -67,7 +67,7 @@ def test_an_error_is_seen(load):
 
 
 def test_without_stderr(load, tmp_path):
-    command = f"{sys.executable} -c 'import start_tensorflow; print(1)' 2>&-"
+    command = f"{sys.executable} -c 'import adapter_bert.start_tensorflow; print(1)' 2>&-"
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     environment = {**os.environ, "PYTHONPATH": path}
     (tmp_path / "tensorflow.py").write_text("")

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.newer_stack
 PROGRAM = """
 import contextlib, json, os, pathlib, sys, time
 sys.path.insert(0, {root!r})
-import command_line
-from storage import folder_lock
-from errors import UserError
+from adapter_bert import command_line
+from adapter_bert import folder_lock
+from adapter_bert.errors import UserError
 
 def work(out, step):
     path = out / "state.json"

@@ -162,9 +162,10 @@ def test_the_clients_lock_changes_no_other(lock):
 
 ASK = """
 import json, sys
-import start_tensorflow
-from engines import Hardware, tpu
-from errors import UserError
+import adapter_bert.start_tensorflow
+from adapter_bert.training import tpu
+from adapter_bert.training.engines import Hardware
+from adapter_bert.errors import UserError
 for name in sys.argv[1:]:
     try:
         tpu.resolve(Hardware(use_tpu=True, tpu_name=name))

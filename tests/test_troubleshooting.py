@@ -25,7 +25,9 @@ def literals(path):
             yield node.value
 
 
-PRINTED = "\n".join(text for _, path in sources() for text in literals(path))
+PRINTED = "\n".join(
+    text for path in sources().values() for text in literals(path)
+)
 
 
 def is_printed(heading):

@@ -1,6 +1,6 @@
 """Texts in, answers out, by any of the tasks that are loaded.
 
-from serving.predictor import Predictor
+from adapter_bert.serving.predictor import Predictor
 
 predictor = Predictor.load("bert_base", {"mrpc": "out/mrpc/adapter"})
 predictor("mrpc", ("He sat down.", "He took a seat."))
