@@ -89,7 +89,7 @@ def test_exported_models_alone_are_loaded_as_programs():
     """They, and libraries of other programs' operations, can do anything."""
     loading = {
         (path.relative_to(ROOT).as_posix(), name)
-        for _, path in sources()
+        for path in sources().values()
         for name in attributes(path)
         if name.split(".")[-1]
         in (

@@ -4,8 +4,9 @@
 
 Rows go through `adapter-bert predict` and, over HTTP, through `adapter-bert
 serve`, after as many that warm them up; a training has so many steps on each
-engine. All have a tiny BERT. The table goes into docs/reliability.md, all samples into `long.json` in
-`--output_dir`. The exit code is 1 if anything grows.
+engine. All have a tiny BERT. The table goes into docs/reliability.md, all
+samples into `long.json` in `--output_dir`. The exit code is 1 if anything
+grows.
 """
 
 import argparse

@@ -1,0 +1,158 @@
+"""Compares the files that a fixed list of runs writes in two checkouts.
+
+    .venv/bin/python -m lab.same_bits --before=../before --after=.
+
+Each run (`lab/trials/runs.py`: every kind of task on both engines, library,
+export; and here every tuning method, prediction, merging) is done in both
+checkouts with this environment. All files that do not tell of a process must
+be equal bit for bit: checkpoints, adapters, scores, predictions, exports. The
+exit code is 1 if one differs.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Dict, List
+
+from adapter_bert import command_line, files
+from adapter_bert.progress import Progress
+from lab.trials import material, runs
+from lab.trials.runs import OUT, SOURCE, TRAINED, Run
+
+METHODS = (
+    "pfeiffer(size=4)",
+    "parallel(size=4)",
+    "bapna(size=4)",
+    "adapterdrop(first=1, size=4)",
+    "compacter(size=4, n=2)",
+    "lora(rank=2)",
+    "prefix(length=2)",
+    "prefix(length=2, mid=4)",
+    "ia3",
+    "pals(size=4)",
+    "bitfit",
+    "layer_norm",
+    "diff_pruning",
+    "full",
+    "top_layers(k=1)",
+    "head",
+    "invertible(size=4)",
+)
+BERT = "--init_checkpoint={data}/" + material.BERT
+INPUT = "text.txt"
+
+
+def more_runs() -> List[Run]:
+    """Runs of every method, of prediction, and of merging."""
+    trainings = [
+        runs.training(
+            method,
+            "run_classifier",
+            "strategy",
+            **runs.table(material.TABLE),
+            tuning_method=method,
+            do_predict=True,
+            compute_dtype="bfloat16" if number % 2 else "float32",
+            gradient_accumulation_steps=1 + number % 2,
+            num_train_epochs=1,
+        )
+        for number, method in enumerate(METHODS)
+    ]
+    predict = (
+        BERT,
+        "--library={data}/" + runs.SHELF,
+        "--input={data}/" + INPUT,
+        "--output={place}/" + OUT + "/answers.jsonl",
+    )
+    convert = (BERT, "--to=google", "--output_dir={place}/" + OUT + "/new")
+    return [
+        *trainings,
+        Run("prediction", "predict", predict, trains=False),
+        Run("conversion", "convert", convert, {SOURCE: TRAINED}, trains=False),
+    ]
+
+
+# Subcommands in checkouts of before the package.
+OLD: Dict[str, List[str]] = {
+    "library": ["adapter_library.py"],
+    "export": ["export_model.py"],
+    "predict": ["predict.py"],
+    "convert": ["-m", "scripts.convert_checkpoint"],
+}
+
+
+def words(checkout: pathlib.Path, command: List[str]) -> List[str]:
+    """The words after `python` of a command in a checkout."""
+    program, *arguments = command
+    if (checkout / "adapter_bert").is_dir():
+        return ["-m", "adapter_bert", *command]
+    return [*OLD.get(program, [f"{program}.py"]), *arguments]
+
+
+def result_of(
+    checkout: pathlib.Path, run: Run, data: pathlib.Path, place: pathlib.Path
+) -> runs.Contents:
+    """A digest of each file that a run in a checkout has written.
+
+    Raises:
+        RuntimeError: the run fails.
+    """
+    run.begin(data, place)
+    done = subprocess.run(
+        [sys.executable, *words(checkout, run.command(data, place))],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{checkout}, {run.name}: {done.stderr[-2000:]}")
+    return run.result(place)
+
+
+def main() -> None:
+    """Does all runs in both checkouts, and prints what differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", type=pathlib.Path, required=True)
+    parser.add_argument("--after", type=pathlib.Path, required=True)
+    parser.add_argument("--only", default="", help="part of the runs' names")
+    parser.add_argument("--output", help="where a JSON of the result goes")
+    arguments = parser.parse_args()
+    sides = arguments.before.resolve(), arguments.after.resolve()
+    chosen = [
+        r for r in (*runs.here(), *more_runs()) if arguments.only in r.name
+    ]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        data = work / "data"
+        data.mkdir()
+        material.make(data)
+        runs.make_adapters(data)
+        (data / INPUT).write_text("the cat sat\nthe dog ran fast\n")
+        progress = Progress("compare", len(chosen), "runs")
+        for number, run in enumerate(chosen):
+            before, after = (
+                result_of(side, run, data, work / f"{number}-{name}")
+                for name, side in zip(("before", "after"), sides)
+            )
+            found[run.name] = {
+                "files": len(after),
+                "different": runs.differences(before, after),
+            }
+            progress.update(1)
+        progress.close()
+    different = {k: v["different"] for k, v in found.items() if v["different"]}
+    for name, paths in different.items():
+        print(f"{name}: {', '.join(paths)}")
+    count = sum(run["files"] for run in found.values())
+    print(f"{len(found)} runs, {count} files, {len(different)} runs differ")
+    if arguments.output:
+        files.write_json(arguments.output, found)
+    if different:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    command_line.run(main)
