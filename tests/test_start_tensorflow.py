@@ -13,6 +13,8 @@ NOTICES = (
 )
 REAL = "W0000 00:00:1795466418.030654    2960 gpu.cc:1] Cannot find drivers\n"
 
+MODULE = "adapter_bert.start_tensorflow"
+
 
 @pytest.fixture
 def load(tmp_path):
@@ -28,7 +30,7 @@ def load(tmp_path):
             [
                 sys.executable,
                 "-c",
-                "import os, adapter_bert.start_tensorflow\nos.write(2, b'after\\n')",
+                f"import os, {MODULE}\nos.write(2, b'after\\n')",
             ],
             env={
                 **os.environ,
@@ -67,7 +69,7 @@ def test_an_error_is_seen(load):
 
 
 def test_without_stderr(load, tmp_path):
-    command = f"{sys.executable} -c 'import adapter_bert.start_tensorflow; print(1)' 2>&-"
+    command = f"{sys.executable} -c 'import {MODULE}; print(1)' 2>&-"
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     environment = {**os.environ, "PYTHONPATH": path}
     (tmp_path / "tensorflow.py").write_text("")
