@@ -16,7 +16,7 @@ if [ "$task" != status ]; then
   RUN=$(realpath "$RUN")
   cd "$project"
   # Where the BERT lies, then a line for each artifact: its name.
-  printed=$("$python" -m adapter_bert ablate "$RUN" "$output")
+  printed=$(adapter_bert ablate "$RUN" "$output")
   base=$(head -n 1 <<< "$printed")
   names=$(tail -n +2 <<< "$printed")
   for name in $names; do

@@ -14,7 +14,7 @@
 # DeepLearningExamples have it.
 set -euo pipefail
 url=${BERT_URL:-https://storage.googleapis.com/bert_models}
-internal=$(dirname "$(realpath "$0")")/internal
+project=$(dirname "$(realpath "$0")")/..
 python=${PYTHON:-python3}
 
 models() { # date, name, SHA-256 of bert_model.ckpt.data-00000-of-00001
@@ -91,6 +91,6 @@ if [ ! -f "$archive" ]; then
   fi
   mv "$archive.part" "$archive"
 fi
-"$python" "$internal/unpack_bert.py" "$archive" "$folder" "$sha256"
+PYTHONPATH=$project "$python" -m adapter_bert unpack_bert "$archive" "$folder" "$sha256"
 rm "$archive" "$folder.lock"
 echo "--init_checkpoint=$folder"

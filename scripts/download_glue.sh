@@ -41,7 +41,7 @@ while read -r task file; do
       read -r _ third
       printf '%s\n' "$file" "$second" "$third" |
         "$internal/fetch.sh" "$url" "$fetched"
-      "$python" "$internal/make_mrpc.py" "$fetched" "$new"
+      PYTHONPATH=$internal/../.. "$python" -m adapter_bert make_mrpc "$fetched" "$new"
       ;;
     AX)
       "$internal/fetch.sh" "$url" "$fetched" <<< "$file"

@@ -85,9 +85,9 @@ for run in "$out"/*/runs/*/pfeiffer48-*-seed1; do
   name=$(basename "$(dirname "$run")")
   name=${name,,} name=${name//-/}
   [ ! -d "$library/$name" ] || continue
-  "$python" "$project/adapter_library.py" add "$library" "$run" --name="$name"
+  adapter_bert library add "$library" "$run" --name="$name"
 done
 fusions --jobs "$jobs"
 cd "$project"
-"$python" -m adapter_bert summarize "$out" --output_dir="$out/summary"
-"$python" -m adapter_bert plot_fusion "$out" --output_dir="$out/figures"
+adapter_bert summarize "$out" --output_dir="$out/summary"
+adapter_bert plot_fusion "$out" --output_dir="$out/figures"

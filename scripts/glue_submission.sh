@@ -9,4 +9,4 @@
 set -euo pipefail
 root=$(dirname "$(realpath "$0")")/..
 PYTHONPATH=$root exec "${PYTHON:-"$root/.venv/bin/python"}" \
-  "$root/scripts/internal/glue_submission.py" "$@"
+  -m adapter_bert glue_submission "$@"

@@ -107,7 +107,7 @@ if [ "$task" = run ]; then
   for run in "$out"/languages/runs/*; do
     name=$(basename "$run")
     [ ! -d "$library/$name" ] || continue
-    "$python" "$project/adapter_library.py" add "$library" "$run" --name="$name"
+    adapter_bert library add "$library" "$run" --name="$name"
   done
 fi
 tagging

@@ -106,7 +106,7 @@ done
 
 if [ "$task" = run ]; then
   cd "$project"
-  "$python" -m adapter_bert summarize "$out" --output_dir="$out/summary"
-  "$python" -m adapter_bert plot "$out" --output_dir="$out/figures"
+  adapter_bert summarize "$out" --output_dir="$out/summary"
+  adapter_bert plot "$out" --output_dir="$out/figures"
 fi
 exit $failed

@@ -1,6 +1,6 @@
 """Makes GLUE's MRPC of the published corpus and GLUE's list of dev pairs.
 
-    .venv/bin/python adapter_bert/commands/make_mrpc.py FETCHED FOLDER
+    .venv/bin/adapter-bert make_mrpc FETCHED FOLDER
 
 FETCHED holds msr_paraphrase_train.txt, msr_paraphrase_test.txt (label, id, id,
 text, text) and mrpc_dev_ids.tsv (id, id); FOLDER gets train.tsv, dev.tsv and
@@ -46,8 +46,5 @@ def main(fetched: pathlib.Path, folder: pathlib.Path) -> None:
 def command() -> None:
     """Runs the command line in `sys.argv`."""
     if len(sys.argv) != 3:
-        sys.exit(
-            "usage: .venv/bin/python adapter_bert/commands/make_mrpc.py "
-            "FETCHED FOLDER"
-        )
+        sys.exit("usage: adapter-bert make_mrpc FETCHED FOLDER")
     main(*map(pathlib.Path, sys.argv[1:]))

@@ -34,6 +34,10 @@ GRID_OPTIONS='  --jobs N    N runs at a time, each on its share of the cores (de
 # tell runs apart.
 REPLACEABLE=' --task_name --init_checkpoint --eval_batch_size --predict_batch_size --save_checkpoints_steps --compute_dtype --do_predict --nodo_predict '
 
+adapter_bert() { # arguments of adapter-bert ...
+  PYTHONPATH=$project "$python" -m adapter_bert "$@"
+}
+
 refuse() { # message
   printf 'error: %s\n' "$1" >&2
   exit 1
@@ -188,8 +192,8 @@ _add_schedules() { # function, name of the method, its flags ...
   done
 }
 
-grid_status() { # arguments of grid_status.py ...
-  (cd "$project" && exec "$python" -m adapter_bert grid_status "$@")
+grid_status() { # arguments of adapter-bert grid_status ...
+  adapter_bert grid_status "$@"
 }
 
 # Rows are numbers into the file, so it must not change under those who count;
