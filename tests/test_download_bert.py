@@ -164,8 +164,8 @@ def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):  # noqa: F811
             archive.write(file, file.name)
     (tmp_path / "bert.part").mkdir()
     (tmp_path / "bert.part" / "of_another").touch()
-    script = SCRIPT.parent / "internal" / "unpack_bert.py"
-    subprocess.run([sys.executable, script, path, folder, "-"], check=True)
+    command = [sys.executable, "-m", "adapter_bert", "unpack_bert"]
+    subprocess.run([*command, path, folder, "-"], cwd=ROOT, check=True)
     assert set(os.listdir(folder)) == set(os.listdir(google_bert))
     assert (tmp_path / "bert.part" / "of_another").exists()
     assert folder.stat().st_mode == google_bert.stat().st_mode
@@ -239,6 +239,7 @@ def test_known_weights_are_compared(
     assert "ckpt.data-00000-of-00001 has the SHA-256" in failed.stderr
     # With the tiny one's sum in the table.
     shutil.copytree(SCRIPT.parent, tmp_path / "scripts")
+    (tmp_path / "adapter_bert").symlink_to(ROOT / "adapter_bert")
     script = tmp_path / "scripts" / SCRIPT.name
     data = google_bert / "bert_model.ckpt.data-00000-of-00001"
     right = hashlib.sha256(data.read_bytes()).hexdigest()

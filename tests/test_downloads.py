@@ -89,8 +89,8 @@ def glue(tmp_path):
     """Runs download_glue.sh for small files, with their sums in its table."""
     source, scripts = tmp_path / "source", tmp_path / "scripts"
     (scripts / "internal").mkdir(parents=True)
-    for name in ("fetch.sh", "make_mrpc.py"):
-        shutil.copy(SCRIPTS / "internal" / name, scripts / "internal")
+    shutil.copy(SCRIPTS / "internal" / "fetch.sh", scripts / "internal")
+    (tmp_path / "adapter_bert").symlink_to(SCRIPTS.parent / "adapter_bert")
     text = (SCRIPTS / "download_glue.sh").read_text()
     start = text.index("<< 'FILES'\n") + len("<< 'FILES'\n")
     end = text.index("FILES\n", start)

@@ -110,15 +110,15 @@ def main(run: str, output: str) -> List[str]:
     )
     return list(spans)
 
-    def print_all() -> None:
-        """Prints what `ablate.sh` reads."""
-        names = main(*sys.argv[1:])
-        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
-
-    command_line.run(print_all)
-
 
 def command() -> None:
     """Runs the command line in `sys.argv`."""
     if len(sys.argv) != 3:
         sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR")
+
+    def print_all() -> None:
+        """Prints the lines that `ablate.sh` reads."""
+        names = main(*sys.argv[1:])
+        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
+
+    command_line.run(print_all)

@@ -1,6 +1,6 @@
 """Unpacks an archive of Google's that is a whole BERT.
 
-    unpack_bert.py ARCHIVE FOLDER SHA256
+    adapter-bert unpack_bert ARCHIVE FOLDER SHA256
 
 SHA256 is that of the weights' file, or `-` if it is not known. FOLDER appears
 when all is there. What is no BERT, or damaged, is deleted, so that it is
