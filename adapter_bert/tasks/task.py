@@ -199,7 +199,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return self
 
     def begin_head(self, base: Any) -> Any:
-        """A pretrained model, `adapter_bert.checkpoints.weights.Weights`, for this task's head.
+        """A pretrained model (`checkpoints/weights.py`) for this task's head.
 
         Where it has a head, that is as this task's begins.
         """
