@@ -1,6 +1,6 @@
 """Prints docs/licences.md: the licences of what the locks install.
 
-.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221 \\
+.venv/bin/python -m lab.list_licences .venv .venv-tf221 \\
     > docs/licences.md
 """
 
@@ -19,7 +19,7 @@ LOCKS = pathlib.Path(__file__).parents[1] / "requirements"
 HEAD = """\
 # Licences of what is installed
 
-Made by `.venv/bin/python -m scripts.internal.list_licences .venv .venv-tf221`,
+Made by `.venv/bin/python -m lab.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
 project itself is under Apache-2.0, and holds no copy of any of these. What
 `make beam`, `notebooks`, `mutants`, `fuzz`, `tpu-client` and `benchmark` add is

@@ -1,6 +1,6 @@
 """Runs a notebook from its first cell to its last, and keeps what it shows.
 
-    .venv/bin/python -m scripts.internal.run_notebook NOTEBOOK [--output=OTHER]
+    .venv/bin/python -m lab.run_notebook NOTEBOOK [--output=OTHER]
         [--set NAME=VALUE ...]
 
 `make notebooks` installs what it needs. The notebook starts in its own folder,

@@ -31,7 +31,7 @@ def call(monkeypatch, capsys):
     """Runs a command within this process, and gives what it printed."""
 
     def call(*arguments):
-        command = ["adapter_library.py", *map(str, arguments)]
+        command = ["library", *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", command)
         library.main()
         return capsys.readouterr().out

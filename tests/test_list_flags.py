@@ -26,5 +26,5 @@ def test_the_page_of_flags_is_up_to_date():
         check=True,
     ).stdout
     assert printed == (ROOT / "docs" / "flags.md").read_text(), (
-        "run: .venv/bin/python -m scripts.list_flags > docs/flags.md"
+        "run: .venv/bin/python -m lab.list_flags > docs/flags.md"
     )

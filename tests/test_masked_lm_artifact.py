@@ -45,19 +45,19 @@ def shell(program, *arguments):
 @pytest.mark.gate
 def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
     shelf = tmp_path / "shelf"
-    added = shell("adapter_library.py", "add", shelf, trained)
+    added = shell("library", "add", shelf, trained)
     assert (added.returncode, added.stdout) == (0, "added masked_lm\n")
     verified = shell(
-        "adapter_library.py", "verify", shelf, f"--init_checkpoint={tiny_bert}"
+        "library", "verify", shelf, f"--init_checkpoint={tiny_bert}"
     )
     assert verified.stdout == "masked_lm: whole\n"
     (entry,) = json.loads(
-        shell("adapter_library.py", "list", shelf, "--json").stdout
+        shell("library", "list", shelf, "--json").stdout
     )
     assert entry["task"] == entry["kind"] == "masked_lm"
     assert set(entry["scores"]) == {"perplexity", "accuracy", "loss"}
-    assert "perplexity" in shell("adapter_library.py", "list", shelf).stdout
-    shown = shell("adapter_library.py", "show", shelf, "masked_lm").stdout
+    assert "perplexity" in shell("library", "list", shelf).stdout
+    shown = shell("library", "show", shelf, "masked_lm").stdout
     assert "mlm_probability" in shown
     # Who asks all asks those that answer.
     assert AdapterLibrary(str(shelf)).answering() == []
@@ -65,7 +65,7 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
         named_folders([], str(shelf), ["all"])
     assert list(named_folders([], str(shelf), ["masked_lm"])) == ["masked_lm"]
     done = shell(
-        "adapter_library.py",
+        "library",
         "export",
         shelf,
         "masked_lm",
@@ -78,13 +78,13 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("program", ["predict.py", "export_model.py"])
+@pytest.mark.parametrize("program", ["predict", "export"])
 def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
     flags = [
         f"--init_checkpoint={tiny_bert}",
         f"--adapter={trained / 'adapter'}",
     ]
-    if program == "predict.py":
+    if program == "predict":
         (tmp_path / "rows.txt").write_text("the cat\n")
         flags += [
             f"--input={tmp_path / 'rows.txt'}",
@@ -97,7 +97,7 @@ def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program):
     line = own_lines(done.stderr)[-1]
     assert line.startswith("error: ")
     words = "the task masked_lm is of a kind that cannot be exported"
-    if program == "predict.py":
+    if program == "predict":
         words = "was trained on the task masked_lm, which answers no texts"
     assert words in line
     assert "Traceback" not in done.stderr
