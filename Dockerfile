@@ -20,10 +20,12 @@ COPY requirements/${STACK}-${KIND}.txt requirements/
 RUN python -m pip install --no-cache-dir --disable-pip-version-check \
     --require-hashes -r "requirements/${STACK}-${KIND}.txt"
 COPY . .
+RUN python -m pip install --no-cache-dir --disable-pip-version-check \
+    --no-deps --no-build-isolation .
 
 # It owns no file of the program.
 RUN useradd --create-home --uid 1000 user
 USER 1000
 
-ENTRYPOINT ["python"]
-CMD ["run_classifier.py", "--help"]
+ENTRYPOINT ["adapter-bert"]
+CMD ["--help"]

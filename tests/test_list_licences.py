@@ -52,8 +52,7 @@ def test_the_page_names_every_locked_package_once():
     found = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
     found += re.findall("`(.+?)`", rest.replace("`nvidia-*`", ""))
     assert sorted(found) == sorted(list_licences.locked()), (
-        "run: .venv/bin/python -m lab.list_licences .venv "
-        ".venv-tf221"
+        "run: .venv/bin/python -m lab.list_licences .venv .venv-tf221"
     )
 
 

@@ -51,9 +51,7 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path):
         "library", "verify", shelf, f"--init_checkpoint={tiny_bert}"
     )
     assert verified.stdout == "masked_lm: whole\n"
-    (entry,) = json.loads(
-        shell("library", "list", shelf, "--json").stdout
-    )
+    (entry,) = json.loads(shell("library", "list", shelf, "--json").stdout)
     assert entry["task"] == entry["kind"] == "masked_lm"
     assert set(entry["scores"]) == {"perplexity", "accuracy", "loss"}
     assert "perplexity" in shell("library", "list", shelf).stdout

