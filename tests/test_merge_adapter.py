@@ -150,7 +150,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
         place.mkdir()
     convert.write_google(str(places[0]), found["config"], found["values"], head)
     convert.write_hugging_face(
-        str(places[1]), found["config"], found["values"], head, True
+        str(places[1]), found["config"], found["values"], head
     )
     for place in places:
         opened = sources.open_init_checkpoint(str(place))
