@@ -29,16 +29,16 @@ METHODS = (
     "compacter(size=4, n=2)",
     "lora(rank=2)",
     "prefix(length=2)",
-    "prefix(length=2, mid=4)",
+    "prefix(length=2, inner_size=4)",
     "ia3",
-    "pals(size=4)",
+    "pals(size=4, heads=2)",
     "bitfit",
-    "layer_norm",
+    "layernorm",
     "diff_pruning",
     "full",
     "top_layers(k=1)",
     "head",
-    "invertible(size=4)",
+    "mad_x(size=4, inverse_size=3)",
 )
 BERT = "--init_checkpoint={data}/" + material.BERT
 INPUT = "text.txt"
