@@ -1,4 +1,4 @@
-"""Measures what it brings to compute frozen layers once.
+"""Measures the gain of computing frozen layers once.
 
     .venv/bin/python -m lab.speed.frozen_layers
 
@@ -7,95 +7,60 @@ and with their outputs taken from a file, which is written before. Prints rates
 and ratios, and writes the table in docs/performance.md.
 """
 
-import argparse
-import dataclasses
 import json
 import os
 import tempfile
 from typing import Any, Dict, List
 
-import adapter_bert.start_tensorflow  # noqa: F401
+from adapter_bert import command_line
+from lab import report
+from lab.speed import measuring
+from lab.speed.measuring import BATCH_SIZE, DTYPES, OURS, Worker
 
-from adapter_bert import command_line, files
-from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.commands import minilm
-from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.errors import UserError
-from lab.speed import compare, processes
-
-RESULTS = compare.RESULTS.parent / "frozen_layers.json"
-BEGIN = "<!-- frozen layers: begin -->\n"
-END = "<!-- frozen layers: end -->\n"
-DTYPES = ("float32", "bfloat16")
-# Of a measurement; a multiple of the batches that are grouped by length.
-STEPS = 24
+EACH, ONCE = "each step", "once"
+# Of a measurement: a multiple of the batches that are grouped by length. A few
+# steps with the outputs from a file would be too short to measure.
+STEPS = {EACH: 24, ONCE: 8 * 24}
 
 
-def methods(config: BertConfig) -> List[str]:
+def methods(layers: int) -> List[str]:
     """Only the head, a layer, adapters in the upper half."""
-    layers = config.num_hidden_layers
     upper = f"{layers // 2}-{layers - 1}"
     return ["head", "top_layers(k=1)", f"houlsby(size=64, layers='{upper}')"]
 
 
-def measure(
-    method: str, dtype: str, rows: str, model: Dict[str, Any], rounds: int
-) -> Dict[str, Any]:
+def measure(options: Dict[str, Any], rounds: int) -> Dict[str, Any]:
     """Rates in examples per second, and their ratios, of one method."""
-    options = {
-        "kind": "train",
-        "rows": rows,
-        "batch_size": compare.BATCH_SIZE,
-        "dtype": dtype,
-        "method": method,
-        **model,
+    options = {**options, "kind": "train", "batch_size": BATCH_SIZE}
+    workers = {
+        name: Worker(OURS, {**options, "cached": name == ONCE}, steps)
+        for name, steps in STEPS.items()
     }
-    measured = processes.measure_in_turn(
-        {
-            name: processes.Worker(
-                processes.OURS,
-                {**options, "cached": name == "once"},
-                # A few steps of it would be too short to measure.
-                STEPS * (8 if name == "once" else 1),
-            )
-            for name in ("each step", "once")
-        },
-        rounds,
-    )
-    rates = {
-        name: [m["examples"] / m["seconds"] for m in values]
-        for name, values in measured.items()
-    }
+    rates = measuring.rates(measuring.in_turn(workers, rounds))
     return {
-        "examples_per_second": {
-            name: compare.spread(values) for name, values in rates.items()
-        },
-        "ratio": compare.spread_of_ratios(rates["once"], rates["each step"]),
+        "examples_per_second": measuring.spreads(rates),
+        "ratio": measuring.ratio(rates[ONCE], rates[EACH]),
     }
 
 
 def to_markdown(results: Dict[str, Any]) -> str:
     """The table of docs/performance.md."""
-    machine = results["machine"]
-    lines = [
-        f"{machine['processor']}, {machine['cores']} cores; TensorFlow "
-        f"{results['versions']['tensorflow']}; batches of "
-        f"{compare.BATCH_SIZE}, {results['rounds']} rounds; {results['rows']}.",
-        "",
-        "| | frozen layers in each step, examples/s | once, examples/s | "
-        "ratio (lowest to highest) |",
-        "|---|---|---|---|",
+    rows = [
+        [
+            "",
+            "frozen layers in each step, examples/s",
+            "once, examples/s",
+            "ratio (lowest to highest)",
+        ]
     ]
     for name, found in results["methods"].items():
+        method, _, dtype = name.rpartition(" ")
         rates = found["examples_per_second"]
-        cells = [
-            f"`{name.rpartition(' ')[0]}`, {name.rpartition(' ')[2]}",
-            compare.format_spread(rates["each step"]),
-            compare.format_spread(rates["once"]),
-            compare.format_ratio(found["ratio"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        cells = [measuring.cell(rates[way]) for way in STEPS]
+        ratio = measuring.ratio_cell(found["ratio"])
+        rows.append([f"`{method}`, {dtype}", *cells, ratio])
+    about = f"batches of {BATCH_SIZE}, {results['rounds']} rounds; "
+    return measuring.table(results, about + results["rows"], rows)
 
 
 def main() -> None:
@@ -105,43 +70,33 @@ def main() -> None:
         UserError: a model or its rows cannot be read, there is nothing to
             measure, or a process has died.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--glue_dir", default=os.environ.get("GLUE_DIR", ""))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = measuring.make_parser(__doc__, rounds=5)
+    measuring.add_data(parser)
     parser.add_argument("--only", default="", help="part of a method and dtype")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        raise UserError(
-            f"--rounds={arguments.rounds} measures nothing; expected at least 1"
-        )
-    folder = minilm.folder()
-    config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
-    tokenizer = FullTokenizer(os.path.join(folder, "vocab.txt"), True)
-    model = {"model": folder, "config": dataclasses.asdict(config)}
-    results = {
-        **compare.environment(),
+    arguments = measuring.parse(parser)
+    model = measuring.open_model()
+    results: Dict[str, Any] = {
+        **report.environment(),
         "rounds": arguments.rounds,
         "rows": "MRPC" if arguments.glue_dir else "the project's own pairs",
         "methods": {},
     }
+    found = measuring.read_features(model["model"], arguments.glue_dir)
     with tempfile.TemporaryDirectory() as scratch:
         rows = os.path.join(scratch, "pairs.npz")
-        found = compare.read_features(tokenizer, arguments.glue_dir)
-        processes.write_rows(rows, found["pairs"])
-        for method in methods(config):
+        measuring.write_rows(rows, found["pairs"])
+        for method in methods(model["config"]["num_hidden_layers"]):
             for dtype in DTYPES:
                 name = f"{method} {dtype}"
-                if arguments.only not in name:
-                    continue
-                results["methods"][name] = measure(
-                    method, dtype, rows, model, arguments.rounds
-                )
-                print(name, json.dumps(results["methods"][name]), flush=True)
+                if arguments.only in name:
+                    options = {"method": method, "dtype": dtype, "rows": rows}
+                    one = measure({**model, **options}, arguments.rounds)
+                    results["methods"][name] = one
+                    print(name, json.dumps(one), flush=True)
     table = to_markdown(results)
     print(table)
     if not arguments.only:
-        files.write_json(str(RESULTS), results)
-        compare.write_table(table, BEGIN, END)
+        measuring.publish("frozen_layers", results, table)
 
 
 if __name__ == "__main__":

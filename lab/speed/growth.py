@@ -5,10 +5,9 @@
 Sequence length, batch size, adapter size, number of layers and the lowest
 layer with adapters are each varied alone around one model, of MiniLM's size
 with random weights, in float32. Every point is a process of its own, one at a
-time. Writes `results/growth.json` and docs/growth.png.
+time. Writes `lab/results/growth.json` and docs/growth.png.
 """
 
-import argparse
 import dataclasses
 import functools
 import statistics
@@ -19,17 +18,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from lab.speed import flops, processes
-from lab.speed.compare import ROOT, environment
+from lab import report
+from lab.speed import flops, measuring
 from lab.speed.worker import TASK
 
-RESULTS = ROOT / "lab" / "results" / "growth.json"
-FIGURE = ROOT / "docs" / "growth.png"
+FIGURE = report.ROOT / "docs" / "growth.png"
 
 ROUNDS = 3
 # A measurement takes about so many seconds on a machine of so many operations
@@ -135,9 +132,10 @@ def measure(point: Point) -> Dict[str, Any]:
         `flops_per_example` (counted) and `flops_per_second` (median), with
         the point's values and the `steps` of a measurement.
     """
+    steps = point.count_steps()
     with tempfile.TemporaryDirectory() as folder:
         rows = f"{folder}/rows.npz"
-        processes.write_rows(rows, make_rows(point))
+        measuring.write_rows(rows, make_rows(point))
         options = {
             "kind": "train",
             "rows": rows,
@@ -147,23 +145,19 @@ def measure(point: Point) -> Dict[str, Any]:
             "model": None,
             "config": dataclasses.asdict(point.config),
         }
-        worker = processes.Worker(
-            processes.OURS, options, steps=point.count_steps()
-        )
-        measured = processes.measure_in_turn({"ours": worker}, ROUNDS)["ours"]
-    rates = [m["examples"] / m["seconds"] for m in measured]
+        worker = measuring.Worker(measuring.OURS, options, steps)
+        measured = measuring.in_turn({"ours": worker}, ROUNDS)
+    rounds = measured["ours"]
     return {
         **dataclasses.asdict(point),
-        "steps": point.count_steps(),
-        "examples_per_second": {
-            "median": statistics.median(rates),
-            "lowest": min(rates),
-            "highest": max(rates),
-        },
-        "memory_bytes": measured[-1]["peak_bytes"],
+        "steps": steps,
+        "examples_per_second": measuring.spreads(measuring.rates(measured))[
+            "ours"
+        ],
+        "memory_bytes": rounds[-1]["peak_bytes"],
         "flops_per_example": point.count_flops() / point.batch_size,
         "flops_per_second": statistics.median(
-            m["flops"] / m["seconds"] for m in measured
+            m["flops"] / m["seconds"] for m in rounds
         ),
     }
 
@@ -178,25 +172,36 @@ def draw(axes: Dict[str, List[Dict[str, Any]]], path: str) -> None:
     grid = figure.subplots(2, len(axes), sharex="col", sharey="row")
     for (axis, measured), (above, below) in zip(axes.items(), grid.T):
         values = [m[axis] for m in measured]
-        rates = [m["examples_per_second"] for m in measured]
-        base = next(m for m in measured if m[axis] == getattr(Point(), axis))
-        medians = np.array([rate["median"] for rate in rates])
-        below_above = [
-            medians - [rate["lowest"] for rate in rates],
-            [rate["highest"] for rate in rates] - medians,
-        ]
-        work = np.array([m["flops_per_example"] for m in measured])
-        speed = (
-            base["examples_per_second"]["median"] * base["flops_per_example"]
+        medians, lowest, highest = (
+            np.array([m["examples_per_second"][key] for m in measured])
+            for key in ("median", "lowest", "highest")
         )
-        label = "rate, if all operations took as long as the base's"
-        above.plot(values, speed / work, color="0.45", ls=":", label=label)
-        label = "rate: median, lowest and highest"
-        style = {"color": "#0072b2", "marker": "o", "capsize": 2}
-        above.errorbar(values, medians, below_above, label=label, **style)
-        memory = [m["memory_bytes"] / 2**30 for m in measured]
-        style = {"color": "#d55e00", "marker": "s", "ls": "--"}
-        below.plot(values, memory, label="memory: peak of the process", **style)
+        work = np.array([m["flops_per_example"] for m in measured])
+        base = values.index(getattr(Point(), axis))
+        above.plot(
+            values,
+            medians[base] * work[base] / work,
+            color="0.45",
+            ls=":",
+            label="rate, if all operations took as long as the base's",
+        )
+        above.errorbar(
+            values,
+            medians,
+            [medians - lowest, highest - medians],
+            color="#0072b2",
+            marker="o",
+            capsize=2,
+            label="rate: median, lowest and highest",
+        )
+        below.plot(
+            values,
+            [m["memory_bytes"] / 2**30 for m in measured],
+            color="#d55e00",
+            marker="s",
+            ls="--",
+            label="memory: peak of the process",
+        )
         if axis != "lowest":
             below.set_xscale("log")
         below.set_xticks(values, [str(value) for value in values])
@@ -211,22 +216,22 @@ def draw(axes: Dict[str, List[Dict[str, Any]]], path: str) -> None:
             panel.grid(color="0.9")
     grid[0, 0].set_ylabel("training (examples/s)")
     grid[1, 0].set_ylabel("memory (GiB)")
-    handles = [
-        handle
-        for panel in grid[:, 0]
-        for handle in panel.get_legend_handles_labels()[0]
-    ]
+    handles = sum((p.get_legend_handles_labels()[0] for p in grid[:, 0]), [])
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     """Measures all axes, or the one that is named."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = measuring.make_parser(__doc__)
     parser.add_argument("--only", choices=AXES, help="print one axis's points")
-    arguments = parser.parse_args()
-    results: Dict[str, Any] = {**environment(), "rounds": ROUNDS, "axes": {}}
-    for axis in [arguments.only] if arguments.only else AXES:
+    only = parser.parse_args().only
+    results: Dict[str, Any] = {
+        **report.environment(),
+        "rounds": ROUNDS,
+        "axes": {},
+    }
+    for axis in [only] if only else AXES:
         results["axes"][axis] = []
         for point in points(axis):
             found = measure(point)
@@ -238,9 +243,8 @@ def main() -> None:
                 f"{found['flops_per_second'] / 1e9:.0f} GFLOP/s",
                 flush=True,
             )
-    if not arguments.only:
-        RESULTS.parent.mkdir(exist_ok=True)
-        files.write_json(str(RESULTS), results)
+    if not only:
+        measuring.publish("growth", results)
         draw(results["axes"], str(FIGURE))
 
 

@@ -2,11 +2,11 @@
 
     .venv/bin/python -m lab.speed.predictor
 
-Each number of tasks, as adapters upon one BERT and as whole models, is loaded
-in a process of its own. All artifacts hold random values. Whole models are
-what full fine-tuning leaves, with BERT's own values changed; they are loaded
-by the same predictor, which holds all that they changed. Writes
-`results/predictor.json` and a table in docs/performance.md.
+Each number of tasks, as adapters on one BERT and as whole models, is loaded in
+a process of its own. All artifacts hold random values. Whole models are the
+result of full fine-tuning, with BERT's own values changed; the same predictor
+holds them. Writes `lab/results/predictor.json` and a table in
+docs/performance.md.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 
-from adapter_bert import command_line, files
+from adapter_bert import command_line
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import minilm
 from adapter_bert.methods.registry import parse
@@ -33,16 +33,15 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
-from lab.speed import compare
-from lab.speed.compare import ROOT
+from lab import report
+from lab.speed import measuring
+from lab.speed.worker import resident_memory
 
-RESULTS = ROOT / "lab" / "results" / "predictor.json"
-BEGIN, END = "<!-- predictor: begin -->\n", "<!-- predictor: end -->\n"
-
-METHODS = {"adapters": "houlsby(size=64)", "whole models": "full"}
-COUNTS = (1, 10, 100)
-# More than these do not fit the memory of a laptop.
-MOST = {"adapters": 100, "whole models": 10}
+# Method and numbers of tasks. More whole models do not fit into a laptop.
+METHODS = {
+    "adapters": ("houlsby(size=64)", (1, 10, 100)),
+    "whole models": ("full", (1, 10)),
+}
 SWAPS = 20
 TEXT = "a gripping story, told with great care"
 
@@ -119,18 +118,12 @@ def measure(model: str, folders: List[str]) -> Dict[str, Any]:
     }
 
 
-def resident_memory() -> int:
-    """Bytes that this process occupies now; Linux only."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def run_alone(model: str, folders: List[str]) -> Dict[str, Any]:
     """What `measure` finds in a new process."""
     command = [sys.executable, "-m", "lab.speed.predictor", "--measure"]
     found = subprocess.run(
         [*command, json.dumps([model, folders])],
-        cwd=ROOT,
+        cwd=report.ROOT,
         stdout=subprocess.PIPE,
         check=True,
         text=True,
@@ -140,26 +133,18 @@ def run_alone(model: str, folders: List[str]) -> Dict[str, Any]:
 
 def to_markdown(results: Dict[str, Any]) -> str:
     """The table of docs/performance.md."""
-    machine = results["machine"]
-    lines = [
-        f"{machine['processor']}, {machine['cores']} cores; TensorFlow "
-        f"{results['versions']['tensorflow']}; MiniLM, adapters of size 64; "
-        f"medians of {results['rounds']} processes each.",
-        "",
-        "| tasks | first answer, s | load a task, ms | swap, ms | answer after "
-        "it, ms | memory, MB |",
-        "|---|---|---|---|---|---|",
-    ]
+    header = "tasks; first answer, s; load a task, ms; swap, ms; answer after "
+    rows = [f"{header}it, ms; memory, MB".split("; ")]
     for kind, by_count in results["summary"].items():
         for count, found in by_count.items():
-            lines.append(
-                f"| {count} {kind} | {found['first_answer_seconds']:.2f} | "
-                f"{1e3 * found['load_seconds']:.0f} | "
-                f"{1e3 * found['swap_seconds']:.0f} | "
-                f"{1e3 * found['swapped_answer_seconds']:.0f} | "
-                f"{found['memory_bytes'] / 1e6:,.0f} |"
-            )
-    return "\n".join(lines) + "\n"
+            names = ("load", "swap", "swapped_answer")
+            times = [f"{1e3 * found[f'{n}_seconds']:.0f}" for n in names]
+            first = f"{found['first_answer_seconds']:.2f}"
+            memory = f"{found['memory_bytes'] / 1e6:,.0f}"
+            rows.append([f"{count} {kind}", first, *times, memory])
+    about = "MiniLM, adapters of size 64; medians of "
+    about += f"{results['rounds']} processes each"
+    return measuring.table(results, about, rows)
 
 
 def main() -> None:
@@ -168,28 +153,24 @@ def main() -> None:
     Raises:
         UserError: there is no model.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = measuring.make_parser(__doc__, rounds=3)
     parser.add_argument("--model", help="a pretrained BERT's folder")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = measuring.parse(parser)
     if arguments.measure:
         print(json.dumps(measure(*json.loads(arguments.measure))))
         return
     model = arguments.model or minilm.folder()
     bert = FrozenBert.open(model)
     results: Dict[str, Any] = {
-        **compare.environment(),
+        **report.environment(),
         "rounds": arguments.rounds,
-        "summary": {},
+        "summary": {kind: {} for kind in METHODS},
     }
-    for kind, method in METHODS.items():
-        results["summary"][kind] = {}
+    for kind, (method, counts) in METHODS.items():
         with tempfile.TemporaryDirectory() as scratch:
-            counts = [count for count in COUNTS if count <= MOST[kind]]
-            folders = write_artifacts(
-                pathlib.Path(scratch), bert, method, counts[-1]
-            )
+            place = pathlib.Path(scratch)
+            folders = write_artifacts(place, bert, method, max(counts))
             for count in counts:
                 rounds = [
                     run_alone(model, folders[:count])
@@ -203,8 +184,7 @@ def main() -> None:
                 print(count, kind, json.dumps(found), flush=True)
     table = to_markdown(results)
     print(table)
-    files.write_json(str(RESULTS), results)
-    compare.write_table(table, BEGIN, END)
+    measuring.publish("predictor", results, table)
 
 
 if __name__ == "__main__":

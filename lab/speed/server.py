@@ -3,14 +3,13 @@
     .venv/bin/python -m lab.speed.server
 
 Parts, one after the other against the same server: clients that keep asking; a
-thousand connections at once; clients that keep asking beside others that send
+thousand connections at once; clients that keep asking among others that send
 nonsense, or go away in the middle, or ask a thousand rows at a time. Every
-answer is compared with what the model answers alone. Without `--model` the
+answer is compared with the answer of the model alone. Without `--model` the
 model is MiniLM with ten adapters of random values. Writes
-`results/server.json` and a table in docs/performance.md.
+`lab/results/server.json` and a table in docs/performance.md.
 """
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -23,30 +22,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Tuple,
+)
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 
-from adapter_bert import command_line, files
+from adapter_bert import command_line
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import ExportedModel, Row
 from adapter_bert.serving.frozen_bert import FrozenBert
-from lab.speed import compare
-from lab.speed.compare import ROOT
+from lab import report
+from lab.report import ROOT
+from lab.speed import measuring
 from lab.speed.predictor import write_artifacts
 
-BEGIN, END = "<!-- server: begin -->\n", "<!-- server: end -->\n"
 TASKS, METHOD = 10, "houlsby(size=64)"
-RESULTS = ROOT / "lab" / "results" / "server.json"
 TEXTS = ROOT / "data" / "customer_intents" / "train.tsv"
 PATH = "/v1/models/adapter_bert:predict"
+PROGRAM = (sys.executable, "-m", "adapter_bert")
 # Texts of each task, clients that keep asking, rows of their requests.
 TEXTS_PER_TASK, CLIENTS, MOST_ROWS = 50, 32, 8
 CONNECTIONS = 1000
-# Rows of a great request: the most that the server takes.
+# Rows of a large request: the most that the server takes.
 GREAT_ROWS = 1024
 # Requests that are nonsense.
 NONSENSE = (b"", b"{", b"[" * 100_000, b"\xff" * 1000, b'{"instances": [1]}')
@@ -174,16 +182,11 @@ def serving(model: str) -> Iterator[Tuple[int, int]]:
     Raises:
         UserError: it ends before it serves.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "adapter_bert",
-        "serve",
-        f"--model={model}",
-        "--port=0",
-    ]
     process = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "serve", f"--model={model}", "--port=0"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         for line in process.stderr:
@@ -205,28 +208,26 @@ def memory(pid: int) -> float:
     return int(line.split()[1]) / 1e3
 
 
-async def keep_asking(
-    port: int, rows: List[Dict[str, Any]], seconds: float
-) -> List[Client]:
-    """Clients that ask again as soon as they are answered."""
+Rows = List[Dict[str, Any]]
+
+
+async def keep_asking(port: int, rows: Rows, seconds: float) -> List[Client]:
+    """Asks by clients that ask again as soon as they are answered."""
     until = time.monotonic() + seconds
 
     async def work(seed: int) -> Client:
         chance, client = random.Random(seed), Client(port)
         while time.monotonic() < until:
-            await client.ask(
-                chance.choices(rows, k=chance.randint(1, MOST_ROWS))
-            )
+            count = chance.randint(1, MOST_ROWS)
+            await client.ask(chance.choices(rows, k=count))
         client.close()
         return client
 
     return await asyncio.gather(*map(work, range(CLIENTS)))
 
 
-async def connect_many(
-    port: int, rows: List[Dict[str, Any]], seconds: float
-) -> List[Client]:
-    """Connections that are all open before the first asks, one row each."""
+async def connect_many(port: int, rows: Rows, seconds: float) -> List[Client]:
+    """Asks a row on each connection; all are open before the first asks."""
     clients = [Client(port) for _ in range(CONNECTIONS)]
     await asyncio.gather(*(client.connect() for client in clients))
     chance = random.Random(0)
@@ -236,65 +237,65 @@ async def connect_many(
     return clients
 
 
-async def ask_among_bad_ones(
-    port: int, rows: List[Dict[str, Any]], seconds: float
-) -> List[Client]:
-    """Clients as of `keep_asking`, beside such as harm."""
-    chance = random.Random(1)
-    done = asyncio.Event()
+async def ask_badly(port: int, rows: Rows, chance: random.Random) -> None:
+    """Sends nonsense, or disconnects in the middle of a request.
 
-    async def harm() -> None:
-        while not done.is_set():
-            client = Client(port)
-            if chance.random() < 0.5:
-                status, _ = await client.send(chance.choice(NONSENSE))
-                if status != 400:
-                    raise UserError(f"nonsense got {status}")
-            else:
-                chosen = [row["instance"] for row in chance.choices(rows, k=8)]
-                body = json.dumps({"instances": chosen}).encode()
-                await client.leave(body)
-            client.close()
-            await asyncio.sleep(0.01)
-
-    harming = [asyncio.ensure_future(harm()) for _ in range(CLIENTS // 2)]
-    found = await keep_asking(port, rows, seconds)
-    done.set()
-    await asyncio.gather(*harming)
-    return found
+    Raises:
+        UserError: nonsense is not refused.
+    """
+    client = Client(port)
+    if chance.random() < 0.5:
+        status, _ = await client.send(chance.choice(NONSENSE))
+        if status != 400:
+            raise UserError(f"nonsense got {status}")
+    else:
+        chosen = [row["instance"] for row in chance.choices(rows, k=8)]
+        await client.leave(json.dumps({"instances": chosen}).encode())
+    client.close()
+    await asyncio.sleep(0.01)
 
 
-async def ask_beside_great_ones(
-    port: int, rows: List[Dict[str, Any]], seconds: float
-) -> List[Client]:
-    """Clients as of `keep_asking`, beside two that ask all that they may."""
-    chance = random.Random(2)
-    done = asyncio.Event()
+async def ask_much(port: int, rows: Rows, chance: random.Random) -> None:
+    """Asks as many rows as a request may have."""
+    client = Client(port)
+    await client.ask(chance.choices(rows, k=GREAT_ROWS))
+    client.close()
 
-    async def ask_much() -> None:
-        client = Client(port)
-        while not done.is_set():
-            await client.ask(chance.choices(rows, k=GREAT_ROWS))
-        client.close()
 
-    asking = [asyncio.ensure_future(ask_much()) for _ in range(2)]
-    found = await keep_asking(port, rows, seconds)
-    done.set()
-    await asyncio.gather(*asking)
-    return found
+def among(other: Callable[..., Awaitable[None]], divisor: int) -> Callable:
+    """The part `keep_asking` beside other clients, one for so many of its."""
+
+    async def part(port: int, rows: Rows, seconds: float) -> List[Client]:
+        chance, done = random.Random(1), asyncio.Event()
+
+        async def work() -> None:
+            while not done.is_set():
+                await other(port, rows, chance)
+
+        others = [
+            asyncio.ensure_future(work()) for _ in range(CLIENTS // divisor)
+        ]
+        found = await keep_asking(port, rows, seconds)
+        done.set()
+        await asyncio.gather(*others)
+        return found
+
+    return part
 
 
 PARTS = {
     "32 clients": keep_asking,
     "1,000 connections": connect_many,
-    "32 clients among bad ones": ask_among_bad_ones,
-    "32 clients beside great requests": ask_beside_great_ones,
+    "32 clients among bad ones": among(ask_badly, 2),
+    "32 clients beside great requests": among(ask_much, 16),
     "32 clients again": keep_asking,
 }
 
 
-def run_part(part: Any, pid: int, port: int, rows: Any, seconds: float) -> Dict:
-    """What a part came to."""
+def run_part(
+    part: Any, pid: int, port: int, rows: Rows, seconds: float
+) -> Dict[str, Any]:
+    """Rates, times and memory of a part."""
     before, began = memory(pid), time.monotonic()
     clients = asyncio.run(part(port, rows, seconds))
     took = time.monotonic() - began
@@ -312,75 +313,58 @@ def run_part(part: Any, pid: int, port: int, rows: Any, seconds: float) -> Dict:
 
 def to_markdown(results: Dict[str, Any]) -> str:
     """The table of all parts."""
-    machine = results["machine"]
-    lines = [
-        f"{machine['processor']}, {machine['cores']} cores; TensorFlow "
-        f"{results['versions']['tensorflow']}; {results['tasks']} tasks; "
-        f"{results['seconds']:g} s a part.",
-        "",
-        "| | rows/s | requests answered | p50, ms | p99, ms | refused, 429 "
-        "| memory before, after, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    header = "; rows/s; requests answered; p50, ms; p99, ms; refused, 429; "
+    rows = [f"{header}memory before, after, MB".split("; ")]
     for name, of in results["parts"].items():
-        lines.append(
-            f"| {name} | {of['rows_per_second']:.0f} | {of['answered']:,} | "
-            f"{of['p50_ms']:.0f} | {of['p99_ms']:.0f} | {of['too_busy']} | "
-            f"{of['memory_before_mb']:.0f}, {of['memory_after_mb']:.0f} |"
+        rows.append(
+            [
+                name,
+                f"{of['rows_per_second']:.0f}",
+                f"{of['answered']:,}",
+                f"{of['p50_ms']:.0f}",
+                f"{of['p99_ms']:.0f}",
+                str(of["too_busy"]),
+                f"{of['memory_before_mb']:.0f}, {of['memory_after_mb']:.0f}",
+            ]
         )
-    return "\n".join(lines) + "\n"
+    about = f"{results['tasks']} tasks; {results['seconds']:g} s a part"
+    return measuring.table(results, about, rows)
 
 
 def export(folder: pathlib.Path) -> str:
     """Exports MiniLM with adapters of random values; returns the folder."""
     model = minilm.folder()
-    bert = FrozenBert.open(model)
-    adapters = write_artifacts(folder, bert, METHOD, TASKS)
+    adapters = write_artifacts(folder, FrozenBert.open(model), METHOD, TASKS)
     exported = str(folder / "exported")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "export",
-            f"--init_checkpoint={model}",
-            f"--output_dir={exported}",
-            *(f"--adapter=task{n}={path}" for n, path in enumerate(adapters)),
-        ],
-        cwd=ROOT,
-        check=True,
-    )
+    flags = [f"--init_checkpoint={model}", f"--output_dir={exported}"]
+    flags += [f"--adapter=task{n}={path}" for n, path in enumerate(adapters)]
+    subprocess.run([*PROGRAM, "export", *flags], cwd=ROOT, check=True)
     return exported
 
 
-def measure(model: str, seconds: float) -> Dict[str, Any]:
-    """All parts, one after the other."""
-    exported = ExportedModel(model)
-    rows = make_rows(exported)
-    parts = {}
-    with serving(model) as (pid, port):
-        for name, part in PARTS.items():
-            parts[name] = run_part(part, pid, port, rows, seconds)
-            print(name, json.dumps(parts[name], indent=1), flush=True)
-    return {
-        **compare.environment(),
-        "tasks": len(exported.tasks),
-        "seconds": seconds,
-        "parts": parts,
-    }
-
-
 def main() -> None:
-    """Measures, prints and writes."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    """Measures all parts, one after the other."""
+    parser = measuring.make_parser(__doc__)
     parser.add_argument("--model", help="a folder of adapter-bert export")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a part")
-    arguments = parser.parse_args()
+    arguments = measuring.parse(parser)
+    parts = {}
     with tempfile.TemporaryDirectory() as folder:
-        model = arguments.model or export(pathlib.Path(folder))
-        results = measure(model, arguments.seconds)
-    files.write_json(str(RESULTS), results)
-    compare.write_table(to_markdown(results), BEGIN, END)
+        exported = arguments.model or export(pathlib.Path(folder))
+        model = ExportedModel(exported)
+        rows = make_rows(model)
+        with serving(exported) as (pid, port):
+            for name, part in PARTS.items():
+                found = run_part(part, pid, port, rows, arguments.seconds)
+                parts[name] = found
+                print(name, json.dumps(found, indent=1), flush=True)
+    results = {
+        **report.environment(),
+        "tasks": len(model.tasks),
+        "seconds": arguments.seconds,
+        "parts": parts,
+    }
+    measuring.publish("server", results, to_markdown(results))
 
 
 if __name__ == "__main__":

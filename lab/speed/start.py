@@ -6,7 +6,7 @@ A user waits for the first steps, and for the end of a small run: imports,
 reading, graphs and files count as much as steps there. `run_classifier.py`,
 with each engine, and the peer's program (`peers/adapters_start.py`) train the
 same adapters on the same files, in processes that take turns. Writes
-`results/start.json` and a table in docs/performance.md.
+`lab/results/start.json` and a table in docs/performance.md.
 """
 
 import argparse
@@ -20,25 +20,20 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-import adapter_bert.start_tensorflow  # noqa: F401
-
-import tensorflow as tf
-
-from adapter_bert import command_line, files
+from adapter_bert import command_line
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import cpu_cores
 from adapter_bert.training.engines import ENGINES
-from lab.speed import compare, processes
-from lab.speed.compare import ADAPTER_SIZE, BATCH_SIZE, ROOT
-
-RESULTS = ROOT / "lab" / "results" / "start.json"
-BEGIN, END = "<!-- start: begin -->\n", "<!-- start: end -->\n"
+from lab import report
+from lab.report import ROOT
+from lab.speed import measuring
+from lab.speed.measuring import ADAPTER_SIZE, BATCH_SIZE, Measured
 
 STEPS = 3
-# What is measured, and the time of a process that tells it.
+# The measurements, and the time of a process that each of them reads.
 THIRD_STEP, WHOLE_RUN = "third step", "whole small run"
 TIMES = {THIRD_STEP: "step", WHOLE_RUN: "exit"}
 PEER = "peer"
@@ -53,14 +48,14 @@ class Program:
     Attributes:
         command: the program with its arguments, except `--output_dir`.
         step_line: part of the line that says that the last step is done; ""
-            where that is not measured.
+            where the step is not measured.
     """
 
     command: Sequence[str]
     step_line: str = ""
 
     def measure(self) -> Dict[str, float]:
-        """Runs the program, with an empty folder for what it writes.
+        """Runs the program, with an empty folder for its output.
 
         Returns:
             Seconds from the command to the process's `exit`, and to the
@@ -72,10 +67,9 @@ class Program:
         times: Dict[str, float] = {}
         last = ""
         with tempfile.TemporaryDirectory() as scratch:
-            command = [*self.command, f"--output_dir={scratch}/out"]
             began = time.perf_counter()
             with subprocess.Popen(
-                command,
+                [*self.command, f"--output_dir={scratch}/out"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -93,21 +87,23 @@ class Program:
                 finally:
                     # Nothing, unless the benchmark itself is interrupted.
                     process.kill()
-        again = f"run it alone to see more: {shlex.join(self.command)}"
-        if code:
+        wrong = f"has ended with exit code {code}" if code else ""
+        if not wrong and self.step_line and "step" not in times:
+            wrong = f"printed no line with {self.step_line!r}"
+        if wrong:
             raise UserError(
-                f"a measured program has ended with exit code {code}, its last "
-                f"line {last!r}; {again}"
-            )
-        if self.step_line and "step" not in times:
-            raise UserError(
-                f"a measured program printed no line with {self.step_line!r}, "
-                f"its last is {last!r}; {again}"
+                f"a measured program {wrong}, its last line {last!r}; run it "
+                f"alone to see more: {shlex.join(self.command)}"
             )
         return times
 
     def stop(self) -> None:
         """Nothing is left to be ended."""
+
+    def on(self, engine: str) -> "Program":
+        """The same program with an engine."""
+        command = [*self.command, f"--engine={engine}"]
+        return dataclasses.replace(self, command=command)
 
 
 def find_data(glue_dir: str) -> Tuple[str, List[str], Dict[str, int]]:
@@ -143,24 +139,17 @@ def find_data(glue_dir: str) -> Tuple[str, List[str], Dict[str, int]]:
 
 
 def engines() -> List[str]:
-    """Those of ours that run with this TensorFlow."""
-    return [
-        name
-        for name in ENGINES
-        if name != "estimator" or hasattr(tf, "estimator")
-    ]
+    """Our engines that run with this TensorFlow."""
+    return [e for e in ENGINES if e != "estimator" or report.has_estimator()]
 
 
 def programs(
     arguments: argparse.Namespace,
 ) -> Tuple[Dict[str, Dict[str, Program]], Dict[str, int]]:
-    """What is to be run, for each thing that is measured, and on how much.
+    """The programs of each measurement and side, and the rows of `find_data`.
 
     Args:
-        arguments: as `main` reads them.
-
-    Returns:
-        The programs by measurement and side, and the rows of `find_data`.
+        arguments: of the command line.
 
     Raises:
         UserError: the model or the data cannot be read.
@@ -181,7 +170,7 @@ def programs(
     ]
     peer = [
         arguments.peer_python,
-        str(ROOT / "lab" / "speed" / "peers" / "adapters_start.py"),
+        str(measuring.PEERS / "adapters_start.py"),
         f"--data_dir={folder}",
         f"--model={model}",
         f"--adapter_size={ADAPTER_SIZE}",
@@ -194,34 +183,21 @@ def programs(
         f"train: {examples}/{examples} examples",
     )
     whole = Program([*ours, "--num_train_epochs=1", "--do_eval=true"])
+    theirs = {
+        THIRD_STEP: Program([*peer, f"--steps={STEPS}"], f"step {STEPS}\n"),
+        WHOLE_RUN: Program([*peer, "--epochs=1"]),
+    }
     return {
-        THIRD_STEP: {
-            **_with_engines(third),
-            PEER: Program([*peer, f"--steps={STEPS}"], f"step {STEPS}\n"),
-        },
-        WHOLE_RUN: {
-            **_with_engines(whole),
-            PEER: Program([*peer, "--epochs=1"]),
-        },
+        name: {**{e: own.on(e) for e in engines()}, PEER: theirs[name]}
+        for name, own in ((THIRD_STEP, third), (WHOLE_RUN, whole))
     }, counts
 
 
-def _with_engines(program: Program) -> Dict[str, Program]:
-    return {
-        engine: dataclasses.replace(
-            program, command=[*program.command, f"--engine={engine}"]
-        )
-        for engine in engines()
-    }
-
-
-def summarize(
-    measured: Dict[str, List[Dict[str, float]]], which: str
-) -> Dict[str, Any]:
+def summarize(measured: Measured, which: str) -> Dict[str, Any]:
     """Medians, spreads and ratios of one measurement.
 
     Args:
-        measured: what the rounds found for each side.
+        measured: the rounds of each side.
         which: of their times, `step` or `exit`.
 
     Returns:
@@ -233,11 +209,9 @@ def summarize(
         for side, rounds in measured.items()
     }
     return {
-        "seconds": {
-            side: compare.spread(values) for side, values in seconds.items()
-        },
+        "seconds": measuring.spreads(seconds),
         "ratio": {
-            side: compare.spread_of_ratios(values, seconds[PEER])
+            side: measuring.ratio(values, seconds[PEER])
             for side, values in seconds.items()
             if side != PEER
         },
@@ -246,34 +220,20 @@ def summarize(
 
 def to_markdown(results: Dict[str, Any]) -> str:
     """The table of docs/performance.md."""
-    machine, counts = results["machine"], results["rows"]
     sides = [*results["summary"][THIRD_STEP]["ratio"]]
-    header = [
-        "",
-        *(f"ours, {side}, s" for side in sides),
-        "peer, s",
-        *(f"{side} / peer" for side in sides),
-    ]
-    lines = [
-        f"{machine['processor']}, {machine['cores']} cores; TensorFlow "
-        f"{results['versions']['tensorflow']}; batches of {BATCH_SIZE}, "
-        f"adapters of size {ADAPTER_SIZE}, {results['rounds']} rounds; "
-        f"{results['data']}, {counts['train']:,} rows of training and "
-        f"{counts['dev']:,} of evaluation.",
-        "",
-        _row(header),
-        "|" + "---|" * len(header),
-    ]
-    for name, summary in results["summary"].items():
-        seconds, ratio = summary["seconds"], summary["ratio"]
-        cells = [compare.format_spread(seconds[s]) for s in [*sides, PEER]]
-        cells += [compare.format_ratio(ratio[side]) for side in sides]
-        lines.append(_row([name, *cells]))
-    return "\n".join(lines) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    header = ["", *(f"ours, {side}, s" for side in sides), "peer, s"]
+    rows = [[*header, *(f"{side} / peer" for side in sides)]]
+    for name, found in results["summary"].items():
+        seconds = [measuring.cell(found["seconds"][s]) for s in [*sides, PEER]]
+        ratios = [measuring.ratio_cell(found["ratio"][side]) for side in sides]
+        rows.append([name, *seconds, *ratios])
+    counts = results["rows"]
+    about = (
+        f"batches of {BATCH_SIZE}, adapters of size {ADAPTER_SIZE}, "
+        f"{results['rounds']} rounds; {results['data']}, {counts['train']:,} "
+        f"rows of training and {counts['dev']:,} of evaluation"
+    )
+    return measuring.table(results, about, rows)
 
 
 def main() -> None:
@@ -283,29 +243,26 @@ def main() -> None:
         UserError: there is no such peer, nothing to measure, no model or no
             data, or a program has failed.
     """
-    parser = compare.make_parser(__doc__.split("\n")[0], rounds=5)
-    arguments = parser.parse_args()
-    compare.check_arguments(arguments)
+    parser = measuring.make_parser(__doc__, rounds=5)
+    measuring.add_data(parser, peer=True)
+    arguments = measuring.parse(parser)
     compared, counts = programs(arguments)
-    results = {
-        **compare.environment(),
+    results: Dict[str, Any] = {
+        **report.environment(),
         "rounds": arguments.rounds,
-        "data": "RTE" if arguments.glue_dir else "the project's own texts",
+        "data": "RTE" if arguments.glue_dir else measuring.OWN_TEXTS,
         "rows": counts,
         "summary": {},
         "measurements": {},
     }
     for name, sides in compared.items():
-        measured = processes.measure_in_turn(sides, arguments.rounds)
+        measured = measuring.in_turn(sides, arguments.rounds)
         results["measurements"][name] = measured
-        summary = summarize(measured, TIMES[name])
-        results["summary"][name] = summary
-        print(name, json.dumps(summary, indent=1), flush=True)
-    table = to_markdown(results)
-    print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    files.write_json(str(RESULTS), results)
-    compare.write_table(table, BEGIN, END)
+        results["summary"][name] = summarize(measured, TIMES[name])
+        print(name, json.dumps(results["summary"][name], indent=1), flush=True)
+    text = to_markdown(results)
+    print(text)
+    measuring.publish("start", results, text)
 
 
 if __name__ == "__main__":

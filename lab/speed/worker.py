@@ -3,20 +3,23 @@
     .venv/bin/python -m lab.speed.worker '{"kind": "train", ...}'
 
 The one argument is a JSON object (see `compare.py`). Each line on stdin asks
-for one measurement; its answer is a line of JSON on stdout: `examples` and
+for one measurement, and a line of JSON on stdout answers: `examples` and
 `seconds`, `tokens` (padding included), `flops` counted for them, and
-`peak_bytes`, the most memory that this process has held.
+`peak_bytes`, the most memory that this process has held. With the kind
+`tasks` it holds many tasks on one BERT (see `serving.py`), and answers rows a
+second: of one task, of a random mix, and of the mix one task after another.
 """
 
 import dataclasses
 import functools
+import gc
 import json
 import os
 import sys
 import tempfile
 import time
 import unittest.mock
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -31,6 +34,9 @@ from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.loaded_task import LoadedTask, load_task
+from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import prediction
@@ -44,7 +50,7 @@ MANY_STEPS = 10**6
 
 
 def read_rows(path: str) -> Features:
-    """Reads rows that `compare.py` wrote."""
+    """Reads rows that `measuring.write_rows` wrote."""
     with np.load(path) as saved:
         labels = {"label_ids": saved["labels"]}
         return Features(
@@ -78,7 +84,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         values,
         folder,
         seed=1,
-        length=options.get("length"),
+        length=None,
         compute_dtype=options["dtype"],
         narrow=task_model.narrow_variables(config, method, table),
     )
@@ -87,10 +93,12 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
 class Meter:
     """Stands in for a progress: counts, and waits for the next request."""
 
-    def __init__(self, options: Dict[str, Any], job: Job, lengths: List[int]):
-        """Takes the padded length of each step's batch, in order."""
+    def __init__(
+        self, options: Dict[str, Any], job: Job, length_of: Callable[[int], int]
+    ):
+        """Takes what gives the padded length of a step's batch."""
         self._batch_size = options["batch_size"]
-        self._lengths = lengths
+        self._length_of = length_of
         config = encoder.BertConfig(**options["config"])
         self._flops = functools.partial(
             flops.training, config, job.table, self._batch_size
@@ -115,7 +123,7 @@ class Meter:
 
     def _answer(self, steps: range) -> None:
         seconds = time.perf_counter() - self._began
-        tokens = [self._lengths[step] for step in steps]
+        tokens = [self._length_of(step) for step in steps]
         answer(
             examples=len(steps) * self._batch_size,
             seconds=seconds,
@@ -149,7 +157,11 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
     """Trains for as long as there are requests."""
     rows, size = read_rows(options["rows"]), options["batch_size"]
     plan = input_pipeline.TrainPlan(rows.lengths, size, MANY_STEPS, 1)
-    lengths = _Lengths(rows, plan, job.length)
+    lengths = rows.lengths
+
+    def length_of(step: int) -> int:
+        return int(lengths[plan.rows(step)].max())
+
     if options.get("cached"):
         rows = _with_outputs(rows, job, options)
     engine.train(
@@ -160,14 +172,14 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         0,
         size,
         MANY_STEPS,
-        Meter(options, job, lengths),
+        Meter(options, job, length_of),
     )
 
 
 def _with_outputs(
     rows: Features, job: Job, options: Dict[str, Any]
 ) -> Features:
-    """The rows with outputs of frozen layers in a file; which is no matter."""
+    """The rows with outputs of frozen layers, all zero, in a file."""
     config = encoder.BertConfig(**options["config"])
     first_token = (
         lowest_layer(job.table, config.num_hidden_layers)
@@ -179,17 +191,6 @@ def _with_outputs(
     path = os.path.join(job.output_dir, "outputs.npy")
     np.save(path, np.zeros((count, config.hidden_size), dtype))
     return KnownOutputs.of(rows, np.load(path, mmap_mode="r"), first_token)
-
-
-class _Lengths:
-    """The padded length of each step's batch."""
-
-    def __init__(self, rows, plan, length):
-        self._rows, self._length = rows.lengths, length
-        self._plan = plan
-
-    def __getitem__(self, step: int) -> int:
-        return self._length or int(self._rows[self._plan.rows(step)].max())
 
 
 class BatchClock:
@@ -233,9 +234,118 @@ def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         )
 
 
-def matrix_products(engine: Any, job: Any, options: Dict[str, Any]) -> None:
+class Tasks:
+    """Many tasks on one BERT in memory, and rows for them."""
+
+    def __init__(self, options: Dict[str, Any]):
+        """Loads the tasks.
+
+        Args:
+            options: `model` and `folders`; `batches` of `batch_size` rows of
+                `tokens` are measured.
+        """
+        self._options = options
+        self._rng = np.random.default_rng(0)
+        self._bert = FrozenBert.open(options["model"])
+        self._tasks: List[LoadedTask] = [
+            load_task(self._bert, folder, None) for folder in options["folders"]
+        ]
+        self._tables = MixedBert(self._bert)
+        self._are_mixed = all(task.can_mix for task in self._tasks)
+        if self._are_mixed:
+            self._tables.reserve(task.kind for task in self._tasks)
+            self._places = [
+                task.values.place(task.kind, self._tables)
+                for task in self._tasks
+            ]
+            # Once, so that all of its memory is there.
+            self._mixed(self._rows(), self._choose())
+        gc.collect()
+        self.memory = resident_memory()
+        # For the ways of single tasks, which do not read tables.
+        self._values = [
+            {name: tf.identity(v) for name, v in task.values.get().items()}
+            for task in self._tasks
+        ]
+
+    def _rows(self) -> np.ndarray:
+        names = ("batches", "batch_size", "tokens")
+        shape = [self._options[name] for name in names]
+        words = self._bert.config.vocab_size
+        return self._rng.integers(0, words, shape).astype(np.int32)
+
+    def _choose(self) -> np.ndarray:
+        """Tasks of all rows; different ones within a batch, if there are."""
+        count, size = len(self._tasks), self._options["batch_size"]
+        return np.stack(
+            [
+                self._rng.choice(count, size, replace=size > count)
+                for _ in range(self._options["batches"])
+            ]
+        )
+
+    def measure(self) -> Dict[str, float]:
+        """Rows a second in each of the ways that are possible."""
+        rows, chosen = self._rows(), self._choose()
+        ones = self._rng.integers(0, len(self._tasks), len(rows))
+        found = {"one": _seconds(self._one, rows, ones)}
+        if self._are_mixed:
+            found["mixed"] = _seconds(self._mixed, rows, chosen)
+        found["one after another"] = _seconds(self._in_turn, rows, chosen)
+        return {way: chosen.size / s for way, s in found.items()}
+
+    def _one(self, rows: np.ndarray, ones: np.ndarray) -> None:
+        """Computes batches of one task each."""
+        for ids, number in zip(rows, ones):
+            self._alone(ids, number)
+
+    def _mixed(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+        """Computes batches of all tasks."""
+        for ids, tasks in zip(rows, chosen):
+            numbers = [self._places[n].task.number for n in tasks]
+            batch = _features(ids)
+            batch["task"] = np.array(numbers, np.int32)[:, np.newaxis]
+            batch["question"] = np.arange(len(ids), dtype=np.int32)[:, None]
+            self._tables.compute(batch)
+
+    def _in_turn(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+        """Computes all rows of the first task, then all of the second one."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        for number in np.unique(chosen):
+            own = flat[chosen.ravel() == number]
+            for first in range(0, len(own), rows.shape[1]):
+                self._alone(own[first : first + rows.shape[1]], number)
+
+    def _alone(self, ids: np.ndarray, number: int) -> None:
+        batch = _features(ids)
+        batch["row"] = np.arange(len(ids), dtype=np.int32)
+        self._tasks[number].kind.compute(self._values[number], batch)
+
+
+def _features(ids: np.ndarray) -> Dict[str, np.ndarray]:
+    return {
+        "input_ids": ids,
+        "input_mask": np.ones_like(ids),
+        "segment_ids": np.zeros_like(ids),
+    }
+
+
+def answer_tasks(options: Dict[str, Any]) -> None:
+    """Measures tasks for as long as there are requests."""
+    tasks = Tasks(options)
+    while request():
+        found = {**tasks.measure(), "memory_bytes": tasks.memory}
+        print(json.dumps(found), flush=True)
+
+
+def resident_memory() -> int:
+    """Bytes that this process occupies now; Linux only."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def matrix_products(options: Dict[str, Any]) -> None:
     """Multiplies square matrices, the machine's best case, at each request."""
-    del engine, job
     size, count = 2048, 8
     dtype = tf.as_dtype(options["dtype"])
     left, right = (
@@ -251,31 +361,30 @@ def matrix_products(engine: Any, job: Any, options: Dict[str, Any]) -> None:
 
     multiply()
     while request():
-        best = min(_seconds(multiply) for _ in range(5))
+        best = min(_seconds(lambda: multiply().numpy()) for _ in range(5))
         answer(examples=0, seconds=best, tokens=0, flops=2 * size**3 * count)
 
 
-def _seconds(compute: Any) -> float:
+def _seconds(compute: Callable[..., Any], *arguments: Any) -> float:
     began = time.perf_counter()
-    compute().numpy().ravel()[0]
+    compute(*arguments)
     return time.perf_counter() - began
-
-
-KINDS = {"train": train, "predict": predict, "products": matrix_products}
 
 
 def main() -> None:
     """Serves requests of one kind."""
     options = json.loads(sys.argv[1])
-    engine = job = None
+    alone = {"products": matrix_products, "tasks": answer_tasks}
+    if options["kind"] in alone:
+        alone[options["kind"]](options)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if options["kind"] != "products":
-            engine = choose_engine(options.get("engine", "auto"))[0](Hardware())
-            engine.check_devices()
-            job = dataclasses.replace(
-                make_job(options, folder), lanes=engine.lanes
-            )
-        KINDS[options["kind"]](engine, job, options)
+        engine = choose_engine("auto")[0](Hardware())
+        engine.check_devices()
+        job = dataclasses.replace(make_job(options, folder), lanes=engine.lanes)
+        {"train": train, "predict": predict}[options["kind"]](
+            engine, job, options
+        )
 
 
 if __name__ == "__main__":

@@ -4,262 +4,243 @@
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
 docs/reliability.md says what is tried. The folder `--output_dir` has the table
-and the seed of every trial (`soak.json`) at the end, and what each trial that
-failed has left. The exit code is 1 if there was any such trial.
+and the seed of every trial (`soak.json`) at the end, and the files of each trial
+that failed. The exit code is 1 if there was any such trial.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
-import os
 import pathlib
-import platform
 import shutil
+import sys
 import tempfile
 import time
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-)
-
-import adapter_bert.start_tensorflow  # noqa: F401
-
-import tensorflow as tf
+from collections import Counter
+from concurrent import futures
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from adapter_bert.training import cpu_cores
-from lab.trials import (
-    clock,
-    company,
-    damage,
-    kills,
-    material,
-    power,
-    references,
-    report,
-    runs,
-    starts,
-    surroundings,
-    system_calls,
-)
-from lab.trials import trials as of_trials
-from lab.trials.trials import Bench, Outcome
+from lab import report
+from lab.trials import bench as benches
+from lab.trials import calls, faults, material, power, runs
+from lab.trials.bench import DIFFERENT, FAULTS, LOST, REFUSED, Bench, Plan
+from lab.trials.faults import DAMAGE
 
-# Which trials are made, one after the other: those of damage are the cheapest.
+TRIALS = {**faults.TRIALS, power.POWER: power.cut_power}
+# The column of each kind of trial.
+COLUMNS = {
+    faults.KILL: "killed",
+    faults.WRITE: "killed while it writes",
+    faults.FULL: "a write fails",
+    DAMAGE: "a file is damaged",
+    power.POWER: "power cut",
+    faults.PERMISSION: "a right is missing",
+    faults.VANISHED: "a folder vanishes",
+    faults.CLOCK: "the clock is wrong",
+    faults.TWO: "several at once",
+}
+# Trials of damage are the cheapest, and come between the others.
 TURNS = (
-    damage.DAMAGE,
-    kills.WRITE,
-    damage.DAMAGE,
-    kills.KILL,
-    damage.DAMAGE,
-    kills.FULL,
-    damage.DAMAGE,
-    power.POWER,
-    damage.DAMAGE,
-    surroundings.PERMISSION,
-    surroundings.VANISHED,
-    clock.CLOCK,
-    company.TWO,
+    *(
+        turn
+        for only in [*COLUMNS][:5]
+        if only != DAMAGE
+        for turn in (DAMAGE, only)
+    ),
+    *[*COLUMNS][5:],
 )
+ALL = "all"
+
+Trial = Dict[str, Any]
 
 
-def _turns(only: Optional[str]) -> Sequence[str]:
-    """What is done to runs, one after the other: all that can be, if None."""
+def say(text: str) -> None:
+    """Shows whoever waits how far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def turns_of(only: Optional[str]) -> List[str]:
+    """The kinds of trials, one after the other: all that can be, if None."""
     if only:
-        return (only,)
+        return [only]
     try:
-        system_calls.check()
+        calls.check()
     except UserError as error:
-        report.say(f"{error}; they are left out")
+        say(f"{error}; they are left out")
         return [turn for turn in TURNS if turn != power.POWER]
-    return TURNS
+    return [*TURNS]
 
 
-def run_trial(
-    only: str, seed: int, work: pathlib.Path, place: pathlib.Path
-) -> Outcome:
-    """Makes the trial of a seed.
+def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
+    """Makes a trial, and describes it.
 
     Args:
-        only: what is done to the run.
+        work: the soak's folder, with the references.
+        only: the kind of trial.
         seed: by which the run is chosen, and all else.
-        work: the soak's folder, with the reference of the run.
-        place: folder of the trial.
     """
-    forked = bool((seed // len(runs.RUNS)) % of_trials.UNFORKED)
-    reference = references.read(work, of_trials.run_of(seed))
-    bench = Bench(work, reference, place, forked)
-    if only == damage.DAMAGE:
-        outcome = damage.run_trial(seed, bench)
-    elif only in surroundings.KINDS:
-        outcome = surroundings.run_trial(only, seed, bench)
-    elif only == clock.CLOCK:
-        outcome = clock.run_trial(seed, bench)
-    elif only == company.TWO:
-        outcome = company.run_trial(seed, bench)
-    elif only == power.POWER:
-        outcome = power.run_trial(seed, bench)
-    else:
-        outcome = kills.run_trial(only, seed, bench)
-    return outcome._replace(is_forked=forked, kills=bench.kills)
+    began = time.monotonic()
+    run = runs.of_seed(seed)
+    place = work / f"trial-{only}-{seed}"
+    bench = Bench(work, benches.read_reference(work, run), place)
+    outcome = TRIALS[only](Plan.draw(only, seed), bench)
+    if outcome.what not in FAULTS:
+        shutil.rmtree(place)
+    return {
+        "only": only,
+        "seed": seed,
+        "run": run.name,
+        **outcome._asdict(),
+        "kills": bench.kills,
+        "seconds": round(time.monotonic() - began, 3),
+    }
 
 
-def _in_forks(
-    jobs: int,
-    work: Callable[[Any], None],
-    items: Iterable[Any],
-    until: float = float("inf"),
-) -> None:
-    """Does work on items in several processes, each item in one of them.
+def in_processes(
+    jobs: int, calls: Iterable[Callable[[], Any]], until: float = float("inf")
+) -> Iterator[Any]:
+    """Yields what functions return, as soon as it is there.
 
     Args:
         jobs: processes.
-        work: what is done.
-        items: may be endless.
-        until: of the clock, after which nothing is begun.
-
-    Raises:
-        UserError: one of the processes has failed.
+        calls: the functions; may be endless.
+        until: of the clock, after which none is begun.
     """
+    left = iter(calls)
     context = multiprocessing.get_context("fork")
-    next_number = context.Value("q", 0)
-
-    def take_items() -> None:
-        for number, item in enumerate(items):
-            with next_number.get_lock():
-                if number < next_number.value:
-                    continue
-                next_number.value = number + 1
-            if time.monotonic() > until:
-                return
-            work(item)
-
-    with starts.forks(jobs, take_items) as made:
-        for process in made:
-            process.join()
-        if any(process.exitcode for process in made):
-            raise UserError("the soak itself has failed; see above")
-
-
-def _each_run(
-    jobs: int,
-    make: Callable[[pathlib.Path, runs.Run], None],
-    done: str,
-    work: pathlib.Path,
-    here: Sequence[runs.Run],
-) -> None:
-    """Does with each kind of run what trials stand on, and says how far it is.
-
-    Args:
-        jobs: processes.
-        make: what is done, with the soak's folder and the kind of run.
-        done: what a run is then, for the line that says so.
-        work: the soak's folder.
-        here: the kinds of runs.
-
-    Raises:
-        UserError: it has failed for one of them.
-    """
-
-    def make_one(item: Tuple[int, runs.Run]) -> None:
-        number, run = item
-        make(work, run)
-        report.say(f"{number} of {len(here)}, {run.name}: {done}")
-
-    _in_forks(jobs, make_one, list(enumerate(here, 1)))
+    with futures.ProcessPoolExecutor(jobs, context) as pool:
+        waiting = {pool.submit(call) for _, call in zip(range(jobs), left)}
+        while waiting:
+            done, waiting = futures.wait(
+                waiting, return_when=futures.FIRST_COMPLETED
+            )
+            for one in done:
+                if time.monotonic() < until:
+                    waiting |= {
+                        pool.submit(call) for _, call in zip(range(1), left)
+                    }
+                yield one.result()
 
 
 def soak(
     work: pathlib.Path,
     jobs: int,
     only: Optional[str],
-    first_seed: int,
-    count: float,
+    seeds: Iterable[int],
     seconds: float,
-) -> None:
-    """Makes references and trials; `trials-*.jsonl` tell what they come to.
+) -> Iterator[Trial]:
+    """Makes references, then trials.
 
     Args:
         work: an empty folder.
         jobs: trials at a time.
-        only: what is done to the runs; None for all in turn.
-        first_seed: of the trials.
-        count: of the trials, at most.
+        only: the kind of trials; None for all in turn.
+        seeds: of the trials.
         seconds: after which none is begun.
     """
-    here = runs.here()
-    if count == 1:
-        here = [r for r in here if r == of_trials.run_of(first_seed)]
-    report.say(f"{len(here)} kinds of runs are left alone first")
-    (work / "data").mkdir()
-    material.make(work / "data")
-    starts.preload(runs.PROGRAMS)
-    # Nothing of TensorFlow may run in this process, whose forks would hang.
-    _in_forks(1, runs.make_adapters, [work / "data"])
-    _each_run(jobs, references.make, "left alone", work, here)
-    turns = _turns(only)
+    here, turns = runs.here(), turns_of(only)
+    if isinstance(seeds, list):
+        here = [runs.of_seed(seed) for seed in seeds]
+    data = work / benches.DATA
+    data.mkdir()
+    material.make(data)
+    say(f"{len(here)} kinds of runs are left alone first")
+    runs.make_adapters(data)
+    makers = [benches.make_reference]
     if power.POWER in turns:
-        report.say("each kind of run is recorded")
-        _each_run(jobs, power.record, "recorded", work, here)
-    until = time.monotonic() + seconds
-
-    def make_trial(number: int) -> None:
-        seed = first_seed + number
-        if of_trials.run_of(seed) not in here:
-            return
-        # Another one for the same run at the next time.
-        turn = turns[(number + number // len(runs.RUNS)) % len(turns)]
-        place = work / f"trial-{turn}-{seed}"
-        before = time.monotonic()
-        outcome = run_trial(turn, seed, work, place)
-        if outcome.what in of_trials.FAULTS:
-            report.say(
-                f"--only={turn} --seed={seed}: {outcome.what}: {outcome.note}"
-            )
-        else:
-            shutil.rmtree(place)
-        line = {
-            "only": turn,
-            "seed": seed,
-            "run": of_trials.run_of(seed).name,
-            **outcome._asdict(),
-            "seconds": round(time.monotonic() - before, 3),
-        }
-        with open(work / f"trials-{os.getpid()}.jsonl", "a") as file:
-            file.write(json.dumps(line) + "\n")
-        if number % 100 == 99:
-            minutes = (until - time.monotonic()) / 60
-            report.say(
-                f"{number + 1} seeds, {max(minutes, 0):.0f} minutes left"
-            )
-
-    _in_forks(jobs, make_trial, range(int(count)), until)
+        say("then each is recorded")
+        makers.append(power.record)
+    for make in makers:
+        made = [functools.partial(make, work, run) for run in here]
+        for number, _ in enumerate(in_processes(jobs, made), 1):
+            say(f"{number} of {len(here)}: {make.__name__}")
+    trials = (
+        # Another kind for the same run at the next time.
+        functools.partial(
+            make_trial,
+            work,
+            turns[(n + n // len(runs.RUNS)) % len(turns)],
+            seed,
+        )
+        for n, seed in enumerate(seeds)
+        if runs.of_seed(seed) in here
+    )
+    yield from in_processes(jobs, trials, time.monotonic() + seconds)
 
 
-def _about(
-    arguments: argparse.Namespace, found: List[report.Trial]
-) -> Dict[str, Any]:
-    """What the numbers depend on."""
-    return {
-        "tried": arguments.only or report.ALL,
-        "processor": cpu_cores.name(),
-        "cores": cpu_cores.count(),
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "minutes": arguments.minutes,
-        "seeds": [found[0]["seed"], found[-1]["seed"]],
-        "kills": sum(trial["kills"] for trial in found),
-    }
+def count(trials: Iterable[Trial]) -> Counter:
+    """How many trials of each kind of run and each kind came to what."""
+    return Counter((t["run"], t["only"], t["what"]) for t in trials)
 
 
-def _parse() -> argparse.Namespace:
+def rows(counts: Counter) -> List[List[str]]:
+    """The table: a row for each kind of run, then one for all."""
+    names = [run.name for run in runs.RUNS]
+    ordered = [n for n in names if any(n == name for name, *_ in counts)]
+    ends = (LOST, DIFFERENT, REFUSED)
+    table = [["kind of run", "trials", *COLUMNS.values(), *ends]]
+    for name in (*ordered, ALL):
+        by: Counter = Counter()
+        for (run, only, what), number in counts.items():
+            if name in (ALL, run):
+                by.update({"trials": number, only: number, what: number})
+        keys = ("trials", *COLUMNS, *ends)
+        table.append([name, *(f"{by[key]:,}" for key in keys)])
+    return table
+
+
+def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
+    """The soaks of a file; none if it is missing.
+
+    Raises:
+        UserError: it is no file of soaks.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text())
+        known = all(isinstance(soak["counts"], list) for soak in found)
+    except (OSError, ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise UserError(f"{path} is no file of soaks, as --add_to writes it")
+    return found
+
+
+def add(path: pathlib.Path, about: Dict[str, Any], counts: Counter) -> None:
+    """Adds a soak to those of a file, and writes the page's table of all.
+
+    Args:
+        path: of the file, which may be missing.
+        about: of the soak `tried`, `processor`, `cores`, `tensorflow`,
+            `minutes`, `seeds` and `kills`.
+        counts: of its trials.
+
+    Raises:
+        UserError: the file is no file of soaks, or cannot be written.
+    """
+    own = [[*kind, number] for kind, number in sorted(counts.items())]
+    soaks = [*read_soaks(path), {**about, "counts": own}]
+    files.write_json(str(path), soaks)
+    together: Counter = Counter()
+    lines = []
+    for soak in soaks:
+        together.update({tuple(k): n for *k, n in soak["counts"]})
+        kills = f" with {soak['kills']:,} kills" if soak.get("kills") else ""
+        lines.append(
+            f"- {soak['tried']}: {sum(n for *_, n in soak['counts']):,} trials"
+            f"{kills} in {soak['minutes']:.0f} minutes on {soak['cores']} "
+            f"cores ({soak['processor']}), TensorFlow {soak['tensorflow']}; "
+            f"seeds {soak['seeds'][0]} to {soak['seeds'][1]}\n"
+        )
+    table = report.markdown(rows(together), "---:")
+    report.write(report.RELIABILITY, "soak", f"{''.join(lines)}\n{table}")
+
+
+def parse_arguments() -> argparse.Namespace:
     """Reads the command line.
 
     Raises:
@@ -268,7 +249,7 @@ def _parse() -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--only", choices=tuple(report.COLUMNS))
+    parser.add_argument("--only", choices=tuple(COLUMNS))
     parser.add_argument("--seed", type=int, help="of the one trial to make")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--output_dir", default="out/soak")
@@ -285,49 +266,62 @@ def _parse() -> argparse.Namespace:
             "nothing; expected more than 0"
         )
     if arguments.only == power.POWER:
-        system_calls.check()
+        calls.check()
     if arguments.add_to:
-        report.read_soaks(arguments.add_to)
+        read_soaks(arguments.add_to)
     if arguments.seed is not None:
         if not arguments.only:
             raise UserError("--seed needs --only, which says what is tried")
-        run = of_trials.run_of(arguments.seed)
+        run = runs.of_seed(arguments.seed)
         if run not in runs.here():
             raise UserError(
                 f"--seed={arguments.seed} is a run of {run.name}, which "
-                f"TensorFlow {tf.__version__} cannot make"
+                f"TensorFlow {report.tensorflow()} cannot make"
             )
     return arguments
 
 
 def main() -> None:
-    """Does what the command line says.
+    """Makes the trials that the command line asks for.
 
     Raises:
         UserError: it asks for nothing, or a run fails that is left alone.
         SystemExit: a trial has lost something.
     """
-    arguments = _parse()
+    arguments = parse_arguments()
     folder = pathlib.Path(arguments.output_dir).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     work = pathlib.Path(tempfile.mkdtemp(prefix="work-", dir=folder))
-    is_one = arguments.seed is not None
-    first_seed = arguments.seed if is_one else int(time.time())
-    count = 1 if is_one else 1e9
+    first = int(time.time())
+    seeds: Iterable[int] = range(first, first + 10**9)
+    if arguments.seed is not None:
+        seeds = [arguments.seed]
     seconds = 60 * arguments.minutes
-    soak(work, arguments.jobs, arguments.only, first_seed, count, seconds)
-    found = report.read(work)
-    about = _about(arguments, found)
-    counts = report.count(found)
+    found: List[Trial] = []
+    for trial in soak(work, arguments.jobs, arguments.only, seeds, seconds):
+        found.append(trial)
+        told = "--only={only} --seed={seed}: {what}: {note}".format(**trial)
+        if trial["what"] in FAULTS or arguments.seed is not None:
+            say(told)
+        elif len(found) % 100 == 0:
+            say(f"{len(found)} trials; {told}")
+    found.sort(key=lambda trial: trial["seed"])
+    environment = report.environment()
+    about = {
+        "tried": arguments.only or ALL,
+        **environment["machine"],
+        **environment["versions"],
+        "minutes": arguments.minutes,
+        "seeds": [found[0]["seed"], found[-1]["seed"]],
+        "kills": sum(trial["kills"] for trial in found),
+    }
     files.write_json(str(folder / "soak.json"), {**about, "trials": found})
-    print(report.plain(report.rows(counts)), end="")
-    if is_one:
-        print(found[0]["what"], found[0]["note"])
+    print(report.plain(rows(count(found))), end="")
     if arguments.add_to:
-        report.add(arguments.add_to, about, counts)
-    faults = [t for t in found if t["what"] in of_trials.FAULTS]
-    if faults:
-        raise SystemExit(f"{len(faults)} trials failed; {work} has their files")
+        add(arguments.add_to, about, count(found))
+    failed = [trial for trial in found if trial["what"] in FAULTS]
+    if failed:
+        raise SystemExit(f"{len(failed)} trials failed; {work} has their files")
     shutil.rmtree(work)
 
 

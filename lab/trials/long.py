@@ -10,19 +10,21 @@ grows.
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import functools
 import http.client
 import json
+import os
 import pathlib
-import platform
 import random
 import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent import futures
 from typing import (
     Any,
     Callable,
@@ -34,20 +36,18 @@ from typing import (
     Tuple,
 )
 
-import adapter_bert.start_tensorflow  # noqa: F401
-
-import tensorflow as tf
-
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from adapter_bert.training import cpu_cores
-from lab.trials import material, memory, report, runs, starts
-from lab.trials.memory import Growth, Sample
+from lab import report
+from lab.trials import material, runs
 
 PREDICTOR, SERVER = "predict", "serve"
 NAME = "it"
-# Shares of all rows and of all steps that warm up.
-ROWS_WARM_UP, STEPS_WARM_UP = 0.5, 0.1
+# Shares of all rows and of all steps that warm up. Of the work after them, the
+# first and the last part are compared.
+ROWS_WARM_UP, STEPS_WARM_UP, COMPARED = 0.5, 0.1, 0.1
+# Growth of the memory from which on it is a leak.
+MOST_GROWTH = 0.02
 # Samples of a work, and rows of a training's data.
 SAMPLES = 200
 TRAIN_ROWS = 4000
@@ -55,6 +55,97 @@ TRAIN_ROWS = 4000
 # which a client connects anew.
 CLIENTS, MOST_ROWS, REQUESTS = 4, 16, 50
 SECONDS = 120
+
+
+class Sample(NamedTuple):
+    """What a process holds.
+
+    Attributes:
+        done: share of its work that is done.
+        memory: bytes that are resident.
+        peak: the most that were, in bytes.
+        files: number that are open.
+        threads: number that run.
+    """
+
+    done: float
+    memory: int
+    peak: int
+    files: int
+    threads: int
+
+
+class Growth(NamedTuple):
+    """Medians of the samples after the warm-up, and at the end.
+
+    Attributes:
+        memory: bytes, of each.
+        files: numbers of open files, of each.
+        threads: numbers of threads, of each.
+        peak: the most memory at any time, in bytes.
+    """
+
+    memory: Sequence[float]
+    files: Sequence[float]
+    threads: Sequence[float]
+    peak: int
+
+    @property
+    def share(self) -> float:
+        """The growth of the memory, as a share."""
+        before, after = self.memory
+        return after / before - 1
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether nothing grows."""
+        counts = (self.files, self.threads)
+        return self.share < MOST_GROWTH and all(
+            after <= before for before, after in counts
+        )
+
+
+def sample(process: int, done: float) -> Sample:
+    """What a process holds now, as Linux tells.
+
+    Raises:
+        OSError: it has ended.
+    """
+    with open(f"/proc/{process}/status") as file:
+        lines = (line.split(":", 1) for line in file)
+        status: Dict[str, str] = {name: text for name, text in lines}
+    # A process that has ended, and was not waited for, holds nothing.
+    if "VmRSS" not in status:
+        raise ProcessLookupError(f"process {process} has ended")
+    memory, peak = (
+        int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")
+    )
+    open_files = len(os.listdir(f"/proc/{process}/fd"))
+    return Sample(done, memory, peak, open_files, int(status["Threads"]))
+
+
+def growth(samples: Sequence[Sample], warm_up: float) -> Growth:
+    """Compares the end of a work with its beginning after the warm-up.
+
+    Args:
+        samples: of a whole work.
+        warm_up: share of the work that is left out.
+
+    Raises:
+        ValueError: one part has no samples.
+    """
+    part = COMPARED * (1 - warm_up)
+    parts = [
+        [s for s in samples if begin <= s.done <= end]
+        for begin, end in ((warm_up, warm_up + part), (1 - part, 1.0))
+    ]
+    if not all(parts):
+        raise ValueError(f"{len(samples)} samples are too few")
+    medians = (
+        [statistics.median(getattr(s, name) for s in part) for part in parts]
+        for name in ("memory", "files", "threads")
+    )
+    return Growth(*medians, max(s.peak for s in samples))
 
 
 def predict(place: pathlib.Path, rows: int) -> List[Sample]:
@@ -71,14 +162,14 @@ def predict(place: pathlib.Path, rows: int) -> List[Sample]:
     chance = random.Random(PREDICTOR)
     samples = []
     with _started(command, place, stdin=True) as process:
-        for done, count in _portions(rows):
-            texts = [_text(chance) for _ in range(count)]
+        for done, count in portions(rows):
+            texts = [make_text(chance) for _ in range(count)]
             process.stdin.write("\n".join(texts) + "\n")
             process.stdin.flush()
             for _ in texts:
                 if "probability" not in process.stdout.readline():
                     raise UserError(f"{PREDICTOR} ended: {_said(place)}")
-            samples.append(memory.sample(process.pid, done))
+            samples.append(sample(process.pid, done))
         process.stdin.close()
         process.wait(SECONDS)
     return samples
@@ -101,19 +192,18 @@ def serve(place: pathlib.Path, rows: int) -> List[Sample]:
         process.wait()
     command = [SERVER, f"--model={exported}", "--port=0"]
     samples = []
-    with (
-        _started(command, place) as process,
-        concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool,
-    ):
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(_started(command, place))
+        pool = stack.enter_context(futures.ThreadPoolExecutor(CLIENTS))
         port = _port(process, place)
         clients = [_Client(port, seed) for seed in range(CLIENTS)]
-        for done, count in _portions(rows):
+        for done, count in portions(rows):
             shares = [count // CLIENTS] * CLIENTS
             shares[0] += count % CLIENTS
             list(pool.map(_Client.ask, clients, shares))
-            samples.append(memory.sample(process.pid, done))
+            samples.append(sample(process.pid, done))
         for client in clients:
-            client.close()
+            client.connection.close()
         process.terminate()
         process.wait(SECONDS)
     return samples
@@ -124,40 +214,28 @@ class _Client:
 
     def __init__(self, port: int, seed: int):
         self._chance = random.Random(f"{SERVER} {seed}")
-        self._connection = http.client.HTTPConnection(
+        self.connection = http.client.HTTPConnection(
             "127.0.0.1", port, timeout=SECONDS
         )
         self._requests = 0
 
     def ask(self, rows: int) -> None:
-        """Asks rows.
-
-        Raises:
-            UserError: they are not answered.
-        """
+        """Asks rows; raises UserError where they are not answered."""
         while rows > 0:
             count = min(self._chance.randint(1, MOST_ROWS), rows)
             rows -= count
-            instances = [
-                {"task": NAME, "text": _text(self._chance)}
-                for _ in range(count)
-            ]
-            self._connection.request(
-                "POST",
-                "/v1/models/adapter_bert:predict",
-                json.dumps({"instances": instances}),
-            )
-            answer = self._connection.getresponse()
+            texts = [make_text(self._chance) for _ in range(count)]
+            body = {"instances": [{"task": NAME, "text": t} for t in texts]}
+            path = "/v1/models/adapter_bert:predict"
+            self.connection.request("POST", path, json.dumps(body))
+            answer = self.connection.getresponse()
             found = json.loads(answer.read())
             if len(found.get("predictions", ())) != count:
                 raise UserError(f"{SERVER} answered {answer.status}: {found}")
             self._requests += 1
             if self._requests % REQUESTS == 0:
-                self.close()
-
-    def close(self) -> None:
-        """Closes the connection; the next request opens one."""
-        self._connection.close()
+                # The next request opens another one.
+                self.connection.close()
 
 
 def train(place: pathlib.Path, engine: str, steps: int) -> List[Sample]:
@@ -183,11 +261,10 @@ def train(place: pathlib.Path, engine: str, steps: int) -> List[Sample]:
     samples = []
     with _started(run.command(place, place), place) as process:
         began = time.monotonic()
-        # The steps of a checkpoint begin its sample; the start is none.
+        # The share that is done is told by the newest checkpoint.
         while process.poll() is None:
-            done = _step(out) / steps
             with contextlib.suppress(OSError):
-                samples.append(memory.sample(process.pid, done))
+                samples.append(sample(process.pid, _step(out) / steps))
             pause = (time.monotonic() - began) / SAMPLES
             time.sleep(min(max(pause, 0.05), 1.0))
     if _step(out) != steps:
@@ -196,15 +273,12 @@ def train(place: pathlib.Path, engine: str, steps: int) -> List[Sample]:
 
 
 def _step(out: pathlib.Path) -> int:
-    """Of the newest checkpoint."""
-    found = [
-        int(path.suffixes[-2].rpartition("-")[2])
-        for path in out.glob("model.ckpt-*.index")
-    ]
-    return max(found, default=0)
+    """The step of the newest checkpoint."""
+    names = [path.stem for path in out.glob("model.ckpt-*.index")]
+    return max((int(n.rpartition("-")[2]) for n in names), default=0)
 
 
-def _portions(rows: int) -> Iterator[Tuple[float, int]]:
+def portions(rows: int) -> Iterator[Tuple[float, int]]:
     """(share of the rows that is done then, rows) up to each sample."""
     count = min(SAMPLES, rows)
     for number in range(count):
@@ -212,8 +286,8 @@ def _portions(rows: int) -> Iterator[Tuple[float, int]]:
         yield after / rows, after - before
 
 
-def _text(chance: random.Random) -> str:
-    """One to three sentences; of the words one in ten is none that is known."""
+def make_text(chance: random.Random) -> str:
+    """One to three sentences, in which one word in ten is unknown."""
     words = []
     for _ in range(chance.randint(1, 3)):
         words += material.sentence(chance)
@@ -232,12 +306,13 @@ def _started(
     Raises:
         UserError: it has failed.
     """
+    pipe = subprocess.PIPE if stdin else subprocess.DEVNULL
     with open(place / "stderr", "w") as said:
         process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=starts.ROOT,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            [sys.executable, "-m", "adapter_bert", *command],
+            cwd=report.ROOT,
+            stdin=pipe,
+            stdout=pipe,
             stderr=said,
             text=True,
         )
@@ -255,7 +330,7 @@ def _said(place: pathlib.Path) -> str:
 
 
 def _port(process: subprocess.Popen, place: pathlib.Path) -> int:
-    """Where a server listens, as soon as it does."""
+    """The port of a server, as soon as it listens."""
     while process.poll() is None:
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", _said(place))
         if found:
@@ -268,41 +343,24 @@ def rows_of(found: Dict[str, Dict[str, Any]]) -> List[List[str]]:
     """The table.
 
     Args:
-        found: of each work `amount`, `seconds` and `growth`.
+        found: `amount`, `seconds` and `growth` of each work.
     """
-    table = [
-        [
-            "work",
-            "amount",
-            "minutes",
-            "MB after warm-up",
-            "MB at the end",
-            "MB at most",
-            "growth",
-            "open files",
-            "threads",
-        ]
-    ]
+    header = "work, amount, minutes, MB after warm-up, MB at the end, MB at "
+    table = [f"{header}most, growth, open files, threads".split(", ")]
     for name, of in found.items():
-        growth = Growth(**of["growth"])
-        table.append(
-            [
-                name,
-                of["amount"],
-                f"{of['seconds'] / 60:.1f}",
-                *(f"{n / 1e6:.1f}" for n in (*growth.memory, growth.peak)),
-                f"{100 * growth.share:.2f}%",
-                *(
-                    " to ".join(f"{n:g}" for n in counts)
-                    for counts in (growth.files, growth.threads)
-                ),
-            ]
+        grown = Growth(**of["growth"])
+        sizes = (f"{n / 1e6:.1f}" for n in (*grown.memory, grown.peak))
+        counts = (
+            " to ".join(f"{n:g}" for n in pair)
+            for pair in (grown.files, grown.threads)
         )
+        minutes, share = f"{of['seconds'] / 60:.1f}", f"{grown.share:.2%}"
+        table.append([name, of["amount"], minutes, *sizes, share, *counts])
     return table
 
 
 class Work(NamedTuple):
-    """What is done for long.
+    """Work that is done for long.
 
     Attributes:
         amount: of it, after the warm-up.
@@ -316,26 +374,23 @@ class Work(NamedTuple):
 
 
 def works(place: pathlib.Path, rows: int, steps: int) -> Dict[str, Work]:
-    """What is done with this TensorFlow, by name.
+    """The works that this TensorFlow can do, by name.
 
     Args:
         place: a folder with a BERT, data and an adapter.
         rows: after the warm-up.
         steps: of a training.
     """
+    found = {}
     total = round(rows / (1 - ROWS_WARM_UP))
-    amount = f"{rows:,} rows"
-    found = {
-        PREDICTOR: Work(amount, ROWS_WARM_UP, lambda: predict(place, total)),
-        SERVER: Work(amount, ROWS_WARM_UP, lambda: serve(place, total)),
-    }
+    for name, do in ((PREDICTOR, predict), (SERVER, serve)):
+        do = functools.partial(do, place, total)
+        found[name] = Work(f"{rows:,} rows", ROWS_WARM_UP, do)
     for engine in runs.ENGINES:
-        if engine != runs.ENGINES[0] or starts.has_estimator():
-            found[f"training, {engine}"] = Work(
-                f"{steps:,} steps",
-                STEPS_WARM_UP,
-                functools.partial(train, place, engine, steps),
-            )
+        if engine != runs.ENGINES[0] or report.has_estimator():
+            do = functools.partial(train, place, engine, steps)
+            work = Work(f"{steps:,} steps", STEPS_WARM_UP, do)
+            found[f"training, {engine}"] = work
     return found
 
 
@@ -346,11 +401,9 @@ def _prepare(place: pathlib.Path) -> None:
         UserError: it cannot be trained.
     """
     material.make(place)
-    # More rows, of which each epoch has an order of its own.
+    # More rows, which each epoch puts into an order of its own.
     table = place / material.TABLE
-    for path in table.iterdir():
-        path.unlink()
-    table.rmdir()
+    shutil.rmtree(table)
     material.write_table(table, random.Random("long"), train_rows=TRAIN_ROWS)
     run = runs.training(
         "adapter",
@@ -365,7 +418,7 @@ def _prepare(place: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Does what the command line says.
+    """Does the work that the command line names.
 
     Raises:
         UserError: a program fails.
@@ -381,37 +434,37 @@ def main() -> None:
     folder = pathlib.Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     found: Dict[str, Dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        place = pathlib.Path(name)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = pathlib.Path(scratch)
         _prepare(place)
         for name, work in works(place, arguments.rows, arguments.steps).items():
             if arguments.only in (None, name):
-                report.say(name)
+                print(name, file=sys.stderr, flush=True)
                 began = time.monotonic()
                 samples = work.do()
                 found[name] = {
                     "amount": work.amount,
                     "seconds": time.monotonic() - began,
-                    "growth": memory.growth(samples, work.warm_up)._asdict(),
+                    "growth": growth(samples, work.warm_up)._asdict(),
                     "samples": samples,
                 }
-    about = {
-        "processor": cpu_cores.name(),
-        "cores": cpu_cores.count(),
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-    }
-    table = rows_of(found)
-    files.write_json(str(folder / "long.json"), {**about, "works": found})
+    about = report.environment()
+    machine, table = about["machine"], rows_of(found)
+    files.write_json(
+        str(folder / "long.json"),
+        {**machine, **about["versions"], "works": found},
+    )
     print(report.plain(table), end="")
     if not arguments.only:
-        report.write_page(
-            f"{about['cores']} cores ({about['processor']}), TensorFlow "
-            f"{about['tensorflow']}.\n\n{report.markdown_table(table)}",
+        report.write(
+            report.RELIABILITY,
             "long",
+            f"{machine['cores']} cores ({machine['processor']}), TensorFlow "
+            f"{about['versions']['tensorflow']}.\n\n"
+            f"{report.markdown(table, '---:')}",
         )
     growing = [
-        name for name, of in found.items() if not Growth(**of["growth"]).is_flat
+        n for n, of in found.items() if not Growth(**of["growth"]).is_flat
     ]
     if growing:
         raise SystemExit(f"these grow: {', '.join(growing)}")

@@ -1,167 +1,200 @@
-r"""Has tests run upon mutants of the core modules, and tells which survive.
+r"""Has tests run on mutants of the core modules, and tells which survive.
 
     make mutants SEED=1 MUTANTS=300
 
-Each mutant is one change in a copy of the project, drawn from the seed
-(`mutations.py`). The module's own tests are run upon it until one fails,
-then all others that import the module. The table goes into docs/reliability.md,
-and each survivor into results/mutants.json, where `why` is for whoever looks at
-it. `tried.jsonl` in `--output_dir` keeps what was killed; delete it to begin
-anew. The exit code is 1 if too few are killed.
+cosmic-ray knows what can be mutated and how. A place is drawn, of all places
+alike, then one of its mutations. pytest runs the tests of the module's name in
+a copy of the project until one fails, then all others that name the module. The
+table goes into docs/reliability.md, and each survivor into
+results/mutants.json, where `why` is for whoever looks at it. `tried.jsonl` in
+`--output_dir` keeps the mutants that were killed; delete it to begin anew. The
+exit code is 1 if too few are killed.
 """
 
 import argparse
 import ast
 import collections
-import concurrent.futures
+import contextlib
 import difflib
 import functools
 import json
 import os
 import pathlib
-import queue
+import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
-
-import adapter_bert.start_tensorflow  # noqa: F401
-
-import tensorflow as tf
+from concurrent import futures
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from lab.trials import report
-from lab.trials.mutant_tests import KILLED, SURVIVED, TIMED_OUT
-from lab.trials.starts import ROOT
+from lab import report
+from lab.report import ROOT
 
 PACKAGES = os.path.join(sys.prefix, "mutants")
 RESULTS = ROOT / "results" / "mutants.json"
+PACKAGE = "adapter_bert"
+# The core modules: those that train, answer, read and keep.
+CORE = (
+    "optimization bert/* methods/* data/* tasks/* checkpoints/* "
+    "training/estimator training/evaluation training/frozen_layers "
+    "training/multi_worker training/parts training/prediction training/setup "
+    "training/strategy training/training training/training_step "
+    "training/two_phases serving/asking serving/batching serving/exported "
+    "serving/frozen_bert serving/graph_answers serving/graph_tokenizer "
+    "serving/library serving/loaded_task serving/mixed_bert "
+    "serving/mixed_hooks serving/mixed_model serving/predictor serving/rest "
+    "serving/row_stream serving/saved_model serving/text_model "
+    "serving/text_windows"
+).split()
+# They change nothing where they can be used: CPython has one object of each
+# small number and each name, and nothing else is None.
+NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
 # Of the mutants that change something, at least so many are to be killed.
-GOAL = 0.95
+GOAL = 0.98
 # Seconds after which a test does not end any more, and those that each turn of
 # a mutant's tests may take.
-PATIENCE, LIMIT = 300.0, 900.0
-# What looks at a package's modules without importing them.
-OF_ALL = ("architecture",)
-OF_MODEL = ("roberta", "golden_model", "golden_features", "experiment")
-OF_PACKAGE = {
-    "adapter_bert": OF_MODEL,
-    "adapter_bert.bert": OF_MODEL,
-    "adapter_bert.data": OF_MODEL,
-    "adapter_bert.training": (
-        "estimator",
-        "strategy",
-        "experiment",
-        "run_classifier",
-    ),
-    "adapter_bert.methods": (
-        "list_flags",
-        "methods",
-        "methods_adapters",
-        "methods_other",
-        "shared_layers",
-        "golden_methods",
-        "golden_compositions",
-        "composition",
-    ),
-    "adapter_bert.serving": ("asking", "text_model", "predictor", "exported"),
-    "adapter_bert.tasks": ("tasks", "restored", "run_tasks", "golden_features"),
-    "adapter_bert.checkpoints": (
-        "sources",
-        "run_record",
-        "composition_parts",
-        "run_classifier",
-    ),
-}
+PATIENCE, LIMIT = 300, 900.0
+# Tests of everything, the last that are run for each module.
+OF_ALL = (
+    "methods methods_adapters methods_other golden_methods golden_compositions "
+    "golden_model golden_features shared_layers tasks restored sources "
+    "run_record composition_parts asking text_model predictor exported "
+    "estimator strategy experiment run_classifier run_tasks architecture "
+    "list_flags"
+).split()
+KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+OUT_OF_TIME = "out of time"
 
 Found = Dict[str, Any]
+Position = Tuple[int, int]
 
 
-class Runner:
-    """A copy of the project, and a process that runs tests in it."""
+def core_modules() -> List[str]:
+    """The paths of the core modules, from the root."""
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for pattern in CORE
+        for path in (ROOT / PACKAGE).glob(f"{pattern}.py")
+        if path.stem != "__init__"
+    )
 
-    def __init__(self, folder: pathlib.Path):
-        """Makes the copy, of all that git does not ignore."""
-        names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-        ).stdout
-        # What is deleted here is still git's.
-        there = [
-            name
-            for name in names.split(b"\0")
-            if name and os.path.lexists(os.path.join(os.fsencode(ROOT), name))
-        ]
-        subprocess.run(
-            ["xargs", "-0", "cp", "--parents", "-t", str(folder)],
-            cwd=ROOT,
-            check=True,
-            input=b"\0".join(there),
+
+def _annotations(source: str) -> Set[Position]:
+    """Lines and columns of all that is within annotations."""
+    outer = [
+        getattr(node, name, None)
+        for node in ast.walk(ast.parse(source))
+        for name in ("annotation", "returns")
+    ]
+    return {
+        (inner.lineno, inner.col_offset)
+        for one in outer
+        if one is not None
+        for inner in ast.walk(one)
+        if hasattr(inner, "lineno")
+    }
+
+
+def _places(source: str) -> Iterator[Tuple[str, Position, List[Any]]]:
+    """Each place in a source: a name, the position, and its mutations.
+
+    The name stays when other lines change. A mutation is an operator's name
+    and the number of its occurrence.
+    """
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    found: Dict[Position, List[Any]] = collections.defaultdict(list)
+    hidden = _annotations(source)
+    nodes = list(ast_nodes(get_ast(source)))
+    for name in operator_names():
+        operator = get_operator(name)
+        if operator.arguments() or name.endswith(NO_CHANGE):
+            continue
+        places = (p for n in nodes for p in operator().mutation_positions(n))
+        for occurrence, (begin, _) in enumerate(places):
+            if begin not in hidden:
+                found[begin].append((name, occurrence))
+    lines = source.splitlines()
+    seen: Dict[str, int] = collections.Counter()
+    for (line, column), mutations in sorted(found.items()):
+        name = f"{column} of {lines[line - 1]}"
+        yield f"{name} ({seen[name]})", (line, column), mutations
+        seen[name] += 1
+
+
+def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
+    """Draws mutants, no two of one place.
+
+    Each place has a chance of its own, so that a change of the code draws no
+    other mutants in the lines that stay.
+
+    Args:
+        seed: of the chances.
+        count: of the mutants.
+        packages: folder of cosmic-ray.
+
+    Returns:
+        `path`, `line`, `operator`, `source` and `change` of each: the mutated
+        source, and the lines that it takes away and adds.
+
+    Raises:
+        UserError: cosmic-ray is not installed.
+    """
+    if not os.path.isdir(packages):
+        raise UserError(f"no folder {packages}; `make mutants` installs it")
+    sys.path.append(packages)
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    sources = {path: (ROOT / path).read_text() for path in core_modules()}
+    places = [
+        (random.Random(f"{seed}/{path}/{name}"), path, position, mutations)
+        for path, source in sources.items()
+        for name, position, mutations in _places(source)
+    ]
+    print(f"{len(places)} places in {len(sources)} files", file=sys.stderr)
+    found: List[Found] = []
+    for chance, path, (line, _), mutations in sorted(
+        places, key=lambda place: place[0].random()
+    ):
+        if len(found) == count:
+            break
+        name, occurrence = chance.choice(mutations)
+        try:
+            source = mutate_code(
+                sources[path], get_operator(name)(), occurrence
+            )
+            ast.parse(source)
+        except (AttributeError, SyntaxError):
+            # cosmic-ray cannot replace the exceptions of a module, as in
+            # `except (OSError, zlib.error)`, and takes `**values` for a power.
+            continue
+        found.append(
+            {
+                "path": path,
+                "line": line,
+                "operator": name.partition("/")[2],
+                "source": source,
+                "change": _change(sources[path], source),
+            }
         )
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lab.trials.mutant_tests"],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-
-    def ask(self, **request: Any) -> Found:
-        """Has tests run; see `lab/trials/mutant_tests.py`.
-
-        Raises:
-            UserError: the process has ended.
-        """
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise UserError("what runs the tests has ended; see above")
-        return json.loads(line)
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.stdin.close()
-        self._process.wait()
+    return found
 
 
-class Runners:
-    """Several of them, each of which does one thing at a time."""
-
-    def __init__(self, folder: pathlib.Path, count: int):
-        """Makes them in a folder."""
-        self._free: queue.Queue[Runner] = queue.Queue()
-        self._pool = concurrent.futures.ThreadPoolExecutor(count)
-        for number in range(count):
-            place = folder / str(number)
-            place.mkdir()
-            self._free.put(Runner(place))
-        self._count = count
-
-    def ask_all(self, requests: Sequence[Dict[str, Any]], note: Any) -> None:
-        """Asks all; `note` gets each request's number and answer."""
-
-        def ask(number: int) -> None:
-            runner = self._free.get()
-            try:
-                note(number, runner.ask(**requests[number]))
-            finally:
-                self._free.put(runner)
-
-        list(self._pool.map(ask, range(len(requests))))
-
-    def close(self) -> None:
-        """Ends them."""
-        for _ in range(self._count):
-            self._free.get().close()
-        self._pool.shutdown()
+def _change(before: str, after: str) -> List[str]:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), n=0, lineterm=""
+    )
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
+@functools.lru_cache(None)
 def tests_of(path: str) -> List[List[str]]:
     """The files of tests of a module.
 
@@ -169,220 +202,180 @@ def tests_of(path: str) -> List[List[str]]:
         path: of the module, from the root.
 
     Returns:
-        Of the module's name; those that import it, the shortest first, and
-        those of its package. Only groups that hold any.
+        The tests of the module's name; those that name the module, the shortest
+        first, and those of everything. Only groups that hold any.
     """
-    package, _, stem = path[: -len(".py")].replace("/", ".").rpartition(".")
-    module = f"{package}.{stem}" if package else stem
-    known = _test_files()
-    groups: List[List[str]] = [[stem] if stem in known else []]
-    others = [
-        name
-        for name, file in known.items()
-        if name.startswith(f"{stem}_") or module in file.imported
-    ]
-    others.sort(key=lambda name: known[name].size)
-    later = dict.fromkeys([*OF_ALL, *others, *OF_PACKAGE[package]])
-    groups.append([name for name in later if name not in groups[0]])
-    return [
-        [f"tests/test_{name}.py" for name in group] for group in groups if group
-    ]
+    stem = pathlib.Path(path).stem
+    texts = {
+        p: p.read_text() for p in sorted((ROOT / "tests").glob("test_*.py"))
+    }
+    named = re.compile(rf"(?:[.,] ?|import |^    ){stem}\b", re.MULTILINE)
+    own = [p for p in texts if p.stem in (f"test_{stem}", f"test_{stem}s")]
+    others = [p for p, text in texts.items() if named.search(text)]
+    others.sort(key=lambda p: len(texts[p]))
+    later = [*others, *(ROOT / "tests" / f"test_{name}.py" for name in OF_ALL)]
+    groups = [own, [p for p in dict.fromkeys(later) if p not in own]]
+    return [[f"tests/{p.name}" for p in group] for group in groups if group]
 
 
-class TestFile(NamedTuple):
-    """A file of tests.
-
-    Attributes:
-        size: of its text.
-        imported: what it imports, as dotted names of modules and of what
-            they hold.
-    """
-
-    size: int
-    imported: Set[str]
-
-
-@functools.lru_cache(None)
-def _test_files() -> Dict[str, TestFile]:
-    """All, by what is between `test_` and `.py`."""
-    found = {}
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
-        text = path.read_text()
-        imported = set()
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import):
-                imported.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported.add(node.module)
-                imported.update(f"{node.module}.{a.name}" for a in node.names)
-        found[path.stem[len("test_") :]] = TestFile(len(text), imported)
-    return found
+def copy_project(folder: pathlib.Path) -> None:
+    """Copies all that git does not ignore."""
+    words = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    names = filter(None, os.fsdecode(done.stdout).split("\0"))
+    # Deleted files are still git's.
+    there = [name for name in names if os.path.lexists(ROOT / name)]
+    subprocess.run(
+        ["xargs", "-0", "cp", "--parents", "-t", str(folder)],
+        cwd=ROOT,
+        check=True,
+        input=os.fsencode("\0".join(there)),
+    )
 
 
-def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
-    """Has mutations drawn, by a process that has cosmic-ray.
+def run_tests(
+    folder: pathlib.Path, tests: Sequence[str], limit: float
+) -> Tuple[str, str]:
+    """Runs tests in a copy until one fails.
+
+    Args:
+        folder: of the copy.
+        tests: as pytest names them.
+        limit: seconds after which they are stopped.
+
+    Returns:
+        KILLED, SURVIVED or TIMED_OUT; and the test that failed or took too
+        long, or OUT_OF_TIME where none has failed in time.
 
     Raises:
-        UserError: it is not installed.
+        UserError: pytest cannot run such tests.
     """
-    if not os.path.isdir(packages):
-        raise UserError(f"no folder {packages}; `make mutants` installs it")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "soak.mutations",
-            f"--seed={seed}",
-            f"--mutants={count}",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": packages},
-        check=True,
+    options = ["-x", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    # As `.ci/run`, all but the slow ones.
+    options += ["-m", "not slow", "-o", f"faulthandler_timeout={PATIENCE}"]
+    options += ["-o", "faulthandler_exit_on_timeout=true"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        errors="replace",
+        start_new_session=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return SURVIVED, OUT_OF_TIME
+        finally:
+            # All that the tests have started ends as well.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode in (0, 5):
+        return SURVIVED, ""
+    names = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    if names:
+        return KILLED, names[0]
+    began = re.findall(r"^(\S+::.*?) (?:PASSED|SKIPPED|$)?", said, re.MULTILINE)
+    if "Timeout (" in said:
+        return TIMED_OUT, began[-1] if began else ""
+    if "file or directory not found" in said:
+        raise UserError(f"pytest cannot run {' '.join(tests)}: {said[-500:]}")
+    # The tests themselves cannot be read, or the process has died.
+    return KILLED, f"pytest ended with {process.returncode}"
 
 
-def change_of(mutant: Found) -> List[str]:
-    """The lines that a mutant takes away and adds."""
-    lines = difflib.unified_diff(
-        (ROOT / mutant["path"]).read_text().splitlines(),
-        mutant["source"].splitlines(),
-        n=0,
-        lineterm="",
-    )
-    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+def try_mutant(folder: pathlib.Path, mutant: Found, limit: float) -> Found:
+    """Runs the tests of a mutant in a copy, which stays as it was.
+
+    Returns:
+        All but its source, with `outcome`, `by` and `seconds`.
+    """
+    began = time.monotonic()
+    path = folder / mutant["path"]
+    before = path.read_text()
+    path.write_text(mutant["source"])
+    try:
+        for tests in tests_of(mutant["path"]):
+            outcome, by = run_tests(folder, tests, limit)
+            if outcome != SURVIVED:
+                break
+    finally:
+        path.write_text(before)
+    found = {key: value for key, value in mutant.items() if key != "source"}
+    seconds = round(time.monotonic() - began, 1)
+    return {**found, "outcome": outcome, "by": by, "seconds": seconds}
 
 
 def try_all(
-    runners: Runners,
-    mutants: Sequence[Found],
-    tried: pathlib.Path,
-    limit: float = LIMIT,
+    mutants: Sequence[Found], tried: pathlib.Path, jobs: int, limit: float
 ) -> List[Found]:
-    """What each mutant comes to.
-
-    All have their first group of tests run, then those that survive the
-    second.
+    """Tries mutants in several copies of the project.
 
     Args:
-        runners: that run tests.
         mutants: as drawn.
-        tried: file of what is known; a mutant is not tried again that has
-            been killed.
+        tried: file of the outcomes; a mutant that was killed is not tried
+            again.
+        jobs: copies.
         limit: seconds that each turn of a mutant may take.
-
-    Returns:
-        Of each what was drawn but the source, its `change`, and what
-        `lab/trials/mutant_tests.py` tells.
 
     Raises:
         UserError: a test that has killed one fails without it.
     """
-    found = [
-        {
-            **{k: v for k, v in mutant.items() if k != "source"},
-            "change": change_of(mutant),
-            "outcome": SURVIVED,
-            "by": "",
-            "seconds": 0.0,
-        }
-        for mutant in mutants
-    ]
-    known = _killed_before(tried)
-    for one in found:
-        one.update(known.get(_key(one), {}))
-    for turn in (0, 1):
-        left = [
-            (number, tests[turn])
-            for number, tests in enumerate(tests_of(m["path"]) for m in mutants)
-            if found[number]["outcome"] == SURVIVED and tests[turn:]
-        ]
+    known = {}
+    lines = tried.read_text().splitlines() if tried.exists() else ()
+    for one in map(json.loads, lines):
+        if one["outcome"] != SURVIVED:
+            known[key_of(one)] = one
+    with tempfile.TemporaryDirectory() as place:
+        free = [pathlib.Path(place) / str(number) for number in range(jobs)]
+        for folder in free:
+            folder.mkdir()
+            copy_project(folder)
 
-        def note(place: int, answer: Found, left: Any = left) -> None:
-            one = found[left[place][0]]
-            one.update(answer, seconds=one["seconds"] + answer["seconds"])
-            report.say(
+        def work(mutant: Found) -> Found:
+            if key_of(mutant) in known:
+                return known[key_of(mutant)]
+            folder = free.pop()
+            one = try_mutant(folder, mutant, limit)
+            free.append(folder)
+            print(
                 f"{one['path']}:{one['line']} {one['outcome']} "
-                f"{one['seconds']:.0f} s {one['by']}"
+                f"{one['seconds']:.0f} s {one['by']}",
+                file=sys.stderr,
+                flush=True,
             )
             with open(tried, "a") as file:
                 file.write(json.dumps(one) + "\n")
+            return one
 
-        requests = [
-            {
-                "path": mutants[number]["path"],
-                "source": mutants[number]["source"],
-                "tests": tests,
-                "patience": PATIENCE,
-                "limit": limit,
-            }
-            for number, tests in left
-        ]
-        report.say(f"{len(requests)} mutants, turn {turn + 1}")
-        runners.ask_all(requests, note)
-    _confirm(runners, found)
+        with futures.ThreadPoolExecutor(jobs) as pool:
+            found = list(pool.map(work, mutants))
+        said = {one["by"] for one in found}
+        killers = sorted(by for by in said if by.startswith("tests/"))
+        if killers:
+            outcome, by = run_tests(free[0], killers, float("inf"))
+            if outcome != SURVIVED:
+                raise UserError(f"{by}: {outcome} where nothing is changed")
     return found
 
 
-def _key(one: Found) -> Tuple[str, int, Tuple[str, ...]]:
-    """By which a mutant is known again."""
-    return one["path"], one["line"], tuple(one["change"])
-
-
-def _killed_before(tried: pathlib.Path) -> Dict[Any, Found]:
-    """What killed which mutants, of a file of such."""
-    known = {}
-    if tried.exists():
-        for line in tried.read_text().splitlines():
-            one = json.loads(line)
-            if one["outcome"] != SURVIVED:
-                names = ("outcome", "by", "seconds")
-                known[_key(one)] = {name: one[name] for name in names}
-    return known
-
-
-def _confirm(runners: Runners, found: Sequence[Found]) -> None:
-    """Runs the tests that have killed mutants without these.
-
-    Raises:
-        UserError: one fails.
-    """
-    killers = sorted({one["by"] for one in found if "::" in one["by"]})
-    if not killers:
-        return
-
-    def note(number: int, answer: Found) -> None:
-        if answer["outcome"] != SURVIVED:
-            raise UserError(
-                f"{answer['by']}: {answer['outcome']} where nothing is changed"
-            )
-
-    runners.ask_all(
-        [
-            {
-                "path": found[0]["path"],
-                "source": (ROOT / found[0]["path"]).read_text(),
-                "tests": killers,
-                "patience": PATIENCE,
-                "limit": float("inf"),
-            }
-        ],
-        note,
-    )
+def key_of(one: Found) -> Tuple[str, Tuple[str, ...]]:
+    """The path and change by which a mutant is known again."""
+    return one["path"], tuple(one["change"])
 
 
 def rows_of(found: Sequence[Found]) -> List[List[str]]:
-    """The table: a row for each package, then one for all."""
-    by_package: Dict[str, List[Found]] = collections.defaultdict(list)
+    """The table: a row for each room, then one for all."""
+    by_room: Dict[str, List[Found]] = collections.defaultdict(list)
     for one in found:
-        package, _, inner = one["path"].partition("/")
-        by_package[f"{package}/" if inner else "other modules"].append(one)
-    table = [
-        ["package", "mutants", KILLED, TIMED_OUT, SURVIVED, "change nothing"]
-    ]
-    for name, own in [*sorted(by_package.items()), (report.ALL, list(found))]:
+        _, room, *inner = one["path"].split("/")
+        by_room[f"{room}/" if inner else "other modules"].append(one)
+    header = ["room", "mutants", KILLED, TIMED_OUT, SURVIVED, "change nothing"]
+    table = [header]
+    for name, own in [*sorted(by_room.items()), ("all", list(found))]:
         counts = collections.Counter(one["outcome"] for one in own)
         same = sum(one.get("is_same", False) for one in own)
         numbers = [len(own), counts[KILLED], counts[TIMED_OUT]]
@@ -392,7 +385,7 @@ def rows_of(found: Sequence[Found]) -> List[List[str]]:
 
 
 def share_killed(found: Sequence[Found]) -> float:
-    """Of the mutants that change something."""
+    """The share of the mutants that change something."""
     real = [one for one in found if not one.get("is_same")]
     return sum(one["outcome"] != SURVIVED for one in real) / max(len(real), 1)
 
@@ -402,23 +395,20 @@ def keep_reasons(found: Sequence[Found], path: pathlib.Path) -> None:
 
     `is_same` says that a change makes no difference to any behaviour.
     """
-    known = {}
-    if path.exists():
-        for one in json.loads(path.read_text())["survivors"]:
-            known[one["path"], tuple(one["change"])] = one
+    kept = json.loads(path.read_text())["survivors"] if path.exists() else ()
+    known = {key_of(one): one for one in kept}
     for one in found:
         if one["outcome"] == SURVIVED:
-            before = known.get((one["path"], tuple(one["change"])), {})
+            before = known.get(key_of(one), {})
             one["why"] = before.get("why", "")
             one["is_same"] = before.get("is_same", False)
 
 
 def main() -> None:
-    """Does what the command line says.
+    """Draws and tries mutants, and writes the table.
 
     Raises:
-        UserError: what draws mutants is not installed, or a test fails by
-            itself.
+        UserError: cosmic-ray is not installed, or a test fails by itself.
         SystemExit: too few mutants are killed.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -440,38 +430,29 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     mutants = draw(arguments.seed, arguments.mutants, arguments.packages)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as place:
-        runners = Runners(pathlib.Path(place), arguments.jobs)
-        found = try_all(
-            runners, mutants, folder / "tried.jsonl", arguments.limit
-        )
-        runners.close()
+    tried = folder / "tried.jsonl"
+    found = try_all(mutants, tried, arguments.jobs, arguments.limit)
     keep_reasons(found, RESULTS)
-    table = rows_of(found)
+    table, share = rows_of(found), share_killed(found)
     print(report.plain(table), end="")
     files.write_json(str(folder / "mutants.json"), found)
+    survivors = [one for one in found if one["outcome"] == SURVIVED]
+    kept = ("path", "line", "operator", "change", "is_same", "why")
     about = {
         "seed": arguments.seed,
         "mutants": len(found),
-        "tensorflow": tf.__version__,
+        "tensorflow": report.tensorflow(),
         "minutes": round((time.monotonic() - began) / 60),
+        "table": table,
+        "survivors": [{k: one[k] for k in kept} for one in survivors],
     }
-    survivors = [one for one in found if one["outcome"] == SURVIVED]
-    kept = ("path", "line", "operator", "change", "is_same", "why")
-    files.write_json(
-        str(RESULTS),
-        {
-            **about,
-            "table": table,
-            "survivors": [{k: one[k] for k in kept} for one in survivors],
-        },
-    )
-    share = share_killed(found)
-    report.write_page(
+    files.write_json(str(RESULTS), about)
+    report.write(
+        report.RELIABILITY,
+        "mutants",
         f"Seed {about['seed']}, {about['mutants']} mutants, TensorFlow "
         f"{about['tensorflow']}: {share:.1%} of those that change something "
-        f"are killed.\n\n{report.markdown_table(table)}",
-        "mutants",
+        f"are killed.\n\n{report.markdown(table, '---:')}",
     )
     if share < GOAL:
         raise SystemExit(f"{share:.1%} are killed, of {GOAL:.0%}")

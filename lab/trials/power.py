@@ -1,73 +1,292 @@
 """Runs whose machine loses its power, and which are started again after it.
 
-A run is recorded once, call by call (`system_calls`). What a disk may hold at
-any moment of it (`disk`) is then made in the trial's folder.
+A run is recorded once, call by call (`calls.py`). Then a moment of the recording
+is drawn, and the folder is made as a disk may hold it. docs/reliability.md says
+which disks are meant: the content of a file is there as of its last sync; files
+are made, renamed and deleted on the disk in the order in which programs do it,
+but only a folder's sync tells how far the disk has come.
 """
 
 import json
+import os
 import pathlib
+import random
+import shutil
 import tempfile
-from typing import List, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Set, Union
 
-from lab.trials import starts, system_calls
-from lab.trials.disk import Disk, order_faults
-from lab.trials.references import folder_of
-from lab.trials.runs import OUT, PASSING, Run
-from lab.trials.trials import LOST, Bench, Outcome, about, chance_of, finish
+from lab.trials import bench as benches
+from lab.trials import calls, runs
+from lab.trials.bench import LOST, Bench, Outcome, Plan
+from lab.trials.calls import (
+    DELETE,
+    EMPTY,
+    MAKE_FOLDER,
+    OPEN,
+    RENAME,
+    RESIZE,
+    SYNC,
+    WRITE,
+    Operation,
+)
+from lab.trials.starts import start
 
 POWER = "power"
-# Beside a reference's own folders: what a recorded run writes, its calls, and
-# where it gives names too early.
+# Beside a reference's own folders: the folder of a recorded run, its calls, and
+# its faults of order.
 PLACE, CALLS, FAULTS = "power", "power-calls", "power-faults.json"
 # In one trial of so many the power goes once more when the run goes on.
 AGAIN = 4
+# A file on the disk that has changed since its last sync: as it was then; all
+# of it; its beginning; its beginning, and zeros after it.
+HOW = ("old", "whole", "cut", "zeroed")
 
 
-def draw(seed: int) -> List[float]:
-    """When the power goes: shares of what a run does to its files."""
-    chance = chance_of(POWER, seed)
-    cuts = 1 if chance.randrange(AGAIN) else 2
-    return [chance.random() for _ in range(cuts)]
+class File:
+    """A file, whatever its name.
+
+    Attributes:
+        content: as programs see it.
+        synced: as it was at its last sync.
+        is_synced: whether it has not changed since.
+    """
+
+    def __init__(self, content: bytes = b""):
+        """Takes the content, which is on the disk."""
+        self.content = bytearray(content)
+        self.synced = content
+        self.is_synced = True
+
+    def left(self, chance: random.Random) -> bytes:
+        """Draws the content that may be left of it."""
+        if self.is_synced:
+            return self.synced
+        how = chance.choice(HOW)
+        place = chance.randint(0, len(self.content))
+        if how == "old":
+            return self.synced
+        if how == "whole":
+            return bytes(self.content)
+        rest = bytes(len(self.content) - place) if how == "zeroed" else b""
+        return bytes(self.content[:place]) + rest
 
 
-def record(work: pathlib.Path, run: Run) -> None:
-    """Has a run be recorded from its beginning.
+class Folder:
+    """A folder.
+
+    Attributes:
+        changes: how many there had been, of all names, after its last one.
+        unsynced: the names that it got after its last sync.
+    """
+
+    def __init__(self):
+        """Makes one that is on the disk."""
+        self.changes = 0
+        self.unsynced: Set[str] = set()
+
+
+Names = Dict[str, Union[File, Folder]]
+
+
+class _Change(NamedTuple):
+    """A change of names: `path` is given to `node`, or goes, or gets `new`."""
+
+    path: str
+    new: str = ""
+    node: Optional[Union[File, Folder]] = None
+
+    def do(self, names: Names) -> None:
+        path = self.path
+        if self.node is not None:
+            names[path] = self.node
+        elif self.new:
+            below = [name for name in names if name.startswith(f"{path}/")]
+            for name in (path, *below):
+                names[self.new + name[len(path) :]] = names.pop(name)
+        else:
+            del names[path]
+
+
+class Disk:
+    """A folder that programs change, and the part that is on the disk."""
+
+    def __init__(self, folder: pathlib.Path):
+        """Takes the files that are there; they are on the disk."""
+        self._first: Names = {"": Folder()}
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            is_folder = path.is_dir()
+            self._first[name] = (
+                Folder() if is_folder else File(path.read_bytes())
+            )
+        self._names: Names = dict(self._first)
+        self._changes: List[_Change] = []
+        # So many of them are on the disk.
+        self._certain = 0
+
+    def do(self, operation: Operation) -> None:
+        """Does what a program does.
+
+        Raises:
+            RuntimeError: there is no such file.
+        """
+        what, path, new, number, content = operation
+        if what == MAKE_FOLDER:
+            self._add(_Change(path, node=Folder()), path)
+            return
+        if what == OPEN and path not in self._names:
+            self._add(_Change(path, node=File()), path)
+            return
+        node = self._names.get(path)
+        if node is None:
+            raise RuntimeError(f"{operation[:4]}: there is no such file")
+        if what == RENAME:
+            self._add(_Change(path, new), path, new)
+        elif what == DELETE:
+            self._add(_Change(path), path)
+        elif what == SYNC and isinstance(node, Folder):
+            self._certain = max(self._certain, node.changes)
+            node.unsynced.clear()
+        elif what == SYNC:
+            node.synced, node.is_synced = bytes(node.content), True
+        elif what in (EMPTY, RESIZE):
+            size = number or 0
+            node.content[size:] = bytes(max(0, size - len(node.content)))
+            node.is_synced = False
+        elif what == WRITE:
+            at = len(node.content) if number is None else number
+            node.content.extend(bytes(max(0, at - len(node.content))))
+            node.content[at : at + len(content)] = content
+            node.is_synced = False
+
+    def _add(self, change: _Change, *paths: str) -> None:
+        """Changes names, which the folders that hold `paths` know."""
+        change.do(self._names)
+        self._changes.append(change)
+        for path in paths:
+            folder = self._names[os.path.dirname(path)]
+            folder.changes = len(self._changes)
+            folder.unsynced.discard(os.path.basename(path))
+        if change.node is not None or change.new:
+            folder.unsynced.add(os.path.basename(paths[-1]))
+
+    def contents(self) -> Dict[str, bytes]:
+        """The files as programs see them."""
+        return {
+            name: bytes(node.content)
+            for name, node in self._names.items()
+            if isinstance(node, File)
+        }
+
+    def below(self, path: str) -> Names:
+        """A path's file or folder, with all that is in it."""
+        return {
+            name: node
+            for name, node in self._names.items()
+            if not path or name == path or name.startswith(f"{path}/")
+        }
+
+    def cut(self, chance: random.Random, folder: pathlib.Path) -> None:
+        """Leaves what a disk may hold if the power goes now.
+
+        Args:
+            chance: by which it is drawn.
+            folder: of the files that are left; its own are deleted.
+        """
+        names = dict(self._first)
+        come = chance.randint(self._certain, len(self._changes))
+        for change in self._changes[:come]:
+            change.do(names)
+        shutil.rmtree(folder, ignore_errors=True)
+        # A folder before the files in it.
+        for name in sorted(names):
+            node = names[name]
+            if isinstance(node, Folder):
+                (folder / name).mkdir()
+            else:
+                (folder / name).write_bytes(node.left(chance))
+
+
+def order_faults(
+    disk: Disk, operations: List[Operation], lasts: Callable[[str], bool]
+) -> List[str]:
+    """Where a program gives or takes names before it has synced what it must.
+
+    Args:
+        disk: as it was before.
+        operations: of the program, to its end.
+        lasts: whether a file of this path counts. Nothing is asked of others.
+    """
+    faults = []
+    for operation in operations:
+        what, path, new = operation[:3]
+        if what == RENAME and lasts(new):
+            lacks = _contents_lack(disk, path)
+            lacks += _names_lack(disk, path, lambda _: True)
+            faults += [f"{new}: renamed, but {n}" for n in lacks]
+        elif what == DELETE and lasts(path):
+            if isinstance(disk.below(path)[path], File):
+                lacks = _names_lack(disk, "", lasts)
+                faults += [f"{path}: deleted, but {n}" for n in lacks]
+        disk.do(operation)
+    unsynced = [n for n in _contents_lack(disk, "") if lasts(n.split(":")[0])]
+    return faults + unsynced + _names_lack(disk, "", lasts)
+
+
+def _contents_lack(disk: Disk, path: str) -> List[str]:
+    return [
+        f"{name}: not synced"
+        for name, node in disk.below(path).items()
+        if isinstance(node, File) and not node.is_synced
+    ]
+
+
+def _names_lack(
+    disk: Disk, path: str, lasts: Callable[[str], bool]
+) -> List[str]:
+    found = []
+    for name, node in disk.below(path).items():
+        if isinstance(node, Folder):
+            paths = (os.path.join(name, own) for own in sorted(node.unsynced))
+            found += [f"{p}: its folder not synced" for p in paths if lasts(p)]
+    return found
+
+
+def record(work: pathlib.Path, run: runs.Run) -> None:
+    """Records a run from its beginning.
 
     Args:
         work: folder of a soak, with the material in `data`.
-        run: of which there is a reference.
+        run: a kind of run that has a reference.
 
     Raises:
         RuntimeError: it fails, or the recording does not tell all of it.
     """
-    folder = folder_of(work, run)
+    folder = benches.folder_of(work, run)
     place = folder / PLACE
-    run.begin(work / "data", place)
+    run.begin(work / benches.DATA, place)
     disk = Disk(place)
-    command = run.command(work / "data", place)
-    tracer = system_calls.tracer(folder / CALLS)
-    end = starts.start(command, str(place), False, tracer=tracer)
+    command = run.command(work / benches.DATA, place)
+    tracer = calls.tracer(folder / CALLS)
+    end = start(command, str(place), tracer=tracer)
     if end.code:
-        raise RuntimeError(f"{run.name}, recorded: {about(end)}")
-    faults = _faults(disk, system_calls.read(folder / CALLS, place), place)
+        raise RuntimeError(f"{run.name}, recorded: {end}")
+    faults = _faults(disk, calls.read(folder / CALLS, place), place)
     (folder / FAULTS).write_text(json.dumps(faults))
 
 
 def _faults(
-    disk: Disk, operations: List[system_calls.Operation], place: pathlib.Path
+    disk: Disk, operations: List[Operation], place: pathlib.Path
 ) -> List[str]:
-    """Compares what a recording comes to with what is there.
+    """The faults of order of a recording, which must tell all of a run.
 
     Args:
         disk: as it was before.
         operations: of the recording.
         place: the folder as the run has left it.
 
-    Returns:
-        As `order_faults`.
-
     Raises:
-        RuntimeError: it comes to something else.
+        RuntimeError: the recording comes to other files.
     """
     faults = order_faults(disk, operations, is_kept)
     expected, found = disk.contents(), Disk(place).contents()
@@ -81,25 +300,29 @@ def _faults(
 def is_kept(path: str) -> bool:
     """Whether a file of a trial's folder is one that is compared."""
     inside, _, name = path.partition("/")
-    return bool(inside == OUT and name and not PASSING.fullmatch(name))
+    return bool(
+        inside == runs.OUT and name and not runs.PASSING.fullmatch(name)
+    )
 
 
-def run_trial(seed: int, bench: Bench) -> Outcome:
-    """Cuts the power as the seed says, and lets the run go to its end."""
-    chance = chance_of(f"{POWER} cut", seed)
+def cut_power(plan: Plan, bench: Bench) -> Outcome:
+    """Cuts the power once or twice, and lets the run go to its end."""
+    chance = random.Random(plan.how)
     folder = bench.reference.folder
-    operations = system_calls.read(folder / CALLS, folder / PLACE)
+    operations = calls.read(folder / CALLS, folder / PLACE)
     faults = json.loads((folder / FAULTS).read_text())
     bench.begin()
-    cuts = []
-    for number, share in enumerate(draw(seed)):
-        disk = Disk(bench.place)
-        if number:
-            whole = Disk(bench.place)
-            # From what is left no recording begins.
-            end, operations = _go_on(bench)
+    notes: List[str] = []
+    for share in plan.shares[: 2 if plan.rare < 1 / AGAIN else 1]:
+        disk, whole = Disk(bench.place), Disk(bench.place)
+        if notes:
+            # No recording begins from the files that are left.
+            with tempfile.TemporaryDirectory(dir=bench.place.parent) as own:
+                place = pathlib.Path(own) / CALLS
+                end = bench.start(tracer=calls.tracer(place))
+                operations = calls.read(place, bench.place)
             if bench.has_failed(end):
-                return Outcome(LOST, f"{_note(cuts)}; then {about(end)}")
+                return Outcome(LOST, f"{'; '.join(notes)}; then {end}")
             faults = _faults(whole, operations, bench.place)
         if faults:
             return Outcome(LOST, f"not on the disk in time: {faults}")
@@ -107,17 +330,5 @@ def run_trial(seed: int, bench: Bench) -> Outcome:
         for operation in operations[:moment]:
             disk.do(operation)
         disk.cut(chance, bench.place)
-        cuts.append(f"{moment} of {len(operations)}")
-    return finish(bench, _note(cuts))
-
-
-def _go_on(bench: Bench) -> Tuple[starts.End, List[system_calls.Operation]]:
-    """Starts a run, and tells what it has done to its files."""
-    with tempfile.TemporaryDirectory(dir=bench.place.parent) as own:
-        calls = pathlib.Path(own) / CALLS
-        end = bench.start(tracer=system_calls.tracer(calls))
-        return end, system_calls.read(calls, bench.place)
-
-
-def _note(cuts: List[str]) -> str:
-    return f"power cut after {'; '.join(cuts)} changes"
+        notes.append(f"power cut after {moment} of {len(operations)} changes")
+    return bench.finish("; ".join(notes))

@@ -1,4 +1,4 @@
-"""The kinds of runs, and what each of them must come to."""
+"""The kinds of runs, and the files by which two runs are compared."""
 
 import dataclasses
 import functools
@@ -9,6 +9,7 @@ import re
 import shutil
 from typing import Any, Dict, List, Mapping, Tuple
 
+from lab import report
 from lab.trials import material, starts
 
 # Folders within that of a trial: what a program writes, what it reads there.
@@ -16,7 +17,7 @@ OUT, SOURCE = "out", "source"
 # Folders of the material beside the data: a shelf of two adapters, and a run.
 SHELF, TRAINED = "shelf", "trained"
 ENGINES = ("estimator", "strategy")
-# What tells of a process and not of the run, or stays of one that was killed.
+# Files of a process and not of the run, or left by a process that was killed.
 PASSING = re.compile(
     r"(.*/)?(events\.out\.tfevents.*|cost\.json|[^/]*\.?lock|"
     r"[^/]*\.tmp-[^/]*(/.*)?|[^/]*_temp/.*|write-test-[^/]*|eval/.*|"
@@ -37,7 +38,7 @@ class Run:
         program: the subcommand of adapter-bert.
         words: its arguments, in which `{data}` is the material's folder and
             `{place}` that of a trial.
-        given: what of the material is copied into a trial's folder.
+        given: folders of the material that are copied into a trial's folder.
         trains: whether it goes on where it was killed, and a finished one
             may be run again.
         check: arguments of the program that look at what it has written.
@@ -60,7 +61,7 @@ class Run:
     def check_command(
         self, data: pathlib.Path, place: pathlib.Path
     ) -> List[str]:
-        """That of the check."""
+        """The command line of its check."""
         return [self.program, *_filled(self.check, data, place)]
 
     def begin(self, data: pathlib.Path, place: pathlib.Path) -> None:
@@ -71,7 +72,7 @@ class Run:
             shutil.copytree(data / of, place / name, dirs_exist_ok=True)
 
     def result(self, place: pathlib.Path) -> Contents:
-        """What the run has come to: of each file what must be the same."""
+        """The run's result: a digest of each file that must be the same."""
         return result(place / OUT)
 
 
@@ -87,11 +88,7 @@ def result(out: pathlib.Path) -> Contents:
     Of a training's checkpoints the newest counts. Of an exported model the
     number of its version does not.
     """
-    found = {
-        path.relative_to(out).as_posix(): path
-        for path in sorted(out.rglob("*"))
-        if path.is_file()
-    }
+    found = _files(out)
     newest: Dict[str, int] = {}
     for name in found:
         match = CHECKPOINT.fullmatch(name)
@@ -133,23 +130,28 @@ def _digest(path: pathlib.Path) -> str:
 def digests(place: pathlib.Path) -> Contents:
     """A digest of each file of a folder, as it is."""
     return {
-        path.relative_to(place).as_posix(): hashlib.sha256(
-            path.read_bytes()
-        ).hexdigest()
-        for path in sorted(place.rglob("*"))
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in _files(place).items()
+    }
+
+
+def _files(folder: pathlib.Path) -> Dict[str, pathlib.Path]:
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
 
 
 def differences(
-    expected: Contents, found: Contents, pattern: str = ""
+    expected: Contents, found: Contents, ignored: str = ""
 ) -> List[str]:
-    """The names of files that differ, but those that begin with a pattern."""
+    """The names of files that differ, but those that begin with `ignored`."""
     return sorted(
         name
         for name in {*expected, *found}
         if expected.get(name) != found.get(name)
-        and not (pattern and name.startswith(pattern))
+        and not (ignored and name.startswith(ignored))
     )
 
 
@@ -273,50 +275,49 @@ def _others() -> List[Run]:
     ]
 
 
-# Of a seed the same one is taken with every TensorFlow.
+# A seed means the same kind with every TensorFlow.
 RUNS = (*(run for e in ENGINES for run in _trainings(e)), *_others())
-PROGRAMS = tuple(dict.fromkeys(run.program for run in RUNS))
+
+
+def of_seed(seed: int) -> Run:
+    """The kind of run of a trial."""
+    return RUNS[seed % len(RUNS)]
 
 
 def here() -> List[Run]:
-    """Those that run with this TensorFlow."""
-    has_estimator = starts.has_estimator()
+    """The kinds that run with this TensorFlow."""
     return [
         run
         for run in RUNS
-        if has_estimator or not run.name.endswith(f", {ENGINES[0]}")
+        if report.has_estimator() or not run.name.endswith(f", {ENGINES[0]}")
     ]
 
 
 def make_adapters(data: pathlib.Path) -> None:
-    """Adds to the material what other runs stand on.
+    """Adds to the material what other runs read: a trained run, a library.
 
     Raises:
         RuntimeError: a program has failed.
     """
-    methods = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)", "": ""}
-    for name, method in methods.items():
+    (data / SHELF).mkdir()
+    methods = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)"}
+    for name, method in {**methods, "": "houlsby(size=4)"}.items():
         folder = data / (f"{TRAINED}-{name}" if name else TRAINED)
+        folder.mkdir()
         run = training(
             name,
             "run_classifier",
             ENGINES[1],
             **table(material.TABLE),
-            tuning_method=method or "houlsby(size=4)",
+            tuning_method=method,
             output_dir=str(folder),
             num_train_epochs=2,
         )
-        folder.mkdir()
-        _must(run.command(data, data), folder)
+        commands = [run.command(data, data)]
         if name:
-            shelf = str(data / SHELF)
-            (data / SHELF).mkdir(exist_ok=True)
-            program = "library"
-            words = ["add", shelf, str(folder), f"--name={name}"]
-            _must([program, *words], data / SHELF)
-
-
-def _must(command: List[str], folder: pathlib.Path) -> None:
-    end = starts.start(command, str(folder))
-    if end.code:
-        raise RuntimeError(f"{command} ended with {end.code}: {end.said}")
+            words = [str(data / SHELF), str(folder), f"--name={name}"]
+            commands.append(["library", "add", *words])
+        for command in commands:
+            end = starts.start(command, str(folder))
+            if end.code:
+                raise RuntimeError(f"{command}: {end}: {end.said}")

@@ -1,7 +1,7 @@
-"""What a program does to the files of a folder, as strace sees it.
+"""The calls by which a program changes a folder's files, seen by strace.
 
 TensorFlow's own threads are seen like all others. Each thread has a file, whose
-lines bear the time at which a call began; by that they are put in order.
+lines bear the time at which a call began and are put in order by it.
 """
 
 import os
@@ -13,7 +13,6 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.errors import UserError
 
-# What may be done, see `Operation`.
 MAKE_FOLDER, OPEN, EMPTY, WRITE, RESIZE, RENAME, DELETE, SYNC = (
     "make folder",
     "open",
@@ -45,7 +44,7 @@ FILE = re.compile(r"(AT_FDCWD|\d+)<([^>]*)>(\(deleted\))?")
 
 
 class Operation(NamedTuple):
-    """What is done to a file or folder.
+    """A change of a file or folder.
 
     Attributes:
         what: MAKE_FOLDER; OPEN: a file is made if it is not there; EMPTY; WRITE
@@ -105,10 +104,10 @@ def tracer(folder: pathlib.Path) -> List[str]:
 
 
 def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
-    """What was done to a folder, in order.
+    """The changes of a folder, in order.
 
     Args:
-        calls: folder of what strace has written.
+        calls: folder of strace's files.
         folder: whose files count.
 
     Raises:
@@ -134,11 +133,11 @@ def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
 
 
 def _text(quoted: str) -> str:
-    """What strace has written as hexadecimal numbers."""
     return os.fsdecode(_bytes(quoted))
 
 
 def _bytes(quoted: str) -> bytes:
+    """The bytes that strace has written as hexadecimal numbers."""
     if quoted.endswith("..."):
         raise RuntimeError(f"a program has written more than {LONGEST} bytes")
     return bytes.fromhex(quoted.strip('"').replace("\\x", ""))
@@ -156,7 +155,7 @@ class _Reader:
     def operations(
         self, name: str, words: List[str], result: int, of: str
     ) -> Iterator[Operation]:
-        """What a call does to the folder.
+        """The changes that a call makes in the folder.
 
         Args:
             name: of the call.
@@ -198,7 +197,7 @@ class _Reader:
     def _of_open_file(
         self, name: str, words: List[str], result: int
     ) -> Iterator[Operation]:
-        """What a call does to a file that it names by its number."""
+        """The changes that a call makes in a file that it names by number."""
         for match in filter(None, map(FILE.match, words)):
             path = self._inside(_text(match[2]))
             if path is not None and not match[3]:

@@ -1,0 +1,270 @@
+"""A trial of a run: what a seed draws, where it happens, what comes of it."""
+
+import dataclasses
+import json
+import pathlib
+import random
+import shutil
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from lab.trials import runs
+from lab.trials.runs import Contents, Run
+from lab.trials.starts import NEVER, End, Moment, start
+
+# The outcomes. SAME: the run ends, and its files are those of a run that was
+# left alone. REFUSED: it says in one line what is wrong, and has changed
+# nothing. DIFFERENT: it ends, with other files. LOST: it does not go on, fails
+# otherwise than by a line, or has changed what was good.
+SAME, REFUSED, DIFFERENT, LOST = "same", "refused", "different", "lost"
+FAULTS = (DIFFERENT, LOST)
+WHOLE, HALF = "whole", "half"
+# The material's folder, of which a trial may have a copy, and a reference's
+# description.
+DATA, ABOUT = "data", "about.json"
+
+
+class Outcome(NamedTuple):
+    """The outcome of a trial.
+
+    Attributes:
+        what: SAME, REFUSED, DIFFERENT or LOST.
+        note: what was done, and what of it was seen.
+    """
+
+    what: str
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that a seed says; each kind of trial reads a part of it.
+
+    Attributes:
+        state: from which the run begins: "", HALF or WHOLE.
+        shares: of the run's time or changes, when something happens.
+        count: how often it happens, 1 to 3.
+        is_first: whether it happens before the start.
+        which: of several files, as a share.
+        part: of a file or of a disk, as a share.
+        how: of several ways, as a share.
+        reads: whether it happens to what is read, not to what is written.
+        mounts: whether mounts are used, or something else is shared.
+        rare: as a share, for what happens seldom.
+        wrong: seconds by which clocks and files' times are wrong.
+    """
+
+    state: str
+    shares: Tuple[float, ...]
+    count: int
+    is_first: bool
+    which: float
+    part: float
+    how: float
+    reads: bool
+    mounts: bool
+    rare: float
+    wrong: Tuple[float, ...]
+
+    @classmethod
+    def draw(cls, only: str, seed: int) -> "Plan":
+        """Draws the plan of a kind of trial and a seed."""
+        chance = random.Random(f"{only} {seed}")
+        return cls(
+            chance.choice(("", "", HALF, WHOLE)),
+            tuple(chance.random() for _ in range(3)),
+            chance.randint(1, 3),
+            chance.random() < 0.25,
+            chance.random(),
+            chance.random(),
+            chance.random(),
+            chance.random() < 0.3,
+            chance.random() < 0.5,
+            chance.random(),
+            tuple(
+                chance.choice(WRONG) * chance.choice((-1, 1)) for _ in range(9)
+            ),
+        )
+
+
+HOUR = 3600.0
+DAY, YEAR = 24 * HOUR, 365 * 24 * HOUR
+# By how much a clock may be wrong.
+WRONG = (0.0, HOUR, DAY, YEAR, 20 * YEAR)
+
+
+def of(things: Sequence[Any], share: float) -> Any:
+    """The thing at a share of their number."""
+    return things[int(share * len(things))]
+
+
+class Reference(NamedTuple):
+    """A run that was left alone.
+
+    Attributes:
+        run: its kind.
+        folder: of `whole`, its files, and `half`, those of a run that was
+            killed on its way, if there are any.
+        result: as of `Run.result`.
+        seconds: that it took.
+        changes: of its folder, meanwhile.
+        sizes: bytes of each file that it writes.
+    """
+
+    run: Run
+    folder: pathlib.Path
+    result: Contents
+    seconds: float
+    changes: int
+    sizes: List[int]
+
+    def has(self, state: str) -> bool:
+        """Whether a run can begin from a state."""
+        return self.run.trains and (self.folder / state).is_dir()
+
+
+def folder_of(work: pathlib.Path, run: Run) -> pathlib.Path:
+    """The folder of a run's reference."""
+    return work / "references" / run.name.replace(" ", "_").replace(",", "")
+
+
+def make_reference(work: pathlib.Path, run: Run) -> None:
+    """Runs a kind of run alone, and half of it.
+
+    Args:
+        work: folder of a soak, with the material in `data`.
+        run: the kind of run.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    data, folder = work / DATA, folder_of(work, run)
+    whole, half = folder / WHOLE, folder / HALF
+    run.begin(data, whole)
+    end = start(run.command(data, whole), str(whole))
+    if end.code:
+        raise RuntimeError(f"{run.name}: {end}: {end.said[-2000:]}")
+    about = {
+        "result": run.result(whole),
+        "seconds": end.seconds,
+        "changes": end.changes,
+        "sizes": [p.stat().st_size for p in whole.rglob("*") if p.is_file()],
+    }
+    (folder / ABOUT).write_text(json.dumps(about))
+    # With a checkpoint, if it comes to one.
+    for share in (0.5, 0.7, 0.9) if run.trains else ():
+        shutil.rmtree(half, ignore_errors=True)
+        run.begin(data, half)
+        moment = Moment(changes=share * end.changes)
+        start(run.command(data, half), str(half), moment)
+        if any(half.rglob("model.ckpt-*.index")):
+            break
+
+
+def read_reference(work: pathlib.Path, run: Run) -> Reference:
+    """The reference that `make_reference` has made."""
+    folder = folder_of(work, run)
+    return Reference(run, folder, **json.loads((folder / ABOUT).read_text()))
+
+
+class Bench:
+    """The folders of a trial, and its programs.
+
+    Attributes:
+        kills: how often one of them was killed.
+    """
+
+    def __init__(
+        self, work: pathlib.Path, reference: Reference, place: pathlib.Path
+    ):
+        """Takes the soak's folder, the expected result, the trial's folder."""
+        self.work, self.data = work, work / DATA
+        self.reference, self.place = reference, place
+        self.run = reference.run
+        self.kills = 0
+
+    def begin(self, state: str = "", own_data: bool = False) -> str:
+        """Makes the trial's folder: new, or as the reference has left it.
+
+        Args:
+            state: of the reference, if it has that one.
+            own_data: whether the run reads a copy of the data.
+
+        Returns:
+            The state, for a note.
+        """
+        shutil.rmtree(self.place, ignore_errors=True)
+        state = state if state and self.reference.has(state) else ""
+        if state:
+            shutil.copytree(self.reference.folder / state, self.place)
+        else:
+            self.run.begin(self.data, self.place)
+        if own_data:
+            self.data = self.place / DATA
+            shutil.copytree(self.work / DATA, self.data)
+        return state or "new"
+
+    def start(
+        self,
+        moment: Moment = NEVER,
+        happens: Optional[Callable[[], None]] = None,
+        tracer: Sequence[str] = (),
+        **inside: Any,
+    ) -> End:
+        """Starts the run; the arguments are those of `starts.start`."""
+        command = self.run.command(self.data, self.place)
+        end = start(command, str(self.place), moment, happens, inside, tracer)
+        self.kills += end.was_killed
+        return end
+
+    def check(self) -> End:
+        """Starts the run's own check of its files."""
+        command = self.run.check_command(self.data, self.place)
+        return start(command, str(self.place))
+
+    def moment(self, share: float, state: str = "") -> Moment:
+        """The moment at a share of the changes that a run makes."""
+        left = {HALF: 0.5, WHOLE: 0.2}.get(state, 1.0)
+        return Moment(changes=1 + int(share * left * self.reference.changes))
+
+    def has_failed(self, end: End) -> bool:
+        """Whether a run has ended wrongly where nothing hinders it.
+
+        A library or an export may refuse to do a second time what is done.
+        """
+        return bool(end.code) and (self.run.trains or end.refusal is None)
+
+    def different(self, ignored: str = "") -> List[str]:
+        """The files in which the result is not that of the reference.
+
+        Args:
+            ignored: the beginning of paths that do not count.
+        """
+        found = runs.differences(
+            self.reference.result, self.run.result(self.place), ignored
+        )
+        if self.data != self.work / DATA:
+            # They tell where the data is.
+            found = [n for n in found if not n.endswith("places.json")]
+        return found
+
+    def judge(self, note: str, ignored: str = "") -> Outcome:
+        """SAME or DIFFERENT, by the files."""
+        different = self.different(ignored)
+        if different:
+            return Outcome(DIFFERENT, f"{note}; then {', '.join(different)}")
+        return Outcome(SAME, note)
+
+    def finish(self, note: str) -> Outcome:
+        """Starts a run that was stopped, and compares its files."""
+        end = self.start()
+        if self.has_failed(end) or (end.code and self.different()):
+            return Outcome(LOST, f"{note}; then {end}")
+        return self.judge(note)
+
+    def go_on(self, end: End, note: str) -> Outcome:
+        """Judges a hindered run, and lets it go on without the hindrance."""
+        note = f"{note}: {end}"
+        if end.code and end.refusal is None:
+            return Outcome(LOST, note)
+        outcome = Outcome(SAME, note) if end.code else self.judge(note)
+        return self.finish(note) if outcome.what == SAME else outcome
