@@ -1,307 +1,361 @@
-"""Gives damaged and odd inputs to all that reads what others wrote.
+"""Gives odd inputs to all that reads others' files, and keeps some of them.
 
-    .venv/bin/python -m lab.trials.fuzz --inputs=1000000
+    make fuzz MINUTES=60
+    .venv/bin/python -m lab.trials.fuzz --reader=squad --minutes=5
 
-An input is a small right one, changed in a few places at random: bytes, and
-values where it is JSON. A reader may take it or refuse it in its own words.
-Anything else is a defect: another exception, the end of the process, more than
-a second of the processor's time, more memory than `most_memory`, a file that is
-left behind. `--reader=NAME --first=N --inputs=1` does one input again.
+libFuzzer (of Atheris) sees which of the project's code an input leads to, and
+changes inputs further that have led to new code. `reading.py` says what a
+defect is; the end of the process, and a minute without an answer, are defects
+too. Inputs that reach lines of their own are kept in `tests/corpora/`: later
+runs begin with them, and tests read them. `--output_dir` has all that led to
+something new, and the input of each defect. `--reader=NAME --input=FILE` reads
+one input again. A seed may come to other inputs the next time.
 """
 
 import argparse
+import contextlib
+import functools
+import hashlib
+import importlib
+import io
+import json
+import os
 import pathlib
 import random
-import shutil
+import re
+import subprocess
+import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Optional
+from concurrent import futures
+from types import FrameType
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
-import adapter_bert.start_tensorflow  # noqa: F401
-
-from adapter_bert import command_line, files
+from adapter_bert import command_line
 from adapter_bert.errors import UserError
-from adapter_bert.progress import Progress
-from lab.trials.children import feed, limit_memory
-from lab.trials.flag_readers import flag_readers
-from lab.trials.inputs import change
-from lab.trials.model_readers import model_readers
-from lab.trials.readers import Reader, text_readers
 
-LONGEST = 1.0  # seconds of the processor
-# Bytes of memory for each byte of an input, and whatever its size.
-MEMORY_FACTOR, MEMORY_BESIDE = 100, 2**27
-# That a process may take at most, beside what it has when it begins.
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = os.path.join(sys.prefix, "atheris")
+KEPT = ROOT / "tests" / "corpora"
+# An input may become so many times as long as the right one, or so long.
+GROWTH, SHORT = 4, 2**12
+# Bytes that a process may take, beside those that it has when it begins.
 MOST_MEMORY = 2**30
-MOST_SHOWN = 20
+# Deaths of a reader's processes, after which it is left.
+MOST_DEATHS = 20
+SETTINGS = "-rss_limit_mb=0 -timeout=60 -detect_leaks=0 -print_final_stats=1"
 
 
-def readers() -> Dict[str, Reader]:
-    """Every reader by its name."""
-    return {**text_readers(), **model_readers(), **flag_readers()}
+def load(packages: str = PACKAGES) -> Any:
+    """Imports the readers so that libFuzzer sees the lines they run.
+
+    Raises:
+        UserError: Atheris is not installed.
+    """
+    if packages not in sys.path:
+        sys.path.append(packages)
+    try:
+        atheris = importlib.import_module("atheris")
+    except ImportError as error:
+        raise UserError(f"{error}; `make fuzz` installs Atheris") from error
+    # Atheris tells of each module.
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        atheris.instrument_imports(
+            include=["adapter_bert"], enable_loader_override=False
+        ),
+    ):
+        return importlib.import_module("lab.trials.readers")
 
 
-def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
-    """The input of a number; the first one is as it should be."""
-    content = reader.files[reader.changed]
-    if not number:
-        return content
-    chance = random.Random(f"{seed}/{name}/{number}")
-    return change(content, chance, reader.grows)
-
-
-def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
-    """Reads one input: `taken`, `refused`, or what is wrong with it.
+def lead(name: str, output: pathlib.Path, words: Sequence[str]) -> None:
+    """Has libFuzzer find inputs of a reader, and ends the process.
 
     Args:
-        reader: that reads it.
-        folder: with the reader's files.
-        content: of the one that is changed.
+        name: of the reader.
+        output: folder of all inputs and defects.
+        words: for libFuzzer.
     """
-    before = set(folder.iterdir())
-    (folder / reader.changed).write_bytes(content)
-    has = _forget_peak()
-    began = time.process_time()
-    try:
-        reader.read(folder)
-        found = "taken"
-    except reader.raises as error:
-        found = "refused"
-        if "\n" in str(error) or not str(error):
-            found = f"a message of several lines or none: {str(error)[:200]!r}"
-    except KeyboardInterrupt:
-        raise
-    # Libraries in other languages have errors that are no `Exception`.
-    except BaseException as error:  # noqa: BLE001
-        found = f"{type(error).__name__}: {str(error)[:200]}"
-    took = time.process_time() - began
-    more = _peak() - has
-    if more > most_memory(len(content)):
-        found = f"{more >> 20} MB for {len(content)} bytes: {found[:200]}"
-    for path in set(folder.iterdir()) - before:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if found == "refused":
-            found = f"{path.name} is left behind"
-    return found if took < LONGEST else f"{took:.1f} s for: {found[:200]}"
+    readers = load()
+    reading = importlib.import_module("lab.trials.reading")
+    import atheris
+
+    reader = readers.readers()[name]
+    folder = pathlib.Path(tempfile.mkdtemp())
+    reader.write(folder)
+    known: Set[str] = {found for found, _ in defects_of(output, name)}
+
+    def read(content: bytes) -> None:
+        found = reading.try_input(reader, folder, content)
+        found = found.replace(str(folder), "")
+        if found not in (reading.TAKEN, reading.REFUSED, *known):
+            known.add(found)
+            note(output, name, found, content)
+
+    def change(content: bytes, most: int, seed: int) -> bytes:
+        chance = random.Random(seed)
+        if chance.random() < 0.5:
+            return atheris.Mutate(content, most)
+        return reading.change(content, chance, grows=False)[:most]
+
+    reading.limit_memory(MOST_MEMORY)
+    atheris.Setup(["fuzz", *words], read, custom_mutator=change)
+    atheris.Fuzz()
 
 
-def most_memory(size: int) -> int:
-    """Bytes that reading an input of a size may take."""
-    return MEMORY_FACTOR * size + MEMORY_BESIDE
+def note(output: pathlib.Path, name: str, found: str, content: bytes) -> None:
+    """Writes down a defect, and its input."""
+    digest = hashlib.sha256(content).hexdigest()[:8]
+    path = output / f"{file_name(name)}-{digest}"
+    path.write_bytes(content)
+    with open(output / f"{file_name(name)}.jsonl", "a") as file:
+        file.write(json.dumps([found, str(path)]) + "\n")
 
 
-def _forget_peak() -> int:
-    """Bytes of memory that the process has; its peak begins anew with them.
+def defects_of(output: pathlib.Path, name: str) -> List[List[str]]:
+    """The defects of a reader, and the files of their inputs."""
+    path = output / f"{file_name(name)}.jsonl"
+    return [*map(json.loads, path.open())] if path.exists() else []
 
-    Source: Linux, `proc(5)`, `/proc/pid/clear_refs`.
+
+def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
+    """Leads inputs of a reader, in processes that may die of one.
+
+    Args:
+        name: of the reader.
+        reader: a `lab.trials.reading.Reader`.
+        arguments: of the command line.
+        seconds: in which it ends.
+
+    Returns:
+        The number of inputs.
+
+    Raises:
+        UserError: Atheris cannot be started.
     """
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    return _peak()
+    output, inputs = arguments.output_dir, 0
+    corpus = output / file_name(name)
+    corpus.mkdir(parents=True, exist_ok=True)
+    (output / f"{file_name(name)}.jsonl").unlink(missing_ok=True)
+    right = reader.files[reader.changed]
+    for number, content in enumerate([right, *read_kept(arguments.kept, name)]):
+        (corpus / f"kept-{number}").write_bytes(content)
+    until = time.monotonic() + seconds
+    for turn in range(MOST_DEATHS):
+        left = until - time.monotonic()
+        if left < 1 or inputs >= arguments.inputs:
+            break
+        with tempfile.TemporaryDirectory() as scratch:
+            words = [
+                str(corpus),
+                f"-seed={(arguments.seed + turn) % 2**32 or 1}",
+                f"-max_len={max(GROWTH * len(right), SHORT)}",
+                f"-max_total_time={int(min(left, 1e6)) + 1}",
+                f"-runs={arguments.inputs - inputs}",
+                f"-artifact_prefix={scratch}/",
+                *SETTINGS.split(),
+            ]
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "lab.trials.fuzz"),
+                    *(f"--packages={arguments.packages}", f"--lead={name}"),
+                    *(f"--output_dir={output}", *words),
+                ],
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": scratch},
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
+            counted = re.search(r"executed_units: (\d+)", done.stderr)
+            inputs += int(counted[1]) if counted else 0
+            died = [p for p in pathlib.Path(scratch).glob("*-*") if p.is_file()]
+            for path in died:
+                kind = path.name.partition("-")[0]
+                found = f"the process ended: {kind}"
+                if found not in dict(defects_of(output, name)):
+                    note(output, name, found, path.read_bytes())
+        if not done.returncode:
+            break
+        if not died:
+            raise UserError(f"{name}: {done.stderr[-500:]}")
+    return inputs
 
 
-def _peak() -> int:
-    """The most bytes of memory that the process had since then."""
-    with open("/proc/self/status") as file:
-        line = next(line for line in file if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-def fuzz(
-    name: str,
-    reader: Reader,
-    numbers: range,
-    seed: int,
-    tell: Callable[[int, str], None],
-    until: float = float("inf"),
+def keep(
+    name: str, reader: Any, output: pathlib.Path, kept: pathlib.Path
 ) -> None:
-    """Tries inputs of one reader.
+    """Keeps the inputs that lead to lines of their own.
+
+    Those that were kept before come first, then the shortest.
 
     Args:
         name: the reader's.
         reader: that reads them.
-        numbers: of the inputs.
-        seed: of all of them.
-        tell: is given the number of each input before it is read, with "",
-            and afterwards with what came of it.
-        until: when to stop, by `time.monotonic`.
+        output: folder of all inputs.
+        kept: folder of those that are kept.
     """
+    from lab.trials import reading
+
+    right = reader.files[reader.changed]
+    contents = {f.read_bytes() for f in (output / file_name(name)).iterdir()}
+    before = read_kept(kept, name)
+    contents -= {right, *before}
+    new = sorted(contents, key=lambda content: (len(content), content))
+    known: Set[Tuple[str, int]] = set()
+    chosen = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch) / "input"
-        folder.mkdir()
-        for file, content in reader.files.items():
-            (folder / file).write_bytes(content)
-        for number in numbers:
-            if time.monotonic() > until:
-                return
-            tell(number, "")
-            content = input_of(seed, name, reader, number)
-            found = try_input(reader, folder, content)
-            tell(number, found.replace(scratch, ""))
+        folder = pathlib.Path(scratch)
+        reader.write(folder)
+        for content in [right, *before, *new]:
+            lines = lines_of(
+                functools.partial(reading.try_input, reader, folder, content)
+            )
+            if lines - known and content != right:
+                chosen.append(content)
+            known |= lines
+    write_kept(kept, name, chosen)
 
 
-class Found:
-    """What came of a reader's inputs.
+def lines_of(work: Callable[[], Any]) -> Set[Tuple[str, int]]:
+    """The package's lines that are run, by file and number."""
+    found: Set[Tuple[str, int]] = set()
+    package = str(ROOT / "adapter_bert") + os.sep
 
-    Attributes:
-        counts: how many were `taken` and `refused`.
-        defects: the number of the first input of each kind of defect.
-        inputs: how many have been read.
-        began: when the first one was told of, by `time.monotonic`, or None.
-    """
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(package):
+            return None
+        if event == "line":
+            found.add((name, frame.f_lineno))
+        return trace
 
-    def __init__(self):
-        """Begins with nothing."""
-        self.counts = {"taken": 0, "refused": 0}
-        self.defects: Dict[str, int] = {}
-        self.inputs = 0
-        self.began: Optional[float] = None
-
-    def tell(self, number: int, found: str) -> None:
-        """Takes what `fuzz` tells."""
-        if self.began is None:
-            self.began = time.monotonic()
-        if not found:
-            return
-        self.inputs += 1
-        if found in self.counts:
-            self.counts[found] += 1
-        elif len(self.defects) < MOST_SHOWN:
-            self.defects.setdefault(found, number)
-
-    def describe(self) -> Dict[str, Any]:
-        """For a file of JSON."""
-        shown = [{"number": n, "found": t} for t, n in self.defects.items()]
-        return {"inputs": self.inputs, **self.counts, "defects": shown}
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return found
 
 
-def to_table(results: Dict[str, Dict[str, Any]]) -> str:
-    """A row for each reader, in Markdown."""
-    lines = ["| reader | inputs | taken | refused | defects |"]
-    lines.append("|---|---|---|---|---|")
-    for name, found in results.items():
-        cells = [f"{found[k]:,}" for k in ("inputs", "taken", "refused")]
-        row = [name, *cells, str(len(found["defects"]))]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
+def file_name(name: str) -> str:
+    """A reader's name, for files."""
+    return re.sub(r"\W+", "_", name)
 
 
-def parse_arguments(
-    parser: argparse.ArgumentParser, inputs: int
-) -> argparse.Namespace:
-    """Reads the command line.
+def read_kept(folder: pathlib.Path, name: str) -> List[bytes]:
+    """Inputs of a reader that were kept; each letter in the file is a byte."""
+    path = folder / f"{file_name(name)}.json"
+    if not path.exists():
+        return []
+    return [text.encode("latin-1") for text in json.loads(path.read_text())]
 
-    Args:
-        parser: with what only its program knows.
-        inputs: of each reader, where the command line does not say.
+
+def write_kept(folder: pathlib.Path, name: str, contents: List[bytes]) -> None:
+    """Writes inputs as `read_kept` reads them, one on each line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(c.decode("latin-1")) for c in contents)
+    (folder / f"{file_name(name)}.json").write_text(f"[\n{lines}\n]\n")
+
+
+def parse_arguments() -> Tuple[argparse.Namespace, List[str]]:
+    """Reads the command line; what it does not know is for libFuzzer.
 
     Raises:
-        UserError: there is no such reader, or nothing to try.
+        UserError: there is nothing to try, or no end.
     """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--reader", default="", help="name of one of them")
+    parser.add_argument("--input", type=pathlib.Path, help="to be read again")
     parser.add_argument(
-        "--inputs", type=int, default=inputs, help="of each reader"
+        "--minutes", type=float, help="for all readers together"
     )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=0.0,
-        help="for all readers together, after which no input is begun",
-    )
+    parser.add_argument("--inputs", type=int, help="of each reader, at most")
     parser.add_argument("--jobs", type=int, default=1, help="readers at once")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--reader", default="", help="name of one of them")
-    parser.add_argument("--output", default="", help="file of JSON")
-    arguments = parser.parse_args()
-    known = readers()
-    if arguments.reader and arguments.reader not in known:
+    parser.add_argument("--output_dir", default="out/fuzz", type=pathlib.Path)
+    parser.add_argument(
+        "--kept", default=KEPT, type=pathlib.Path, help="folder of kept inputs"
+    )
+    parser.add_argument("--packages", default=PACKAGES, help="of Atheris")
+    parser.add_argument("--lead", help=argparse.SUPPRESS)
+    arguments, words = parser.parse_known_args()
+    if not (arguments.minutes or arguments.inputs or arguments.input):
+        if not arguments.lead:
+            raise UserError("it does not end without --minutes or --inputs")
+    if arguments.jobs < 1 or (arguments.minutes or 1) <= 0:
         raise UserError(
-            f"no reader is called {arguments.reader!r}; there are: "
-            f"{', '.join(known)}"
+            f"--jobs={arguments.jobs} --minutes={arguments.minutes} tries "
+            "nothing; expected more than 0"
         )
-    if arguments.inputs < 1 or arguments.first < 0:
-        raise UserError(
-            f"--inputs={arguments.inputs} --first={arguments.first}: expected "
-            "at least one input, from 0 on"
-        )
-    if arguments.jobs < 1 or not 0 <= arguments.minutes < 1e6:
-        raise UserError(
-            f"--jobs={arguments.jobs} --minutes={arguments.minutes}: expected "
-            "at least one job, and no less than no time"
-        )
-    return arguments
+    return arguments, words
 
 
-def chosen_readers(arguments: argparse.Namespace) -> Dict[str, Reader]:
-    """Those that the command line asks for, by name."""
-    return {
+def main() -> None:
+    """Tries inputs, keeps some, and fails if there is a defect.
+
+    Raises:
+        UserError: as `parse_arguments`; Atheris is not installed, there is no
+            such reader, or there is a defect.
+    """
+    arguments, words = parse_arguments()
+    if arguments.lead:
+        sys.path.append(arguments.packages)
+        lead(arguments.lead, arguments.output_dir, words)
+    from adapter_bert.progress import Progress
+    from lab import report
+    from lab.trials import reading
+    from lab.trials.readers import readers
+
+    chosen = {
         name: reader
         for name, reader in readers().items()
         if arguments.reader in ("", name)
     }
-
-
-def try_readers(
-    arguments: argparse.Namespace,
-    chosen: Dict[str, Reader],
-    try_inputs: Callable[..., None],
-) -> None:
-    """Tries all inputs, prints a table, and fails if there is a defect.
-
-    Args:
-        arguments: of the command line.
-        chosen: the readers.
-        try_inputs: `fuzz`, or what takes the same; it is called in a process
-            of its own.
-
-    Raises:
-        UserError: there is a defect.
-    """
-    numbers = range(arguments.first, arguments.first + arguments.inputs)
-    seconds = float("inf")
-    if arguments.minutes:
-        seconds = 60 * arguments.minutes * arguments.jobs / len(chosen)
-    told = {name: Found() for name in chosen}
+    if not chosen:
+        raise UserError(
+            f"no reader is called {arguments.reader!r}; there are: "
+            f"{', '.join(readers())}"
+        )
+    if arguments.input:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            reader = chosen[arguments.reader]
+            reader.write(folder)
+            content = arguments.input.read_bytes()
+            print(reading.try_input(reader, folder, content))
+        return
+    if not os.path.isdir(arguments.packages):
+        raise UserError(
+            f"no {arguments.packages}; `make fuzz` installs Atheris"
+        )
+    output = arguments.output_dir = arguments.output_dir.resolve()
+    minutes = arguments.minutes or 1e6
+    arguments.inputs = arguments.inputs or 10**9
+    seconds = 60 * minutes * arguments.jobs / len(chosen)
     progress = Progress("fuzz", len(chosen), "readers")
+    results: Dict[str, int] = {}
 
-    def work(name: str, left: range, tell: Callable[[int, str], None]) -> None:
-        limit_memory(MOST_MEMORY)
-        # It goes on for one that has died: as a fork it knows what was told.
-        until = (told[name].began or time.monotonic()) + seconds
-        try_inputs(name, chosen[name], left, arguments.seed, tell, until)
-
-    for name in feed(
-        {name: numbers for name in chosen},
-        work,
-        {name: found.tell for name, found in told.items()},
-        arguments.jobs,
-    ):
+    def work(name: str) -> None:
+        reader = chosen[name]
+        results[name] = try_reader(name, reader, arguments, seconds)
         progress.update(1, name)
+
+    with futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(work, chosen))
     progress.close()
-    results = {name: found.describe() for name, found in told.items()}
-    print(to_table(results))
-    found: List[str] = [
-        f"{name}: input {defect['number']}: {defect['found']}"
-        for name, result in results.items()
-        for defect in result["defects"]
-    ]
-    print("\n".join(found))
-    if arguments.output:
-        record = {"seed": arguments.seed, "readers": results}
-        files.write_json(arguments.output, record)
-    if found:
-        raise UserError(f"{len(found)} kinds of defects, as shown above")
-
-
-def main() -> None:
-    """Does what the command line says.
-
-    Raises:
-        UserError: as `parse_arguments` and `try_readers`.
-    """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--first", type=int, default=0, help="number to begin")
-    arguments = parse_arguments(parser, 10_000)
-    try_readers(arguments, chosen_readers(arguments), fuzz)
+    for name, reader in chosen.items():
+        keep(name, reader, output, arguments.kept)
+    found = {name: defects_of(output, name) for name in chosen}
+    table = [["reader", "inputs", "defects"]]
+    for name, defects in found.items():
+        table.append([name, f"{results[name]:,}", str(len(defects))])
+    print(report.markdown(table))
+    told = [f"{n}: {text}: {p}" for n in found for text, p in found[n]]
+    print("\n".join(told))
+    if told:
+        raise UserError(f"{len(told)} kinds of defects, as shown above")
 
 
 if __name__ == "__main__":

@@ -1,34 +1,70 @@
-"""What is read of others: each reader, with an input that it takes."""
+"""All that reads others' files: each reader, with an input that it takes."""
 
+import contextlib
 import dataclasses
+import gzip
 import hashlib
+import io
 import json
 import pathlib
 import shutil
-from typing import Any, Callable, Dict, Mapping, Tuple, Type
+import tarfile
+import zipfile
+from types import ModuleType
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping
+
+import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import safetensors.numpy
+from absl import flags
+from absl.testing import flagsaver
+from tensorflow.core.protobuf import (
+    saved_model_pb2,
+    trackable_object_graph_pb2,
+)
 
-from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
     exchange,
+    google,
+    handles,
+    hub_module,
     run_record,
+    sources,
     training_state,
 )
+from adapter_bert.checkpoints.hugging_face import open_safetensors
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.commands import library as library_command
+from adapter_bert.commands import (
+    predict,
+    run_classifier,
+    run_mlm,
+    run_squad,
+    run_tagger,
+    serve,
+)
+from adapter_bert.data.subword import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving import bulk, library, rest, row_stream
+from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.restored import restore_task
 from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
+from adapter_bert.tasks.text_classification import weigh_classes
+from adapter_bert.training import flags as run_flags
+from adapter_bert.training import help_page
+from lab.report import ROOT
 from lab.trials.bundles import write_bundle
+from lab.trials.reading import Reader
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "exchange"
+GOLDEN = ROOT / "tests" / "golden" / "exchange"
 FEW_WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat".split()
 # The smallest that has all of an encoder's kinds of variables.
 SMALL = BertConfig(
@@ -39,25 +75,6 @@ SMALL = BertConfig(
     intermediate_size=8,
     max_position_embeddings=8,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Reader:
-    """What reads one kind of input.
-
-    Attributes:
-        files: the files of a folder that it takes, by name.
-        changed: the name of the one that is changed.
-        read: takes the folder.
-        raises: what it says of inputs that it does not take.
-        grows: whether some of its inputs are large.
-    """
-
-    files: Mapping[str, bytes]
-    changed: str
-    read: Callable[[pathlib.Path], Any]
-    raises: Tuple[Type[BaseException], ...] = (UserError,)
-    grows: bool = True
 
 
 def as_json(value: Any) -> bytes:
@@ -87,7 +104,7 @@ def as_tensors(values: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _folder(path: pathlib.Path) -> Dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    return {f.name: f.read_bytes() for f in path.iterdir() if f.is_file()}
 
 
 def _foreign(case: str, changed: str) -> Reader:
@@ -163,15 +180,11 @@ def _entry(described: Reader) -> Reader:
     """A library of one adapter, whose entry is changed."""
 
     def read(folder: pathlib.Path) -> None:
-        shelf = folder / "shelf"
-        (shelf / "a").mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            if file.is_file():
-                shutil.copy(file, shelf / "a")
-        try:
+        with _written(folder, {}) as shelf:
+            (shelf / "a").mkdir()
+            for name, content in _folder(folder).items():
+                (shelf / "a" / name).write_bytes(content)
             library.AdapterLibrary(str(shelf)).entry("a")
-        finally:
-            shutil.rmtree(shelf)
 
     entry = {"added": "2024-01-01T00:00:00+00:00", "scores": {"f1": 0.5}}
     files = {**described.files, library.ENTRY_FILE: as_json(entry)}
@@ -199,21 +212,342 @@ def _rows(name: str, content: str) -> Reader:
     )
 
 
+def _text(folder: pathlib.Path, name: str = "text") -> str:
+    return (folder / name).read_bytes().decode("utf-8", "replace")
+
+
 def _tokenize(folder: pathlib.Path) -> None:
-    """Any text, cut by a tokenizer that is made once."""
-    if not hasattr(_tokenize, "tokenizer"):
-        path = folder / "vocab.txt"
-        _tokenize.tokenizer = FullTokenizer(str(path))  # type: ignore
-    text = (folder / "text").read_bytes().decode("utf-8", "replace")
-    _tokenize.tokenizer.encode_ids([text])  # type: ignore
-
-
-def _parse_method(folder: pathlib.Path) -> None:
-    parse((folder / "text").read_bytes().decode("utf-8", "replace"))
+    FullTokenizer(str(folder / "vocab.txt")).encode_ids([_text(folder)])
 
 
 def _post(folder: pathlib.Path) -> None:
     rest.read_rows((folder / "body").read_bytes(), 100)
+
+
+VALUES = {
+    "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "step": np.int64(7),
+    "texts": np.array([b"xy", b"zz"], object),
+}
+
+
+class Unmade(Exception):
+    """What a changed input says can be written into no file."""
+
+
+def _named(prefix: str, ends: Mapping[str, bytes]) -> Dict[str, bytes]:
+    """Files by their names, of files by the ends of these."""
+    return {f"{prefix}{end}": content for end, content in ends.items()}
+
+
+def _read_all(weights: Weights) -> None:
+    for name in weights.shapes:
+        weights.read(name)
+
+
+def _read_checkpoint(folder: pathlib.Path) -> None:
+    prefix = str(folder / "a.ckpt")
+    weights = google.open_tensorflow(prefix)
+    for name in ("matrix", "step"):
+        if name in weights.shapes:
+            weights.read(name)
+    google.read_whole(prefix)
+
+
+def _checkpoint(end: str) -> Reader:
+    """A file of a checkpoint; the sums in it tell of most changes."""
+    files = _named("a.ckpt", write_bundle(VALUES))
+    return Reader(files, f"a.ckpt{end}", _read_checkpoint)
+
+
+@contextlib.contextmanager
+def _written(
+    folder: pathlib.Path, files: Mapping[str, bytes]
+) -> Iterator[pathlib.Path]:
+    """Writes files into a folder within one, which goes afterwards."""
+    inner = folder / "inner"
+    inner.mkdir()
+    try:
+        for name, content in files.items():
+            (inner / name).write_bytes(content)
+        yield inner
+    finally:
+        shutil.rmtree(inner)
+
+
+def _entries() -> Reader:
+    """A checkpoint whose sums are right, whatever its entries say."""
+    told = {
+        "matrix": {"dtype": 1, "shape": [2, 3], "offset": 0, "size": 24},
+        "step": {"dtype": 9, "shape": [], "shard_id": 0, "slices": 0},
+        "texts": {"shape": [2]},
+    }
+    asked = {"entries": told, "lengths": {"texts": 2}, "shards": 1}
+
+    def read(folder: pathlib.Path) -> None:
+        try:
+            found = json.loads((folder / "asked").read_bytes())
+            made = write_bundle(
+                VALUES, found["entries"], found["lengths"], found["shards"]
+            )
+        # Of anything but such numbers there is no file.
+        except Exception as error:
+            raise Unmade(repr(error)) from error
+        with _written(folder, _named("a.ckpt", made)) as inner:
+            _read_checkpoint(inner)
+
+    raises = (sources.UserError, Unmade)
+    return Reader({"asked": as_json(asked)}, "asked", read, raises)
+
+
+def _bert() -> Dict[str, np.ndarray]:
+    variables = list_variables(SMALL)
+    return {name: np.ones(s, np.float32) for name, s in variables.items()}
+
+
+def _read_module(folder: pathlib.Path) -> None:
+    files = _folder(folder)
+    with _written(
+        folder, {"saved_model.pb": files.pop("saved_model.pb")}
+    ) as inner:
+        (inner / "variables").mkdir()
+        for name, content in files.items():
+            (inner / "variables" / name).write_bytes(content)
+        path = str(inner / "saved_model.pb")
+        _read_all(hub_module.open_module(path).weights)
+
+
+def _module_files(
+    model: saved_model_pb2.SavedModel, values: Dict[str, Any]
+) -> Dict[str, bytes]:
+    files = _named("variables", write_bundle(values))
+    return {"saved_model.pb": model.SerializeToString(), **files}
+
+
+def _first_module() -> Reader:
+    """A module of TensorFlow 1."""
+    model = saved_model_pb2.SavedModel()
+    graph = model.meta_graphs.add()
+    signature = graph.signature_def[hub_module.TF1_SIGNATURE]
+    signature.outputs[hub_module.LOWER_CASE].name = "lower:0"
+    signature.outputs[hub_module.VOCABULARY].name = "vocab:0"
+    asset = hub_module.meta_graph_pb2.AssetFileDef(filename="vocab.txt")
+    asset.tensor_info.name = "vocab:0"
+    assets = graph.collection_def[hub_module.TF1_ASSETS].any_list
+    assets.value.add().Pack(asset)
+    for name, kind, value in (
+        ("lower", 10, {"bool_val": [True]}),
+        (hub_module.TF1_SCALE, 1, {"float_val": [2**-0.5]}),
+    ):
+        node = graph.graph_def.node.add(name=name, op="Const")
+        node.attr["value"].tensor.MergeFrom(
+            hub_module.tensor_pb2.TensorProto(dtype=kind, **value)
+        )
+    files = _module_files(model, _bert())
+    return Reader(files, "saved_model.pb", _read_module)
+
+
+def _objects() -> Dict[str, Any]:
+    """The variables of a module of TensorFlow 2, and what its objects are."""
+    size, heads = SMALL.hidden_size, SMALL.num_attention_heads
+    each = size // heads
+    layer = "transformer/layer_0/"
+    shapes = {
+        "word_embeddings/embeddings": (9, size),
+        "position_embedding/embeddings": (8, size),
+        "type_embeddings/embeddings": (2, size),
+        f"{layer}self_attention/query/kernel": (size, heads, each),
+        f"{layer}self_attention/attention_output/kernel": (heads, each, size),
+        f"{layer}intermediate/kernel": (size, 8),
+    }
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    values: Dict[str, Any] = {}
+    graph.nodes.add()
+    for number, (name, shape) in enumerate(shapes.items(), 1):
+        key = f"variables/{number}/.ATTRIBUTES/VARIABLE_VALUE"
+        graph.nodes[0].children.add(node_id=number, local_name=f"v{number}")
+        graph.nodes.add().attributes.add(
+            name=hub_module.VALUE, full_name=name, checkpoint_key=key
+        )
+        values[key] = np.ones(shape, np.float32)
+    values[hub_module.GRAPH] = np.array(graph.SerializeToString(), object)
+    return values
+
+
+def _second_module() -> Reader:
+    """A module of TensorFlow 2."""
+    model = saved_model_pb2.SavedModel()
+    graph = model.meta_graphs.add()
+    graph.asset_file_def.add(filename="vocab.txt").tensor_info.name = "a:0"
+    nodes = graph.object_graph_def.nodes
+    nodes.add().children.add(node_id=1, local_name=hub_module.VOCABULARY)
+    nodes.add().asset.asset_file_def_index = 0
+    return Reader(
+        _module_files(model, _objects()), "saved_model.pb", _read_module
+    )
+
+
+def _object_graph() -> Reader:
+    """What a checkpoint of TensorFlow 2 says of its objects."""
+    values = _objects()
+    graph = bytes(values.pop(hub_module.GRAPH).item())
+
+    def read(folder: pathlib.Path) -> None:
+        content = (folder / "graph").read_bytes()
+        whole = {**values, hub_module.GRAPH: np.array(content, object)}
+        with _written(folder, _named("a.ckpt", write_bundle(whole))) as inner:
+            _read_all(sources.open_pretrained(str(inner / "a.ckpt")).weights)
+
+    return Reader({"graph": graph}, "graph", read)
+
+
+def _tokenizer(name: str) -> Reader:
+    """A RoBERTa's tokenizer, which then has to read a text."""
+
+    def read(path: str) -> None:
+        tokenizer = SubwordTokenizer(path)
+        tokenizer.encode(["A cat  sat, \u00e9\u4e2d </s>"])
+
+    path = GOLDEN.parent / "roberta" / name / "tokenizer.json"
+    return of_file(path.name, path.read_bytes(), read)
+
+
+def _case() -> Reader:
+    """A folder of Hugging Face's, of which it is said what it does to case."""
+    files = {
+        "model.safetensors": as_tensors({"a": np.ones(2, np.float32)}),
+        sources.TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
+    }
+    return Reader(
+        files,
+        sources.TOKENIZER_CONFIG_FILE,
+        lambda folder: sources.open_pretrained(str(folder)),
+    )
+
+
+def _packed(way: int) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", way) as archive:
+        archive.writestr("bert/vocab.txt", "\n".join(FEW_WORDS))
+        archive.writestr("bert/bert_config.json", "{}")
+    return content.getvalue()
+
+
+def _tar() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        # With a long name, and so with a header of more than one block.
+        for name in ("assets/vocab.txt", "a" * 120):
+            info = tarfile.TarInfo(name)
+            info.size = 9
+            archive.addfile(info, io.BytesIO(b"[PAD]\nthe"))
+    return content.getvalue()
+
+
+def _unpack(path: pathlib.Path) -> None:
+    """Archives unpack beside themselves, in a folder that goes with them."""
+    above = path.parent.parent
+    inside = set(above.iterdir())
+    handles.unpack(str(path))
+    assert set(above.iterdir()) == inside, "written elsewhere"
+
+
+def _archive(name: str, content: bytes) -> Reader:
+    return Reader({name: content}, name, lambda folder: _unpack(folder / name))
+
+
+def _inner_tar() -> Reader:
+    """A tar archive, compressed after it was changed."""
+
+    def read(folder: pathlib.Path) -> None:
+        whole = gzip.compress((folder / "tar").read_bytes(), 1, mtime=0)
+        with _written(folder, {"bert.tar.gz": whole}) as inner:
+            _unpack(inner / "bert.tar.gz")
+
+    return Reader({"tar": _tar()}, "tar", read)
+
+
+SHARED = (
+    "--do_train=true --do_eval=true --init_checkpoint=bert --output_dir=out "
+    "--learning_rate=3e-4 --num_train_epochs=3 --warmup_proportion=0.1 "
+    "--train_batch_size=32 --max_seq_length=128 --seed=7 --eval_steps=epoch "
+    "--tuning_method=houlsby(size=8) --exchange_part=a=b,c=d --num_devices=1 "
+    "--compute_dtype=float32 --engine=strategy --keep_best=loss"
+).split()
+
+# The program whose flags are defined, and their names.
+_DEFINED: Dict[str, Collection[str]] = {}
+
+
+def _classifier() -> None:
+    task = run_classifier.task_from_flags(run_flags.adapter_description())
+    weights = flags.FLAGS["class_weights"].value
+    if weights is not None:
+        task = weigh_classes(task, weights)
+    run_flags.experiment_from_flags(
+        task, "", flags.FLAGS["eval_batch_size"].value
+    )
+
+
+def _squad() -> None:
+    run_flags.experiment_from_flags(run_squad.task_from_flags(), "", 8)
+
+
+def forget() -> None:
+    """Removes the flags that a reader has defined."""
+    flags.FLAGS.remove_flag_values(_DEFINED.pop("names", ()))
+    flags.FLAGS.unparse_flags()
+    _DEFINED.clear()
+
+
+def _define(module: ModuleType) -> None:
+    """Defines a program's flags, which takes a while, where they are not."""
+    if module.__name__ in _DEFINED:
+        return
+    forget()
+    before = set(flags.FLAGS)
+    module.define_flags()  # type: ignore
+    help_page.define_help(flags.FLAGS, module.__name__)
+    _DEFINED.update({module.__name__: (), "names": set(flags.FLAGS) - before})
+
+
+def _program(
+    module: ModuleType, given: List[str], use: Callable[[], None]
+) -> Dict[str, Reader]:
+    """A program's command line, an argument on each line, and as a file."""
+
+    def parse(given: List[str]) -> None:
+        _define(module)
+        with flagsaver.flagsaver():
+            # Whoever asks for help gets a page.
+            with contextlib.redirect_stdout(io.StringIO()):
+                help_page.parse(flags.FLAGS, [module.__name__, *given])
+            use()
+
+    def read(folder: pathlib.Path) -> None:
+        parse(_text(folder, "given").split("\n"))
+
+    def read_file(folder: pathlib.Path) -> None:
+        parse([f"--flagfile={folder / 'given'}"])
+
+    content = "\n".join(given).encode()
+    name = module.__name__.rpartition(".")[2]
+    return {
+        f"command line of {name}": _reader(content, read),
+        f"flagfile of {name}": _reader(content, read_file),
+    }
+
+
+def _reader(content: bytes, read: Callable[[pathlib.Path], None]) -> Reader:
+    """Of arguments, which are few: absl takes their number's square."""
+    raises = (UserError, SystemExit)
+    return Reader({"given": content}, "given", read, raises, grows=False)
+
+
+def _library(folder: pathlib.Path) -> None:
+    page, given = io.StringIO(), _text(folder, "given").split("\n")
+    with contextlib.redirect_stdout(page), contextlib.redirect_stderr(page):
+        library_command.parse(given)
 
 
 def text_readers() -> Dict[str, Reader]:
@@ -300,7 +634,7 @@ def text_readers() -> Dict[str, Reader]:
         "method": Reader(
             {"text": b"stack({'a': houlsby(size=8)}, lora(rank=4, alpha=2.0))"},
             "text",
-            _parse_method,
+            lambda folder: parse(_text(folder)),
         ),
         "run.json": Reader(
             {"run.json": as_json(record)},
@@ -318,7 +652,7 @@ def text_readers() -> Dict[str, Reader]:
         "list of checkpoints": Reader(
             {
                 "checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n',
-                **{f"model.ckpt-3{end}": c for end, c in saved.items()},
+                **_named("model.ckpt-3", saved),
             },
             "checkpoint",
             lambda folder: training_state.latest_step(str(folder)),
@@ -340,3 +674,59 @@ def text_readers() -> Dict[str, Reader]:
             {"body": as_json(columns)}, "body", _post, refused
         ),
     }
+
+
+def model_readers() -> Dict[str, Reader]:
+    """Readers of models and of what they come in, by name."""
+    tensors = {
+        "bert.pooler.dense.weight": np.ones((2, 2), np.float32),
+        "bert.embeddings.LayerNorm.bias": np.ones(2, np.float32),
+    }
+    return {
+        "safetensors": of_file(
+            "a.safetensors",
+            as_tensors(tensors),
+            lambda path: _read_all(open_safetensors(path, True)),
+        ),
+        "checkpoint's index": _checkpoint(".index"),
+        "checkpoint's data": _checkpoint(".data-00000-of-00001"),
+        "checkpoint's entries": _entries(),
+        "module of TensorFlow 1": _first_module(),
+        "module of TensorFlow 2": _second_module(),
+        "object graph": _object_graph(),
+        "tokenizer.json, BPE": _tokenizer("roberta"),
+        "tokenizer.json, unigram": _tokenizer("xlm-roberta"),
+        "tokenizer_config.json": _case(),
+        "zip": _archive("bert.zip", _packed(zipfile.ZIP_DEFLATED)),
+        "zip, stored": _archive("bert.zip", _packed(zipfile.ZIP_STORED)),
+        "tar.gz": _archive("bert.tar.gz", gzip.compress(_tar(), 1, mtime=0)),
+        "tar": _inner_tar(),
+    }
+
+
+def flag_readers() -> Dict[str, Reader]:
+    """Readers of command lines, by name."""
+    custom = [
+        "--task_name=custom",
+        "--label_column=label",
+        "--dev_share=0.1",
+        '--class_weights={"spam": 2.5}',
+    ]
+    squad = ["--n_best_size=20", "--doc_stride=64", "--max_query_length=64"]
+    asked = "--library=shelf --task=a,b --init_checkpoint=bert".split()
+    limits = ["--model=exported", "--port=8501", "--max_rows=10"]
+    library = "import\nshelf\nfolder\n--name=a\n--init_checkpoint=b\n--label=c"
+    return {
+        **_program(run_classifier, [*SHARED, *custom], _classifier),
+        **_program(run_squad, [*SHARED[:-1], *squad], _squad),
+        **_program(run_tagger, SHARED, run_flags.tuning_method),
+        **_program(run_mlm, SHARED, run_flags.tuning_method),
+        **_program(predict, asked, adapter_flags.check_adapter_flags),
+        **_program(serve, limits, serve.limits_from_flags),
+        "command line of library": _reader(library.encode(), _library),
+    }
+
+
+def readers() -> Dict[str, Reader]:
+    """All readers by name."""
+    return {**text_readers(), **model_readers(), **flag_readers()}

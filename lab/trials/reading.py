@@ -1,12 +1,119 @@
-"""Odd inputs: a right one, changed in a few places at random."""
+"""Gives a reader an odd input: a right one, changed in a few places at random.
+
+A reader may take an input, or refuse it in one line. Anything else is a defect:
+another exception, more than a second of the processor's time, more memory than
+`most_memory`, a file that is left behind.
+"""
 
 import copy
+import dataclasses
 import json
+import pathlib
 import random
-from typing import Any, Callable, Tuple
+import resource
+import shutil
+import time
+from typing import Any, Callable, Mapping, Tuple, Type
 
-# What a grown input has at most, in bytes.
+from adapter_bert.errors import UserError
+
+LONGEST = 1.0  # seconds of the processor
+# Bytes of memory for each byte of an input, and whatever its size.
+MEMORY_FACTOR, MEMORY_BESIDE = 100, 2**27
+# Bytes of a grown input, at most.
 GROWN = 2**18
+TAKEN, REFUSED = "taken", "refused"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A function that reads one kind of input.
+
+    Attributes:
+        files: the files of a folder that it takes, by name.
+        changed: the name of the one that is changed.
+        read: takes the folder.
+        raises: the exceptions by which it refuses an input.
+        grows: whether some of its inputs are large.
+    """
+
+    files: Mapping[str, bytes]
+    changed: str
+    read: Callable[[pathlib.Path], Any]
+    raises: Tuple[Type[BaseException], ...] = (UserError,)
+    grows: bool = True
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Writes its right files into a folder."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+
+
+def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
+    """The input of a number, drawn from a seed; the first is the right one."""
+    content = reader.files[reader.changed]
+    if not number:
+        return content
+    chance = random.Random(f"{seed}/{name}/{number}")
+    return change(content, chance, reader.grows)
+
+
+def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
+    """Reads one input: `taken`, `refused`, or what is wrong.
+
+    Args:
+        reader: that reads it.
+        folder: with the reader's files.
+        content: of the one that is changed.
+    """
+    before = set(folder.iterdir())
+    (folder / reader.changed).write_bytes(content)
+    # The peak begins anew. Source: Linux, `proc(5)`, `clear_refs`.
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    has = _peak()
+    began = time.process_time()
+    try:
+        reader.read(folder)
+        found = TAKEN
+    except reader.raises as error:
+        found = REFUSED
+        if "\n" in str(error) or not str(error):
+            found = f"a message of several lines or none: {str(error)[:200]!r}"
+    except KeyboardInterrupt:
+        raise
+    # Libraries in other languages have errors that are no `Exception`.
+    except BaseException as error:  # noqa: BLE001
+        found = f"{type(error).__name__}: {str(error)[:200]}"
+    took = time.process_time() - began
+    more = _peak() - has
+    if more > most_memory(len(content)):
+        found = f"{more >> 20} MB for {len(content)} bytes: {found[:200]}"
+    for path in set(folder.iterdir()) - before:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if found == REFUSED:
+            found = f"{path.name} is left behind"
+    return found if took < LONGEST else f"{took:.1f} s for: {found[:200]}"
+
+
+def most_memory(size: int) -> int:
+    """Bytes that reading an input of a size may take."""
+    return MEMORY_FACTOR * size + MEMORY_BESIDE
+
+
+def _peak() -> int:
+    """The most bytes of memory that the process had."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def limit_memory(more: int) -> None:
+    """Lets this process take so many bytes more than it has."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + more
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
 
 ODD_BYTES = (
     b"\0", b"\n", b"\r\n", b"\t", b'"', b"'", b"\\", b"{", b"}", b"[", b"]",
