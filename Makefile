@@ -82,7 +82,6 @@ test: setup
 benchmark: setup $(PEER)/installed
 	$(IN_VENV) -m lab.speed.compare --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m lab.speed.start --peer_python=$(PEER)/bin/python
-	$(IN_VENV) -m lab.speed.summary
 
 # The locked versions are for Python 3.11. pip has to be told where PyTorch's CPU
 # builds are (docs/performance.md).
@@ -97,7 +96,7 @@ soak: setup
 	$(IN_VENV) -m lab.trials --minutes=$(MINUTES) --jobs=$(JOBS)
 
 fuzz: $(VENV)/atheris/installed
-	$(IN_VENV) -m lab.trials.guided --minutes=$(MINUTES) --jobs=$(JOBS)
+	$(IN_VENV) -m lab.trials.fuzz --minutes=$(MINUTES) --jobs=$(JOBS)
 
 $(VENV)/atheris/installed: $(INSTALLED) requirements/atheris.txt
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \

@@ -1,7 +1,7 @@
-"""Prints docs/licences.md: the licences of what the locks install.
+r"""Prints docs/licences.md: the licences of what the locks install.
 
-.venv/bin/python -m lab.list_licences .venv .venv-tf221 \\
-    > docs/licences.md
+    .venv/bin/python -m lab.list_licences .venv .venv-tf221 \
+        > docs/licences.md
 """
 
 import importlib.metadata
@@ -9,13 +9,14 @@ import pathlib
 import re
 import sys
 import textwrap
-from email.message import Message
-from typing import Dict, List, Set
+from typing import Any, Dict, List, Set
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
 
 LOCKS = pathlib.Path(__file__).parents[1] / "requirements"
+# Locks of environments of their own.
+APART = ("atheris", "beam", "mutants", "notebooks", "tpu-client")
 HEAD = """\
 # Licences of what is installed
 
@@ -28,8 +29,6 @@ not listed.
 | package | licence |
 | --- | --- |
 """
-# Locks of environments of their own.
-APART = ("atheris", "beam", "mutants", "notebooks", "tpu-client")
 REST = """
 ## Not looked at
 
@@ -45,29 +44,21 @@ def normalized(name: str) -> str:
 
 def locked() -> Set[str]:
     """The names in the locks of both TensorFlows."""
-    return {
-        normalized(name)
-        for path in LOCKS.glob("*.txt")
-        if path.stem not in APART
-        for name in re.findall(r"^([\w.-]+)==", path.read_text(), re.MULTILINE)
-    }
+    locks = [p.read_text() for p in LOCKS.glob("*.txt") if p.stem not in APART]
+    names = re.findall(r"^([\w.-]+)==", "\n".join(locks), re.MULTILINE)
+    return set(map(normalized, names))
 
 
-def licence(metadata: Message) -> str:
-    """What a package says of its licence, in a few words."""
-    classifiers = [
+def licence(metadata: Any) -> str:
+    """A package's own words on its licence; of a whole text the first line."""
+    kinds = [
         text.split(" :: ")[-1]
         for text in metadata.get_all("Classifier", [])
         if text.startswith("License ::")
     ]
-    # Some have all of its text here.
     stated = metadata.get("License", "").strip().partition("\n")[0]
-    return (
-        metadata.get("License-Expression")
-        or ", ".join(classifiers)
-        or stated
-        or "not stated"
-    )
+    expression = metadata.get("License-Expression")
+    return expression or ", ".join(kinds) or stated or "not stated"
 
 
 def licences(environment: str) -> Dict[str, str]:
@@ -81,29 +72,23 @@ def licences(environment: str) -> Dict[str, str]:
         raise UserError(f"{environment} is no virtual environment")
     names = locked()
     return {
-        normalized(found.metadata["Name"]): licence(found.metadata)
+        name: licence(found.metadata)
         for found in importlib.metadata.distributions(path=folders)
-        if normalized(found.metadata["Name"]) in names
+        if (name := normalized(found.metadata["Name"])) in names
     }
 
 
 def page(environments: List[str]) -> str:
-    """The page.
-
-    Raises:
-        UserError: one of them is no virtual environment.
-    """
+    """The page; raises as `licences`."""
     found: Dict[str, Dict[str, None]] = {}
     for environment in environments:
         for name, text in licences(environment).items():
             # Two versions may word it differently.
             found.setdefault(name, {})[text] = None
-    rows = "".join(
-        f"| `{name}` | {'; '.join(found[name])} |\n" for name in sorted(found)
-    )
+    rows = (f"| `{n}` | {'; '.join(found[n])} |\n" for n in sorted(found))
     rest = ", ".join(f"`{name}`" for name in sorted(locked() - set(found)))
     filled = textwrap.fill(rest, 80, break_on_hyphens=False)
-    return f"{HEAD}{rows}{REST}\n{filled}\n"
+    return f"{HEAD}{''.join(rows)}{REST}\n{filled}\n"
 
 
 def main() -> None:

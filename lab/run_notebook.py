@@ -3,10 +3,10 @@
     .venv/bin/python -m lab.run_notebook NOTEBOOK [--output=OTHER]
         [--set NAME=VALUE ...]
 
-`make notebooks` installs what it needs. The notebook starts in its own folder,
-as in Jupyter. Without --output what it shows is kept in the notebook itself.
---set gives a name of the cell with the tag `parameters` another value, a
-literal of Python.
+`make notebooks` installs nbclient, which runs it. The notebook starts in its own
+folder, as in Jupyter. Without --output its outputs are kept in the notebook
+itself. --set gives a name of the cell with the tag `parameters` another value,
+a literal of Python.
 """
 
 import argparse
@@ -29,21 +29,22 @@ CLIENT = os.path.join(sys.prefix, "notebooks")
 OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
 
 
-def find_client() -> List[str]:
-    """Makes Jupyter's parts importable, and returns the folders that it took.
+def find_client() -> None:
+    """Makes Jupyter's parts importable, here and in the notebook.
 
     Raises:
         UserError: they are not installed.
     """
     if importlib.util.find_spec("nbclient"):
-        return []
+        return
     if not os.path.isdir(CLIENT):
         raise UserError(
             f"there is no nbclient, and no {CLIENT}; run `make notebooks`, "
             "with the VENV of this Python"
         )
     sys.path.append(CLIENT)
-    return [CLIENT]
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [CLIENT, before]))
 
 
 def read_settings(texts: List[str]) -> Dict[str, Any]:
@@ -68,46 +69,37 @@ def read_settings(texts: List[str]) -> Dict[str, Any]:
 
 
 def add_settings(notebook: Any, settings: Dict[str, Any]) -> None:
-    """Adds a cell with other values after that of the parameters.
+    """Adds a cell with other values after the cell of the parameters.
 
     Raises:
         UserError: the notebook has no such cell, or it lacks a name.
     """
     import nbformat
 
-    if not settings:
-        return
-    places = [
+    tagged = [
         place
         for place, cell in enumerate(notebook.cells)
         if "parameters" in cell.metadata.get("tags", ())
     ]
-    if len(places) != 1:
+    if settings and len(tagged) != 1:
         raise UserError(
-            f"{len(places)} cells have the tag parameters, expected one"
+            f"{len(tagged)} cells have the tag parameters, expected one"
         )
-    known = {
-        target.id
-        for node in ast.parse(notebook.cells[places[0]].source).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-    }
     for name in settings:
+        source = notebook.cells[tagged[0]].source
+        known = re.findall(r"^(\w+) *=", source, re.MULTILINE)
         if name not in known:
             raise UserError(
                 f"--set {name}: the notebook has {', '.join(sorted(known))}"
             )
-    source = "\n".join(f"{name} = {v!r}" for name, v in settings.items())
-    notebook.cells.insert(places[0] + 1, nbformat.v4.new_code_cell(source))
+    if settings:
+        source = "\n".join(f"{name} = {v!r}" for name, v in settings.items())
+        cell = nbformat.v4.new_code_cell(source)
+        notebook.cells.insert(tagged[0] + 1, cell)
 
 
-def execute(notebook: Any, folder: str, paths: List[str]) -> None:
-    """Runs all cells; their outputs are added to the notebook.
-
-    Args:
-        notebook: as nbformat reads it.
-        folder: where it starts.
-        paths: folders from which its Python may import too.
+def execute(notebook: Any, folder: str) -> None:
+    """Runs all cells in a folder; their outputs are added to the notebook.
 
     Raises:
         UserError: a cell raised something.
@@ -118,16 +110,9 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         # Nothing of it is left in the user's folders, nor taken from there.
-        os.environ["JUPYTER_RUNTIME_DIR"] = scratch
-        environment = {
-            **os.environ,
-            "IPYTHONDIR": scratch,
-            "MPLCONFIGDIR": scratch,
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [*paths, os.environ.get("PYTHONPATH")])
-            ),
-        }
+        for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
+            os.environ[name] = scratch
+        os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
         client = NotebookClient(
             notebook,
             kernel_name="python3",
@@ -143,7 +128,7 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
         kernel.transport = "ipc"
         kernel.ip = os.path.join(scratch, "kernel")
         try:
-            client.execute(env=environment)
+            client.execute()
         except CellExecutionError as error:
             raise UserError(
                 f"a cell failed, {error.ename}: {error.evalue}"
@@ -154,39 +139,13 @@ def execute(notebook: Any, folder: str, paths: List[str]) -> None:
                 output.text = OVERWRITTEN.sub("", output.text)
 
 
-def run(path: str, output: str, settings: Dict[str, Any]) -> None:
-    """Runs a notebook and writes it with its outputs.
+def main() -> None:
+    """Runs the notebook that the arguments name, and writes its outputs.
 
     Raises:
         UserError: it cannot be read, a cell failed, or it cannot be written.
     """
-    paths = find_client()
-    import nbformat
-
-    parent = os.path.dirname(os.path.abspath(output))
-    if not os.path.isdir(parent):
-        raise UserError(f"the folder {parent} of --output does not exist")
-
-    try:
-        notebook = nbformat.read(path, as_version=4)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be read as a notebook: {first_line(error)}"
-        ) from error
-    add_settings(notebook, settings)
-    folder = pathlib.Path(path).resolve().parent
-    execute(notebook, str(folder), paths)
-    try:
-        nbformat.write(notebook, output)
-    except OSError as error:
-        raise UserError(
-            f"{output} cannot be written: {first_line(error)}"
-        ) from error
-
-
-def main() -> None:
-    """Runs the notebook that the arguments name; raises as `run`."""
-    parser = command_line.Parser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("notebook", help="file to run")
@@ -199,11 +158,28 @@ def main() -> None:
         help="another value of a name in the cell `parameters`; repeatable",
     )
     arguments = parser.parse_args()
-    run(
-        arguments.notebook,
-        arguments.output or arguments.notebook,
-        read_settings(arguments.settings),
-    )
+    path, settings = arguments.notebook, read_settings(arguments.settings)
+    output = os.path.abspath(arguments.output or path)
+    find_client()
+    import nbformat
+
+    if not os.path.isdir(os.path.dirname(output)):
+        parent = os.path.dirname(output)
+        raise UserError(f"the folder {parent} of --output does not exist")
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read as a notebook: {first_line(error)}"
+        ) from error
+    add_settings(notebook, settings)
+    execute(notebook, str(pathlib.Path(path).resolve().parent))
+    try:
+        nbformat.write(notebook, output)
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written: {first_line(error)}"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
-from lab.trials import inside
+from lab.trials import linux
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).parent.parent
@@ -143,7 +143,7 @@ def plain_user():
     def call(function, *arguments):
         def work():
             # Of this thread alone.
-            inside.drop_rights()
+            linux.drop_rights()
             try:
                 return function(*arguments)
             except UserError as error:

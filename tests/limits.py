@@ -4,7 +4,7 @@ import contextlib
 import resource
 import signal
 
-from lab.trials.children import limit_memory
+from lab.trials.reading import limit_memory
 
 
 @contextlib.contextmanager

@@ -1,16 +1,17 @@
 """What a disk holds when the power goes, and what a soak makes of it."""
 
+import dataclasses
 import random
 import sys
 
 import pytest
 
 from adapter_bert.errors import UserError
-from lab.trials import __main__ as main
-from lab.trials import power, references, system_calls
-from lab.trials.disk import Disk, order_faults
-from lab.trials.runs import Run
-from lab.trials.system_calls import (
+from lab.trials import __main__ as soak
+from lab.trials import bench as benches
+from lab.trials import calls, power
+from lab.trials.bench import DIFFERENT, LOST, SAME, Bench, Plan
+from lab.trials.calls import (
     DELETE,
     EMPTY,
     MAKE_FOLDER,
@@ -21,7 +22,8 @@ from lab.trials.system_calls import (
     WRITE,
     Operation,
 )
-from lab.trials.trials import DIFFERENT, LOST, SAME, Bench
+from lab.trials.power import Disk, order_faults
+from lab.trials.runs import Run
 
 pytestmark = pytest.mark.newer_stack
 
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.newer_stack
 def why_not():
     """Why calls cannot be seen here, or None."""
     try:
-        system_calls.check()
+        calls.check()
     except UserError as error:
         return str(error)
     return None
@@ -185,8 +187,8 @@ def quoted(text):
 
 def read(tmp_path, *threads):
     """What is read of lines, whose paths and contents stand in brackets."""
-    calls = tmp_path / "calls"
-    calls.mkdir()
+    folder = tmp_path / "calls"
+    folder.mkdir()
     for number, lines in enumerate(threads):
         text = ""
         for line in lines:
@@ -194,8 +196,8 @@ def read(tmp_path, *threads):
                 inner = part.split("]")[0]
                 line = line.replace(f"[{inner}]", quoted(inner))
             text += line + "\n"
-        (calls / f"calls.{number}").write_text(text)
-    return system_calls.read(calls, "/place")
+        (folder / f"calls.{number}").write_text(text)
+    return calls.read(folder, "/place")
 
 
 def test_calls_of_several_threads_are_put_in_order(tmp_path):
@@ -270,10 +272,10 @@ def test_what_is_not_followed_is_said(tmp_path, line, message):
 def test_without_strace_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="apt-get install strace"):
-        system_calls.check()
+        calls.check()
     monkeypatch.setattr(sys, "argv", ["soak", "--only=power", "--seed=1"])
     with pytest.raises(UserError, match="apt-get install strace"):
-        main._parse()
+        soak.parse_arguments()
 
 
 def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
@@ -282,16 +284,16 @@ def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
     strace.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="fails here .no ptrace."):
-        system_calls.check()
+        calls.check()
 
 
 def test_without_strace_all_else_is_tried_and_that_is_said(monkeypatch, capsys):
-    assert power.POWER in main.TURNS
+    assert set(soak.TURNS) == set(soak.TRIALS) == set(soak.COLUMNS)
     monkeypatch.setenv("PATH", "")
-    others = [turn for turn in main.TURNS if turn != power.POWER]
-    assert main._turns(None) == others
+    others = [turn for turn in soak.TURNS if turn != power.POWER]
+    assert soak.turns_of(None) == others
     assert "power cuts need strace" in capsys.readouterr().err
-    assert main._turns("kill") == ("kill",)
+    assert soak.turns_of("kill") == ["kill"]
 
 
 # Counts to 8 in a file, and tells the total in another one.
@@ -329,27 +331,33 @@ def make_bench(tmp_path):
         program.write_text(PROGRAM.replace("{sync}", sync))
         run = Run("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
-        references.make(tmp_path, run, forked=False)
+        benches.make_reference(tmp_path, run)
         power.record(tmp_path, run)
-        reference = references.read(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial", forked=False)
+        reference = benches.read_reference(tmp_path, run)
+        return Bench(tmp_path, reference, tmp_path / "trial")
 
     return make
+
+
+def try_seed(seed, bench, **plan):
+    plan = dataclasses.replace(Plan.draw(power.POWER, seed), **plan)
+    return power.cut_power(plan, bench)
 
 
 @STRACE
 def test_a_program_that_syncs_loses_nothing(make_bench):
     bench = make_bench()
     for seed in range(8):
-        outcome = power.run_trial(seed, bench)
+        # In every second one, the power goes once more.
+        outcome = try_seed(seed, bench, rare=seed % 2)
         assert outcome.what == SAME, outcome
-    assert any(len(power.draw(seed)) == 2 for seed in range(8))
+        assert outcome.note.count("power cut") == 2 - seed % 2
 
 
 @STRACE
 def test_a_program_that_does_not_sync_is_found(make_bench, monkeypatch):
     bench = make_bench("pass")
-    outcome = power.run_trial(0, bench)
+    outcome = try_seed(0, bench)
     assert outcome.what == LOST
     assert "out/state: renamed, but out/state.tmp-1: not synced" in outcome.note
     # By what it comes to as well.
@@ -357,18 +365,18 @@ def test_a_program_that_does_not_sync_is_found(make_bench, monkeypatch):
     monkeypatch.setattr(
         power, "order_faults", lambda *given: order_faults(*given)[:0]
     )
-    found = {power.run_trial(seed, bench).what for seed in range(12)}
+    found = {try_seed(seed, bench).what for seed in range(12)}
     assert found & {LOST, DIFFERENT}
 
 
 @STRACE
 def test_a_recording_that_lacks_a_write_is_found(make_bench, monkeypatch):
-    read = system_calls.read
+    read = calls.read
 
     def without_writes(*arguments):
         return [o for o in read(*arguments) if o.what != WRITE]
 
-    monkeypatch.setattr(system_calls, "read", without_writes)
+    monkeypatch.setattr(calls, "read", without_writes)
     with pytest.raises(RuntimeError, match="not recorded as is: out/result"):
         make_bench()
 

@@ -1,16 +1,23 @@
 """The soak finds what a program loses, and tells of it."""
 
+import dataclasses
+import functools
+import itertools
 import json
 import random
+import time
 
 import pytest
 from conftest import ROOT, run_process
 
 from adapter_bert.errors import UserError
-from lab.trials import damage, kills, references, report, runs, starts, trials
+from lab import report
+from lab.trials import __main__ as soak
+from lab.trials import bench as benches
+from lab.trials import faults, runs, starts
+from lab.trials.bench import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 from lab.trials.runs import Run
 from lab.trials.starts import Moment
-from lab.trials.trials import DIFFERENT, LOST, REFUSED, SAME, Bench
 
 pytestmark = pytest.mark.newer_stack
 
@@ -59,47 +66,49 @@ def make_bench(tmp_path):
         )
         run = Run("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
-        references.make(tmp_path, run, forked=False)
-        reference = references.read(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial", forked=False)
+        benches.make_reference(tmp_path, run)
+        reference = benches.read_reference(tmp_path, run)
+        return Bench(tmp_path, reference, tmp_path / "trial")
 
     return make
 
 
-def is_found(what, trial, seeds):
-    return any(trial(seed).what == what for seed in range(seeds))
+def outcomes(only, bench, seeds, **plan):
+    """What the trials of some seeds come to."""
+    for seed in range(seeds):
+        drawn = dataclasses.replace(Plan.draw(only, seed), **plan)
+        yield faults.TRIALS[only](drawn, bench)
+
+
+def is_found(what, only, bench):
+    return any(outcome.what == what for outcome in outcomes(only, bench, 20))
 
 
 def test_a_program_that_goes_on_loses_nothing(make_bench):
     bench = make_bench()
-    for only in (kills.KILL, kills.WRITE):
-        for seed in range(2):
-            bench.kills = 0
-            outcome = kills.run_trial(only, seed, bench)
+    for only in (faults.KILL, faults.WRITE):
+        for outcome in outcomes(only, bench, 2):
             assert outcome.what == SAME, outcome
             told = len(outcome.note.split(";"))
             assert bench.kills == told - outcome.note.count("had ended")
-    assert bench.reference.states == [references.WHOLE, references.HALF]
+            bench.kills = 0
+    assert bench.reference.has(benches.WHOLE)
+    assert bench.reference.has(benches.HALF)
 
 
 def test_a_program_that_writes_in_place_is_found(make_bench):
-    bench = make_bench(IN_PLACE)
-    assert is_found(
-        LOST, lambda seed: kills.run_trial(kills.WRITE, seed, bench), 20
-    )
+    assert is_found(LOST, faults.WRITE, make_bench(IN_PLACE))
 
 
 def test_a_program_that_begins_anew_with_other_numbers_is_found(make_bench):
     bench = make_bench(IN_PLACE, "number = total = 7")
-    assert is_found(
-        DIFFERENT, lambda seed: kills.run_trial(kills.WRITE, seed, bench), 20
-    )
+    assert is_found(DIFFERENT, faults.WRITE, bench)
 
 
 def test_damage_is_refused_or_mended(make_bench):
     bench = make_bench()
     for what in (SAME, REFUSED):
-        assert is_found(what, lambda seed: damage.run_trial(seed, bench), 20)
+        assert is_found(what, faults.DAMAGE, bench)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +123,13 @@ def test_no_traceback_no_other_code_and_no_change_is_a_refusal(
     make_bench, damaged
 ):
     bench = make_bench(REPLACE, damaged)
-    found = [damage.run_trial(seed, bench).what for seed in range(6)]
+    found = {outcome.what for outcome in outcomes(faults.DAMAGE, bench, 8)}
     assert LOST in found and REFUSED not in found
 
 
-def test_a_write_that_fails_must_be_refused(make_bench, monkeypatch):
+def test_a_write_that_fails_must_be_refused(make_bench):
     bench = make_bench()
-    plan = kills.draw(kills.FULL, 1)._replace(disk=False)
-    monkeypatch.setattr(kills, "draw", lambda *_: plan)
-    outcome = kills.run_trial(kills.FULL, 1, bench)
+    (outcome,) = outcomes(faults.FULL, bench, 1, mounts=False, part=0.5)
     assert outcome.what == LOST and "OSError" in outcome.note
 
 
@@ -130,14 +137,13 @@ def test_a_program_that_does_not_end_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(starts, "PATIENCE", 0.2)
     program = tmp_path / "program.py"
     program.write_text("import time; time.sleep(100)")
-    end = starts.start(
-        [str(program)], str(tmp_path), False, Moment(seconds=0.2)
-    )
+    end = starts.start([str(program)], str(tmp_path), Moment(seconds=0.2))
     assert end.is_late and not end.was_killed
-    assert trials.about(end).startswith("no end")
+    assert str(end).startswith("no end")
 
 
-def test_a_fork_ends_as_a_program_does(tmp_path):
+@pytest.mark.parametrize("inside", [None, {"largest_file": 9**9}])
+def test_the_end_of_a_program_is_told(tmp_path, inside):
     program = tmp_path / "program.py"
     for text, code, said in (
         ("import sys; sys.exit('error: no')", 1, "error: no"),
@@ -145,31 +151,25 @@ def test_a_fork_ends_as_a_program_does(tmp_path):
         (f"import sys; assert sys.argv[0] == {str(program)!r}", 0, ""),
     ):
         program.write_text(text)
-        ends = [
-            starts.start([str(program)], str(tmp_path), forked)
-            for forked in (False, True)
-        ]
-        for end in ends:
-            assert end.code == code and said in end.said
-        assert ends[0].refusal == ends[1].refusal
+        end = starts.start([str(program)], str(tmp_path), inside=inside)
+        assert end.code == code and said in end.said
+        assert end.refusal == ("error: no" if said == "error: no" else None)
 
 
 def test_a_seed_draws_the_same_trial():
     for seed in range(50):
-        assert kills.draw(kills.KILL, seed) == kills.draw(kills.KILL, seed)
-        assert damage.draw(seed) == damage.draw(seed)
-        assert trials.run_of(seed) == trials.run_of(seed)
-    assert len({damage.draw(seed) for seed in range(50)}) == 50
-    assert kills.draw(kills.KILL, 1) != kills.draw(kills.WRITE, 1)
+        plan = Plan.draw(faults.KILL, seed)
+        assert plan == Plan.draw(faults.KILL, seed)
+        assert plan != Plan.draw(faults.WRITE, seed)
+    assert len({Plan.draw(faults.KILL, seed) for seed in range(50)}) == 50
 
 
-@pytest.mark.parametrize("how", damage.HOW)
+@pytest.mark.parametrize("how", faults.DAMAGES)
 def test_damage_changes_a_file(tmp_path, how):
     content = random.Random(0).randbytes(100)
     path = tmp_path / "file"
     path.write_bytes(content)
-    plan = damage.Plan(False, False, 0.0, how, 0.5, 3)
-    assert damage.do(path, plan)
+    assert faults.do_damage(path, how, 0.5)
     assert not path.exists() or path.read_bytes() != content
 
 
@@ -204,21 +204,16 @@ def test_two_exported_versions_must_be_the_same(tmp_path):
     assert runs.result(tmp_path) == {"version/file": "several"}
 
 
-def test_a_table_counts(tmp_path):
+def test_a_table_counts():
     names = [runs.RUNS[0].name, runs.RUNS[1].name]
-    lines = [
-        {"only": "kill", "seed": 2, "run": names[0], "what": SAME},
-        {"only": "damage", "seed": 1, "run": names[0], "what": REFUSED},
-        {"only": "damage", "seed": 3, "run": names[1], "what": LOST},
+    trials = [
+        {"only": "kill", "run": names[0], "what": SAME},
+        {"only": "damage", "run": names[0], "what": REFUSED},
+        {"only": "damage", "run": names[1], "what": LOST},
     ]
-    for number, line in enumerate(lines):
-        path = tmp_path / f"trials-{number}.jsonl"
-        path.write_text(json.dumps(line) + "\n")
-    found = report.read(tmp_path)
-    assert [trial["seed"] for trial in found] == [1, 2, 3]
-    table = report.rows(report.count(found))
+    table = soak.rows(soak.count(trials))
     header, *others = table
-    assert header[2:-3] == list(report.COLUMNS.values())
+    assert header[2:-3] == list(soak.COLUMNS.values())
     counted = [
         {name: cell for name, cell in zip(header, row) if cell != "0"}
         for row in others
@@ -236,26 +231,17 @@ def test_a_table_counts(tmp_path):
     assert len(widths) == 1
 
 
-def test_soaks_add_up(tmp_path):
+def test_soaks_add_up(tmp_path, monkeypatch):
     page, path = tmp_path / "page.md", tmp_path / "soaks.json"
+    monkeypatch.setattr(report, "RELIABILITY", page)
     begin, end = report.marks("soak")
     page.write_text(f"before\n{begin}earlier\n{end}after\n")
     name = runs.RUNS[0].name
-    about = dict(cores=2, processor="p", tensorflow="2")
+    about = dict(cores=2, processor="p", tensorflow="2", tried="damage")
     for number, what in enumerate((SAME, REFUSED, SAME)):
         trial = {"only": "damage", "run": name, "what": what}
-        report.add(
-            path,
-            {
-                **about,
-                "tried": "damage",
-                "minutes": number + 1.2,
-                "seeds": [number, 9],
-                "kills": number,
-            },
-            report.count([trial, trial]),
-            page,
-        )
+        more = dict(minutes=number + 1.2, seeds=[number, 9], kills=number)
+        soak.add(path, {**about, **more}, soak.count([trial, trial]))
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "earlier" not in text
@@ -269,17 +255,26 @@ def test_soaks_add_up(tmp_path):
     assert [c for c in cells if c != "0"] == ["all", "6", "6", "2"]
 
 
+def test_items_are_worked_on_in_processes_until_the_time_is_over():
+    calls = (functools.partial(abs, -number) for number in itertools.count())
+    found = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
+    assert len(found) > 5
+    assert sorted(found) == list(range(len(found)))
+    with pytest.raises(ZeroDivisionError):
+        list(soak.in_processes(1, [functools.partial(divmod, 1, 0)]))
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
 def test_a_file_of_no_soaks(tmp_path, content):
     path = tmp_path / "soaks.json"
     path.write_text(content)
     with pytest.raises(UserError, match="is no file of soaks"):
-        report.read_soaks(path)
+        soak.read_soaks(path)
 
 
 def test_the_page_names_all_that_is_tried():
     page = (ROOT / "docs" / "reliability.md").read_text()
-    for only in report.COLUMNS:
+    for only in soak.COLUMNS:
         assert f"| `{only}` |" in page
     for mark in report.marks("soak"):
         assert page.count(mark) == 1
@@ -290,15 +285,16 @@ def test_a_trial_of_the_program_itself(tmp_path):
     seed = next(n for n, run in enumerate(runs.RUNS) if run.name == "library")
     done = run_process(
         "-m",
-        "soak",
+        "lab.trials",
         "--only=damage",
         f"--seed={seed}",
         f"--output_dir={tmp_path}",
         program="-u",
     )
-    assert done.stdout.splitlines()[-1].split()[0] in (SAME, REFUSED)
+    assert done.stdout.splitlines()[-1].startswith("all ")
     found = json.loads((tmp_path / "soak.json").read_text())
     assert found["seeds"] == [seed, seed]
-    assert [trial["run"] for trial in found["trials"]] == ["library"]
+    (trial,) = found["trials"]
+    assert trial["run"] == "library" and trial["what"] in (SAME, REFUSED)
     # The page is of soaks that try all.
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]

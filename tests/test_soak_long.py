@@ -6,8 +6,9 @@ import random
 import pytest
 from conftest import ROOT, run_process
 
-from lab.trials import long, report
-from lab.trials.memory import Sample, growth, sample
+from lab import report
+from lab.trials import long
+from lab.trials.long import Sample, growth, sample
 
 
 def samples(memory_of, files=4, threads=9, count=101):
@@ -74,7 +75,7 @@ def test_a_sample_is_of_the_process(tmp_path):
 
 def test_portions_are_all_rows_in_equal_distances():
     for rows in (1, 7, 200, 1000):
-        portions = list(long._portions(rows))
+        portions = list(long.portions(rows))
         assert sum(count for _, count in portions) == rows
         assert len(portions) == min(rows, long.SAMPLES)
         assert portions[-1][0] == 1
@@ -84,7 +85,7 @@ def test_portions_are_all_rows_in_equal_distances():
 
 def test_texts_have_many_lengths():
     chance = random.Random(1)
-    lengths = {len(long._text(chance).split()) for _ in range(200)}
+    lengths = {len(long.make_text(chance).split()) for _ in range(200)}
     assert len(lengths) > 20
 
 

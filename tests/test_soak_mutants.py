@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from conftest import ROOT
+from lab.trials.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
 from adapter_bert.errors import UserError
 from lab.trials import mutants, report
-from lab.trials.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
 PACKAGES = os.path.join(sys.prefix, "mutants")
 SOURCE = "def larger(a, b):\n    return a > b\n"

@@ -1,5 +1,6 @@
 """Rights, mounts, clocks and company, as the soak gives them to a stand-in."""
 
+import dataclasses
 import datetime
 import json
 import multiprocessing
@@ -11,20 +12,22 @@ import time
 import pytest
 from conftest import ROOT
 
-from lab.trials import (
-    clock,
-    company,
-    kills,
-    mounts,
-    references,
-    runs,
-    surroundings,
+from lab.trials import bench as benches
+from lab.trials import faults, linux, runs
+from lab.trials.bench import (
+    DIFFERENT,
+    HALF,
+    LOST,
+    SAME,
+    WHOLE,
+    YEAR,
+    Bench,
+    Plan,
+    Reference,
 )
-from lab.trials.references import HALF, WHOLE
+from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
 from lab.trials.runs import OUT, Run
-from lab.trials.starts import NEVER, Moment
-from lab.trials.surroundings import PERMISSION, VANISHED, Away, Mounted, Plan
-from lab.trials.trials import DIFFERENT, LOST, SAME, Bench
+from lab.trials.starts import Moment
 
 pytestmark = pytest.mark.newer_stack
 
@@ -81,72 +84,73 @@ def make_bench(tmp_path):
         run = Run("stand-in", str(program), ("{place}/out", "{data}/number"))
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "number").write_text("2")
-        references.make(tmp_path, run, forked=False)
-        reference = references.read(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial", forked=False)
+        benches.make_reference(tmp_path, run)
+        reference = benches.read_reference(tmp_path, run)
+        return Bench(tmp_path, reference, tmp_path / "trial")
 
     return make
 
 
-def try_plan(monkeypatch, bench, only, **plan):
+DEFAULT = Plan(
+    state="",
+    shares=(0.5, 0.5, 0.5),
+    count=1,
+    is_first=False,
+    which=0.0,
+    part=0.0,
+    how=0.0,
+    reads=False,
+    mounts=False,
+    rare=1.0,
+    wrong=(0.0,) * 9,
+)
+
+
+def try_plan(bench, only, **plan):
     """The outcome of a plan, and not of a seed's."""
-    default = Plan("", 0.5, False, 0.0, 0.0, False)
-    monkeypatch.setattr(
-        surroundings, "draw", lambda *_: default._replace(**plan)
-    )
-    return surroundings.run_trial(only, 0, bench)
+    return faults.TRIALS[only](dataclasses.replace(DEFAULT, **plan), bench)
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        dict(share=None, state=HALF),
-        dict(share=None, reads=True),
-        dict(mode=0.3),
-        dict(which=0.99, state=WHOLE, mode=0.99),
+        dict(is_first=True, state=HALF),
+        dict(is_first=True, reads=True),
+        dict(part=0.3),
+        dict(which=0.99, state=WHOLE, part=0.99),
     ],
 )
-def test_a_right_that_is_missing_is_refused(make_bench, monkeypatch, plan):
-    outcome = try_plan(monkeypatch, make_bench(), PERMISSION, **plan)
+def test_a_right_that_is_missing_is_refused(make_bench, plan):
+    outcome = try_plan(make_bench(), PERMISSION, **plan)
     assert outcome.what == SAME, outcome
-    if plan.get("share", 0) is None:
+    if plan.get("is_first"):
         assert "Permission denied" in outcome.note
 
 
-def test_a_right_that_is_missing_and_a_traceback_are_found(
-    make_bench, monkeypatch
-):
+def test_a_right_that_is_missing_and_a_traceback_are_found(make_bench):
     bench = make_bench(failure="raise", hold="contextlib.nullcontext()")
-    outcome = try_plan(monkeypatch, bench, PERMISSION, share=None, state=HALF)
+    outcome = try_plan(bench, PERMISSION, is_first=True, state=HALF)
     assert outcome.what == LOST and "PermissionError" in outcome.note
     # The trial has given back what it took.
     assert (bench.place / OUT).stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("mounted", [False, True])
-@pytest.mark.parametrize("plan", [dict(), dict(reads=True, share=None)])
-def test_a_folder_that_vanishes_is_told(make_bench, monkeypatch, plan, mounted):
-    plan["mounted"] = mounted
-    outcome = try_in_fork(monkeypatch, make_bench(), VANISHED, plan)
-    if plan.get("reads"):
+@pytest.mark.parametrize("mounts", [False, True])
+@pytest.mark.parametrize("plan", [dict(), dict(reads=True, is_first=True)])
+def test_a_folder_that_vanishes_is_told(make_bench, plan, mounts):
+    bench = make_bench()
+    outcome = in_fork(lambda: try_plan(bench, VANISHED, mounts=mounts, **plan))
+    assert outcome.what == SAME
+    if plan:
         # A file, which cannot be a mount.
         assert "No such file" in outcome.note
-        mounted = False
-    else:
-        # It may be gone between a look and a write.
-        told = "moved, deleted or unmounted;", "No such file"
-        assert any(text in outcome.note for text in told)
-    assert outcome.what == SAME
-    how = "unmounted" if mounted and may_mount() else "moved away"
-    if plan.get("reads"):
-        assert f" {how} at the start" in outcome.note
-    else:
-        assert f"out {how} at change" in outcome.note
-
-
-def try_in_fork(monkeypatch, bench, only, plan):
-    """As `try_plan`, in a process that may have mounts of its own."""
-    return in_fork(lambda: try_plan(monkeypatch, bench, only, **plan))
+        assert " moved away at the start" in outcome.note
+        return
+    # It may be gone between a look and a write.
+    told = "moved, deleted or unmounted;", "No such file"
+    assert any(text in outcome.note for text in told)
+    how = "unmounted" if mounts and may_mount() else "moved away"
+    assert f"out {how} at change" in outcome.note
 
 
 def in_fork(function):
@@ -162,15 +166,15 @@ def in_fork(function):
 
 def may_mount():
     """Whether this user may have mounts, which not every superuser may."""
-    return in_fork(mounts.are_own)
+    return in_fork(linux.has_own_mounts)
 
 
-@pytest.mark.parametrize("mounted", [False, True])
-def test_a_folder_that_is_made_anew_is_found(make_bench, monkeypatch, mounted):
+@pytest.mark.parametrize("mounts", [False, True])
+def test_a_folder_that_is_made_anew_is_found(make_bench, mounts):
     bench = make_bench(check="out.mkdir(exist_ok=True)")
     for share in range(20, 60, 2):
-        plan = dict(mounted=mounted, share=share / 100)
-        outcome = try_in_fork(monkeypatch, bench, VANISHED, plan)
+        plan = dict(mounts=mounts, shares=(share / 100,))
+        outcome = in_fork(lambda plan=plan: try_plan(bench, VANISHED, **plan))
         # Else it was gone between a look and a write.
         if outcome.what != SAME:
             break
@@ -186,8 +190,8 @@ def test_what_is_mounted_is_taken_from_its_users(tmp_path):
     (folder / "file").write_text("text")
 
     def look():
-        assert mounts.are_own()
-        thing = Mounted(folder)
+        assert linux.has_own_mounts()
+        thing = Away(folder, is_mounted=True)
         with open(folder / "file") as file:
             thing.take()
             assert file.read() == "text"
@@ -196,10 +200,10 @@ def test_what_is_mounted_is_taken_from_its_users(tmp_path):
         assert thing.give_back() == ["new"]
         assert (folder / "file").read_text() == "text"
         thing.end()
-        mounts.small(folder / "in", 4096)
+        linux.mount_memory(folder / "in", 4096)
         with pytest.raises(OSError, match="No space"):
             (folder / "in" / "large").write_bytes(bytes(9000))
-        mounts.take(folder / "in")
+        linux.unmount(folder / "in")
 
     if not may_mount():
         pytest.skip("this user may not mount")
@@ -218,61 +222,38 @@ def test_a_file_can_be_moved_away(tmp_path):
 
 
 @pytest.mark.gate
-def test_of_several_processes_one_runs(make_bench, monkeypatch):
+def test_of_several_processes_one_runs(make_bench):
     bench = make_bench()
-    for killed in (None, 0):
-        plan = company.Plan([0.0, 0.0, 0.1], killed, 0.3, "", False)
-        monkeypatch.setattr(company, "draw", lambda *_, plan=plan: plan)
+    for rare in (1.0, 0.0):
+        plan = dict(count=3, rare=rare, part=0.3)
         # They may miss each other where a machine is slow.
-        found = [company.run_trial(0, bench) for _ in range(5)]
+        found = [try_plan(bench, TWO, **plan) for _ in range(5)]
         assert {outcome.what for outcome in found} == {SAME}, found
         assert any("refused" in outcome.note for outcome in found)
 
 
 @pytest.mark.gate
-def test_several_processes_that_disturb_each_other_are_found(
-    make_bench, monkeypatch
-):
+def test_several_processes_that_disturb_each_other_are_found(make_bench):
     bench = make_bench(
         hold="contextlib.nullcontext()", failure="raise", between="0.02"
     )
-    plan = company.Plan([0.0, 0.0, 0.0], None, 0.0, "", False)
-    monkeypatch.setattr(company, "draw", lambda *_: plan)
-    assert any(company.run_trial(0, bench).what == LOST for _ in range(5))
-
-
-def test_runs_that_share_a_cache_are_others(tmp_path):
-    found = company.cached_runs(runs.RUNS[0])
-    assert len({run.words for run in found}) == len(found) == 3
-    for run in found:
-        command = run.command(tmp_path, tmp_path / "trial" / "0")
-        folder = f"--frozen_layers_dir={tmp_path}/trial/0/../frozen"
-        assert folder in command
-        assert "--engine=estimator" in command
+    found = (try_plan(bench, TWO, count=3, which=1.0) for _ in range(5))
+    assert any(outcome.what == LOST for outcome in found)
 
 
 def test_a_program_that_believes_no_clock_is_the_same(make_bench):
     bench = make_bench()
     for seed in range(2):
-        outcome = clock.run_trial(seed, bench)
+        outcome = faults.set_clocks(Plan.draw(faults.CLOCK, seed), bench)
         assert outcome.what == SAME, outcome
 
 
 def test_a_program_that_believes_its_clock_is_found(make_bench, monkeypatch):
     bench = make_bench(also="time.time() > path.stat().st_mtime - 60")
-    start = clock.Start((-clock.YEAR, -clock.YEAR), 0.0, 0.0, 0.0)
-    plan = clock.Plan([], start, False)
-    monkeypatch.setattr(clock, "draw", lambda *_: plan)
-    monkeypatch.setattr(
-        clock, "finish", lambda bench, note: compare(bench, note)
-    )
-    assert clock.run_trial(0, bench).what == DIFFERENT
-
-
-def compare(bench, note):
-    """Without another start."""
-    what = DIFFERENT if bench.different() else SAME
-    return surroundings.Outcome(what, note)
+    # Without another start.
+    monkeypatch.setattr(bench, "finish", bench.judge)
+    wrong = (0.0, -YEAR, -YEAR)
+    assert try_plan(bench, faults.CLOCK, wrong=wrong).what == DIFFERENT
 
 
 def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
@@ -287,9 +268,9 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
         "    datetime.datetime.now().timestamp(), sys.argv[1:]]))\n"
     )
     changed = {"clock": [[0, -7200], [0.3, 86400]]}
-    words = ["lab/trials/inside.py", json.dumps(changed), str(program), "word"]
+    words = [json.dumps(changed), str(program), "word"]
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-m", "lab.trials.inside", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -321,13 +302,12 @@ def test_rights_can_be_dropped(tmp_path, plain_user):
     assert read() == ("denied" if os.geteuid() else "text")
 
 
-def test_a_moment_is_within_what_is_left():
-    reference = references.Reference(None, None, {}, 1.0, 100, [])
-    plan = Plan("", 0.5, False, 0.0, 0.0, False)
-    find = surroundings.moment_of
-    assert find(plan, reference) == Moment(changes=51)
-    assert find(plan._replace(state=HALF), reference) == Moment(changes=26)
-    assert find(plan._replace(share=None), reference) == NEVER
+def test_a_moment_is_within_what_is_left(tmp_path):
+    bench = Bench(
+        tmp_path, Reference(runs.RUNS[0], None, {}, 1.0, 100, []), tmp_path
+    )
+    assert bench.moment(0.5) == Moment(changes=51)
+    assert bench.moment(0.5, HALF) == Moment(changes=26)
 
 
 def test_what_a_run_reads_and_writes(tmp_path):
@@ -337,22 +317,12 @@ def test_what_a_run_reads_and_writes(tmp_path):
         ("export", ["bert", "source"]),
         ("library", ["source"]),
     ):
-        reference = references.Reference(by_name[name], None, {}, 1.0, 1, [])
+        reference = Reference(by_name[name], None, {}, 1.0, 1, [])
         bench = Bench(tmp_path, reference, tmp_path / "trial")
-        found = surroundings.places(bench, reads=True)
+        found = faults.places(bench, reads=True)
         assert [path.name for path in found] == reads
-        (out,) = surroundings.places(bench, reads=False)
+        (out,) = faults.places(bench, reads=False)
         assert out == tmp_path / "trial" / "out"
-
-
-def test_a_seed_draws_the_same():
-    for seed in range(30):
-        for only in surroundings.KINDS:
-            plan = surroundings.draw(only, seed)
-            assert plan == surroundings.draw(only, seed)
-        assert clock.draw(seed) == clock.draw(seed)
-        assert company.draw(seed) == company.draw(seed)
-    assert len({repr(clock.draw(seed)) for seed in range(30)}) == 30
 
 
 @pytest.mark.gate
@@ -361,11 +331,10 @@ def test_a_disk_that_is_full_must_be_refused(make_bench, monkeypatch, failure):
     if not may_mount():
         pytest.skip("this user may not mount")
     # It is filled before the program goes on.
-    monkeypatch.setattr(kills, "DISK", 2**20)
+    monkeypatch.setattr(faults, "DISK", 2**20)
     bench = make_bench(failure=failure, pause="0.1")
-    plan = kills.Plan([0.3], (0.0, 0.0), False, True)
-    monkeypatch.setattr(kills, "draw", lambda *_: plan)
-    outcome = in_fork(lambda: kills.run_trial(kills.FULL, 0, bench))
+    plan = dict(shares=(0.3,), mounts=True)
+    outcome = in_fork(lambda: try_plan(bench, faults.FULL, **plan))
     assert "0 bytes left" in outcome.note
     assert "No space left on device" in outcome.note
     assert outcome.what == (LOST if failure == "raise" else SAME)

@@ -208,7 +208,6 @@ def parse_arguments() -> argparse.Namespace:
         UserError: as `measuring.parse`, or no comparison has such a name.
     """
     parser = measuring.make_parser(__doc__, rounds=3)
-    measuring.add_data(parser, peer=True)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = measuring.parse(parser)
     names = [comparison.name for comparison in COMPARISONS]

@@ -1,12 +1,11 @@
-"""Checks that other programs compute what this one does of the same adapters.
+"""Checks that other programs compute the same of the same adapters.
 
     .venv/bin/python -m lab.speed.exchange --peer_python=.venv-peer/bin/python
 
-The peers write adapters with random weights, which are read here; adapters of
-this project's with random weights are written here, which the peers load. With
+Both sides write adapters with random weights, which the other side reads. With
 `--init_checkpoint` and `--adapter` a trained adapter is exchanged too. The
-logits may differ by 1e-5. `--record=tests/golden/exchange` keeps what was
-written on both sides, with the peers' logits, for the tests.
+logits may differ by 1e-5. `--record=tests/golden/exchange` keeps the adapters of
+both sides, with the peers' logits, for the tests.
 """
 
 import argparse
@@ -35,7 +34,9 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.restored import restore_task
 
-PEER = os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
+PEER = os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
+)
 TOLERANCE = 1e-5
 EXAMPLES = "examples.npz"
 LOGITS = "logits.npz"
@@ -103,19 +104,9 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """One adapter, computed on both sides.
-
-    Attributes:
-        name: program, direction and case.
-        method: of this project.
-        difference: the greatest of all logits.
-    """
-
-    name: str
-    method: str
-    difference: float
+# The names of program and case, the method, and the greatest difference of all
+# logits, of one adapter that both sides compute.
+Comparison = Tuple[str, str, float]
 
 
 def random_artifact(
@@ -214,10 +205,11 @@ def compare_theirs(
     for program in exchange.READERS:
         for place in sorted(glob.glob(os.path.join(folder, program, "*"))):
             artifact = imported(place, bert)
-            yield Comparison(
+            found = logits(bert, artifact, examples)
+            yield (
                 f"{os.path.relpath(place, folder)} -> here",
                 artifact.config["method"],
-                difference(logits(bert, artifact, examples), place, examples),
+                difference(found, place, examples),
             )
 
 
@@ -234,10 +226,7 @@ def our_artifacts(
 
 
 def compare_ours(
-    folder: str,
-    bert: FrozenBert,
-    examples: Dict[str, np.ndarray],
-    peer_python: str,
+    folder: str, bert: FrozenBert, examples: Dict[str, np.ndarray], peer: str
 ) -> Iterator[Comparison]:
     """Writes adapters, which the peers load."""
     made = list(our_artifacts(bert))
@@ -247,21 +236,23 @@ def compare_ours(
         exchange.write(program, place, exported(artifact, "our_task"), "")
         os.remove(os.path.join(place, "README.md"))
         places.append(place)
-    answer(peer_python, os.path.join(folder, "bert"), folder, places)
+    answer(peer, os.path.join(folder, "bert"), folder, places)
     for (program, case, artifact), place in zip(made, places):
-        yield Comparison(
+        found = logits(bert, artifact, examples)
+        yield (
             f"{case} -> {program}",
             artifact.config["method"],
-            difference(logits(bert, artifact, examples), place, examples),
+            difference(found, place, examples),
         )
 
 
 def compare_trained(
-    folder: str, path: str, adapter: str, peer_python: str
+    folder: str, path: str, adapter: str, peer: str
 ) -> Iterator[Comparison]:
     """Writes a trained adapter for each program that can hold it."""
     bert = FrozenBert.open(path)
     artifact = adapter_artifact.read(adapter, bert.weights)
+    method = artifact.config["method"]
     rng = np.random.default_rng(0)
     ids = rng.integers(1000, bert.config.vocab_size, (16, 40))
     ids[:, 0], ids[:, -1] = 101, 102
@@ -273,41 +264,29 @@ def compare_trained(
     ours = logits(bert, artifact, examples)
     for program in exchange.WRITERS:
         place = os.path.join(folder, program)
-        ours_named = dataclasses.replace(
+        named = dataclasses.replace(
             exported(artifact, "trained"), base_name=BASE
         )
-        card = make_card(program, ours_named, program, artifact.config, {}, {})
+        card = make_card(program, named, program, artifact.config, {}, {})
         try:
-            exchange.write(program, place, ours_named, card)
+            exchange.write(program, place, named, card)
         except UserError as error:
             print(f"{adapter} -> {program}: refused: {error}")
             continue
-        answer(peer_python, path, folder, [place])
+        answer(peer, path, folder, [place])
         # Its usage lines have to work as they are.
         code = card.partition("```python\n")[2].partition("```")[0]
-        run_peer([peer_python, "-c", code], cwd=folder)
-        yield Comparison(
-            f"{adapter} -> {program}",
-            artifact.config["method"],
-            difference(ours, place, examples),
-        )
+        run_peer([peer, "-c", code], cwd=folder)
+        name = f"{adapter} -> {program}"
+        yield name, method, difference(ours, place, examples)
         back = logits(bert, imported(place, bert), examples)
-        yield Comparison(
-            f"{program} -> here",
-            artifact.config["method"],
-            difference(back, place, examples),
-        )
+        yield f"{program} -> here", method, difference(back, place, examples)
 
 
-def answer(peer_python: str, bert: str, folder: str, places: List[str]) -> None:
+def answer(peer: str, bert: str, folder: str, places: List[str]) -> None:
     """Lets the peers compute adapters that were written for them."""
     examples = os.path.join(folder, EXAMPLES)
-    call_peer(peer_python, "answer", bert, examples, *places)
-
-
-def call_peer(peer_python: str, *arguments: str) -> None:
-    """Runs the peers' side; raises as `run_peer`."""
-    run_peer([peer_python, os.path.abspath(PEER), *arguments])
+    run_peer([peer, PEER, "answer", bert, examples, *places])
 
 
 def run_peer(command: List[str], cwd: Optional[str] = None) -> None:
@@ -322,8 +301,8 @@ def run_peer(command: List[str], cwd: Optional[str] = None) -> None:
         )
     except OSError as error:
         raise UserError(
-            f"{command[0]} cannot be run: {error.strerror}; make "
-            ".venv-peer/installed makes the peers' environment"
+            f"{command[0]} cannot be run: {error.strerror}; `make peers` makes "
+            "the peers' environment"
         ) from error
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -336,18 +315,14 @@ def report(comparisons: List[Comparison]) -> None:
     Raises:
         UserError: one is too great.
     """
-    for c in comparisons:
-        print(f"{c.difference:.1e}  {c.name}  {c.method}")
-    worst = max(comparisons, key=lambda c: c.difference)
-    if not worst.difference <= TOLERANCE:
+    for name, method, found in comparisons:
+        print(f"{found:.1e}  {name}  {method}")
+    name, _, worst = max(comparisons, key=lambda c: c[2])
+    if not worst <= TOLERANCE:
         raise UserError(
-            f"{worst.name} differs by {worst.difference:.1e}, expected at most "
-            f"{TOLERANCE:.0e}"
+            f"{name} differs by {worst:.1e}, expected at most {TOLERANCE:.0e}"
         )
-    print(
-        f"{len(comparisons)} adapters, greatest difference "
-        f"{worst.difference:.1e}"
-    )
+    print(f"{len(comparisons)} adapters, greatest difference {worst:.1e}")
 
 
 def main() -> None:
@@ -363,7 +338,7 @@ def main() -> None:
     if arguments.record and files.exists(arguments.record):
         raise UserError(f"--record {arguments.record} is there already")
     with tempfile.TemporaryDirectory() as folder:
-        call_peer(arguments.peer_python, "write", folder)
+        run_peer([arguments.peer_python, PEER, "write", folder])
         bert = FrozenBert.open(os.path.join(folder, "bert"))
         examples = read_examples(folder)
         found = [
@@ -374,12 +349,8 @@ def main() -> None:
             shutil.copytree(folder, arguments.record)
     for adapter in arguments.adapter:
         with tempfile.TemporaryDirectory() as folder:
-            found += compare_trained(
-                folder,
-                arguments.init_checkpoint,
-                adapter,
-                arguments.peer_python,
-            )
+            path, peer = arguments.init_checkpoint, arguments.peer_python
+            found += compare_trained(folder, path, adapter, peer)
     report(found)
 
 

@@ -169,36 +169,28 @@ def table(results: Dict[str, Any], about: str, rows: report.Table) -> str:
     )
 
 
-def publish(name: str, results: Dict[str, Any], text: str = "") -> None:
+def publish(name: str, results: Dict[str, Any], text: str) -> None:
     """Writes `lab/results/NAME.json`, and the table in docs/performance.md."""
     report.RESULTS.mkdir(parents=True, exist_ok=True)
     files.write_json(str(report.RESULTS / f"{name}.json"), results)
-    if text:
-        report.write(report.SPEED, name.replace("_", " "), text)
+    report.write(report.SPEED, name, text)
 
 
-def make_parser(module_doc: str, rounds: int = 0) -> argparse.ArgumentParser:
-    """The command line of a benchmark.
+def make_parser(module_doc: str, rounds: int) -> argparse.ArgumentParser:
+    """The command line of a benchmark beside the peer.
 
     Args:
         module_doc: the module's docstring, whose first line is shown.
-        rounds: how often is measured where `--rounds` is not given; 0 for a
-            benchmark that has no rounds.
+        rounds: how often is measured where `--rounds` is not given.
     """
     parser = argparse.ArgumentParser(description=module_doc.split("\n")[0])
-    if rounds:
-        parser.add_argument("--rounds", type=int, default=rounds)
-    return parser
-
-
-def add_data(parser: argparse.ArgumentParser, peer: bool = False) -> None:
-    """Adds the flags that name rows and, where asked for, model and peer."""
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--glue_dir", default=os.environ.get("GLUE_DIR", ""))
-    if peer:
-        parser.add_argument("--model", help="a pretrained BERT's folder")
-        parser.add_argument(
-            "--peer_python", default=str(ROOT / ".venv-peer" / "bin" / "python")
-        )
+    parser.add_argument("--model", help="a pretrained BERT's folder")
+    parser.add_argument(
+        "--peer_python", default=str(ROOT / ".venv-peer" / "bin" / "python")
+    )
+    return parser
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -208,12 +200,12 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         UserError: there is no such peer, or nothing to measure.
     """
     arguments = parser.parse_args()
-    peer = getattr(arguments, "peer_python", "")
-    if peer and not os.access(peer, os.X_OK):
+    peer = arguments.peer_python
+    if not os.access(peer, os.X_OK):
         raise UserError(
             f"the peer's Python {peer} cannot be run; `make peers` installs it"
         )
-    if getattr(arguments, "rounds", 1) < 1:
+    if arguments.rounds < 1:
         raise UserError(
             f"--rounds={arguments.rounds} measures nothing; expected at least 1"
         )

@@ -6,7 +6,8 @@ A user waits for the first steps, and for the end of a small run: imports,
 reading, graphs and files count as much as steps there. `run_classifier.py`,
 with each engine, and the peer's program (`peers/adapters_start.py`) train the
 same adapters on the same files, in processes that take turns. Writes
-`lab/results/start.json` and a table in docs/performance.md.
+`lab/results/start.json` and a table in docs/performance.md, and the page's first
+table if there is a `compare.json` beside.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from adapter_bert.training import cpu_cores
 from adapter_bert.training.engines import ENGINES
 from lab import report
 from lab.report import ROOT
-from lab.speed import measuring
+from lab.speed import compare, measuring
 from lab.speed.measuring import ADAPTER_SIZE, BATCH_SIZE, Measured
 
 STEPS = 3
@@ -37,6 +38,8 @@ STEPS = 3
 THIRD_STEP, WHOLE_RUN = "third step", "whole small run"
 TIMES = {THIRD_STEP: "step", WHOLE_RUN: "exit"}
 PEER = "peer"
+# Short names of the rows that are compared.
+ROWS = {"pairs": "MRPC", "sentences": "CoLA"}
 # Lines are to be seen as soon as they are written, and nothing be fetched.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -236,6 +239,38 @@ def to_markdown(results: Dict[str, Any]) -> str:
     return measuring.table(results, about, rows)
 
 
+def to_summary(compared: Dict[str, Any], started: Dict[str, Any]) -> str:
+    """The one table of both benchmarks: all but its last column are ratios.
+
+    Args:
+        compared: the results of `compare`.
+        started: those of this benchmark.
+    """
+    header = "; speed, usual padding; speed, grouped by length; memory, usual "
+    rows = [f"{header}padding; share of the products' best".split("; ")]
+    names = ROWS if compared["rows"] == compare.GLUE_ROWS else {}
+    for name, found in compared["comparisons"].items():
+        kind, texts, model, dtype = name.split("-")
+        ratio, memory = found["ratio"], found["memory_bytes"]
+        grouped = ratio.get("grouped")
+        rows.append(
+            [
+                f"{kind} {names.get(texts, texts)}, {model}, {dtype}",
+                f"{ratio['dynamic']['median']:.2f}",
+                f"{grouped['median']:.2f}" if grouped else "",
+                f"{memory['ours'] / memory['dynamic']:.2f}",
+                f"{found['share_of_peak']:.0%}",
+            ]
+        )
+    for which, found in started["summary"].items():
+        for engine, ratio in found["ratio"].items():
+            # The peer's program groups by length.
+            median = f"{ratio['median']:.2f}"
+            rows.append([f"time to {which}, {engine}", "", median, "", ""])
+    about = f"medians of {compared['rounds']} rounds, of {started['rounds']} "
+    return measuring.table(compared, f"{about}for whole programs", rows)
+
+
 def main() -> None:
     """Measures both ends, and writes what was found.
 
@@ -244,7 +279,6 @@ def main() -> None:
             data, or a program has failed.
     """
     parser = measuring.make_parser(__doc__, rounds=5)
-    measuring.add_data(parser, peer=True)
     arguments = measuring.parse(parser)
     compared, counts = programs(arguments)
     results: Dict[str, Any] = {
@@ -263,6 +297,10 @@ def main() -> None:
     text = to_markdown(results)
     print(text)
     measuring.publish("start", results, text)
+    path = report.RESULTS / "compare.json"
+    if path.exists():
+        text = to_summary(json.loads(path.read_text()), results)
+        report.write(report.SPEED, "summary", text)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,11 @@
 The one argument is a JSON object (see `compare.py`). Each line on stdin asks
 for one measurement, and a line of JSON on stdout answers: `examples` and
 `seconds`, `tokens` (padding included), `flops` counted for them, and
-`peak_bytes`, the most memory that this process has held. With the kind
-`tasks` it holds many tasks on one BERT (see `serving.py`), and answers rows a
-second: of one task, of a random mix, and of the mix one task after another.
+`peak_bytes`, the most memory that this process has held.
 """
 
 import dataclasses
 import functools
-import gc
 import json
 import os
 import sys
@@ -34,14 +31,11 @@ from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import LoadedTask, load_task
-from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import prediction
 from adapter_bert.training.engines import Hardware, Job, choose_engine
-from adapter_bert.training.frozen_layers import KnownOutputs, lowest_layer
+from adapter_bert.training.frozen_layers import lowest_layer
 from lab.speed import flops
 
 TASK = TextClassification("benchmark", Layout(0), Layout(0), labels=("0", "1"))
@@ -162,8 +156,6 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
     def length_of(step: int) -> int:
         return int(lengths[plan.rows(step)].max())
 
-    if options.get("cached"):
-        rows = _with_outputs(rows, job, options)
     engine.train(
         job,
         rows,
@@ -174,23 +166,6 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         MANY_STEPS,
         Meter(options, job, length_of),
     )
-
-
-def _with_outputs(
-    rows: Features, job: Job, options: Dict[str, Any]
-) -> Features:
-    """The rows with outputs of frozen layers, all zero, in a file."""
-    config = encoder.BertConfig(**options["config"])
-    first_token = (
-        lowest_layer(job.table, config.num_hidden_layers)
-        == config.num_hidden_layers
-    )
-    count = len(rows) if first_token else len(rows.tokens)
-    is_half = options["dtype"] == "bfloat16"
-    dtype = np.uint16 if is_half else np.float32
-    path = os.path.join(job.output_dir, "outputs.npy")
-    np.save(path, np.zeros((count, config.hidden_size), dtype))
-    return KnownOutputs.of(rows, np.load(path, mmap_mode="r"), first_token)
 
 
 class BatchClock:
@@ -234,116 +209,6 @@ def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         )
 
 
-class Tasks:
-    """Many tasks on one BERT in memory, and rows for them."""
-
-    def __init__(self, options: Dict[str, Any]):
-        """Loads the tasks.
-
-        Args:
-            options: `model` and `folders`; `batches` of `batch_size` rows of
-                `tokens` are measured.
-        """
-        self._options = options
-        self._rng = np.random.default_rng(0)
-        self._bert = FrozenBert.open(options["model"])
-        self._tasks: List[LoadedTask] = [
-            load_task(self._bert, folder, None) for folder in options["folders"]
-        ]
-        self._tables = MixedBert(self._bert)
-        self._are_mixed = all(task.can_mix for task in self._tasks)
-        if self._are_mixed:
-            self._tables.reserve(task.kind for task in self._tasks)
-            self._places = [
-                task.values.place(task.kind, self._tables)
-                for task in self._tasks
-            ]
-            # Once, so that all of its memory is there.
-            self._mixed(self._rows(), self._choose())
-        gc.collect()
-        self.memory = resident_memory()
-        # For the ways of single tasks, which do not read tables.
-        self._values = [
-            {name: tf.identity(v) for name, v in task.values.get().items()}
-            for task in self._tasks
-        ]
-
-    def _rows(self) -> np.ndarray:
-        names = ("batches", "batch_size", "tokens")
-        shape = [self._options[name] for name in names]
-        words = self._bert.config.vocab_size
-        return self._rng.integers(0, words, shape).astype(np.int32)
-
-    def _choose(self) -> np.ndarray:
-        """Tasks of all rows; different ones within a batch, if there are."""
-        count, size = len(self._tasks), self._options["batch_size"]
-        return np.stack(
-            [
-                self._rng.choice(count, size, replace=size > count)
-                for _ in range(self._options["batches"])
-            ]
-        )
-
-    def measure(self) -> Dict[str, float]:
-        """Rows a second in each of the ways that are possible."""
-        rows, chosen = self._rows(), self._choose()
-        ones = self._rng.integers(0, len(self._tasks), len(rows))
-        found = {"one": _seconds(self._one, rows, ones)}
-        if self._are_mixed:
-            found["mixed"] = _seconds(self._mixed, rows, chosen)
-        found["one after another"] = _seconds(self._in_turn, rows, chosen)
-        return {way: chosen.size / s for way, s in found.items()}
-
-    def _one(self, rows: np.ndarray, ones: np.ndarray) -> None:
-        """Computes batches of one task each."""
-        for ids, number in zip(rows, ones):
-            self._alone(ids, number)
-
-    def _mixed(self, rows: np.ndarray, chosen: np.ndarray) -> None:
-        """Computes batches of all tasks."""
-        for ids, tasks in zip(rows, chosen):
-            numbers = [self._places[n].task.number for n in tasks]
-            batch = _features(ids)
-            batch["task"] = np.array(numbers, np.int32)[:, np.newaxis]
-            batch["question"] = np.arange(len(ids), dtype=np.int32)[:, None]
-            self._tables.compute(batch)
-
-    def _in_turn(self, rows: np.ndarray, chosen: np.ndarray) -> None:
-        """Computes all rows of the first task, then all of the second one."""
-        flat = rows.reshape(-1, rows.shape[-1])
-        for number in np.unique(chosen):
-            own = flat[chosen.ravel() == number]
-            for first in range(0, len(own), rows.shape[1]):
-                self._alone(own[first : first + rows.shape[1]], number)
-
-    def _alone(self, ids: np.ndarray, number: int) -> None:
-        batch = _features(ids)
-        batch["row"] = np.arange(len(ids), dtype=np.int32)
-        self._tasks[number].kind.compute(self._values[number], batch)
-
-
-def _features(ids: np.ndarray) -> Dict[str, np.ndarray]:
-    return {
-        "input_ids": ids,
-        "input_mask": np.ones_like(ids),
-        "segment_ids": np.zeros_like(ids),
-    }
-
-
-def answer_tasks(options: Dict[str, Any]) -> None:
-    """Measures tasks for as long as there are requests."""
-    tasks = Tasks(options)
-    while request():
-        found = {**tasks.measure(), "memory_bytes": tasks.memory}
-        print(json.dumps(found), flush=True)
-
-
-def resident_memory() -> int:
-    """Bytes that this process occupies now; Linux only."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def matrix_products(options: Dict[str, Any]) -> None:
     """Multiplies square matrices, the machine's best case, at each request."""
     size, count = 2048, 8
@@ -374,9 +239,8 @@ def _seconds(compute: Callable[..., Any], *arguments: Any) -> float:
 def main() -> None:
     """Serves requests of one kind."""
     options = json.loads(sys.argv[1])
-    alone = {"products": matrix_products, "tasks": answer_tasks}
-    if options["kind"] in alone:
-        alone[options["kind"]](options)
+    if options["kind"] == "products":
+        matrix_products(options)
         return
     with tempfile.TemporaryDirectory() as folder:
         engine = choose_engine("auto")[0](Hardware())

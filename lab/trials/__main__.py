@@ -202,7 +202,8 @@ def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
         return []
     try:
         found = json.loads(path.read_text())
-        known = all(isinstance(soak["counts"], list) for soak in found)
+        known = isinstance(found, list)
+        known = known and all(isinstance(s["counts"], list) for s in found)
     except (OSError, ValueError, TypeError, KeyError):
         known = False
     if not known:

@@ -48,7 +48,7 @@ class Plan:
         part: of a file or of a disk, as a share.
         how: of several ways, as a share.
         reads: whether it happens to what is read, not to what is written.
-        mounts: whether mounts are used, or something else is shared.
+        mounts: whether mounts are used.
         rare: as a share, for what happens seldom.
         wrong: seconds by which clocks and files' times are wrong.
     """

@@ -16,8 +16,7 @@ from typing import Any, Callable, List, Sequence
 
 from adapter_bert import folder_lock
 from adapter_bert.serving import saved_model
-from lab.trials import bench as benches
-from lab.trials import linux, material, runs
+from lab.trials import linux
 from lab.trials.bench import (
     DAY,
     HALF,
@@ -30,7 +29,7 @@ from lab.trials.bench import (
     Plan,
     of,
 )
-from lab.trials.runs import FIRST_PHASE, OUT, PASSING, SOURCE, Run, digests
+from lab.trials.runs import FIRST_PHASE, OUT, PASSING, SOURCE, digests
 from lab.trials.starts import NEVER, End, Moment
 
 KILL, WRITE, FULL, DAMAGE, PERMISSION, VANISHED, CLOCK, TWO = (
@@ -338,13 +337,11 @@ def set_clocks(plan: Plan, bench: Bench) -> Outcome:
 
 
 def start_several(plan: Plan, bench: Bench) -> Outcome:
-    """Starts several processes in one folder, or with one cache.
+    """Starts several processes in one folder.
 
     One process of a training may run, and the others are refused in a line.
     Programs that change a library, or export, wait for one another.
     """
-    if plan.mounts and bench.run.name.startswith("classification"):
-        return _share_cache(plan, bench)
     state = bench.begin(plan.state)
     seconds = bench.reference.seconds
     ends = together(plan, seconds, [bench.start] * max(2, plan.count))
@@ -392,55 +389,6 @@ def _about(ends: Sequence[End]) -> str:
     return "; ".join(
         said[end.was_killed] if end.code else "ended" for end in ends
     )
-
-
-def cached_runs(like: Run) -> List[Run]:
-    """Runs that share a folder of frozen layers' outputs.
-
-    The first two share a file as well.
-    """
-    return [
-        runs.training(
-            f"cached {number}",
-            "run_classifier",
-            like.name.rpartition(" ")[2],
-            **runs.table(material.TABLE),
-            tuning_method=method,
-            seed=number,
-            cache_frozen_layers=True,
-            frozen_layers_dir="{place}/../frozen",
-        )
-        for number, method in enumerate(("head", "head", "top_layers(k=1)"))
-    ]
-
-
-def _share_cache(plan: Plan, bench: Bench) -> Outcome:
-    """Starts other runs at once that share a cache; then each once more."""
-    bench.begin()
-    own = []
-    for number, run in enumerate(cached_runs(bench.run)[: max(2, plan.count)]):
-        # The first trial of this kind makes their references.
-        with open(bench.work / "references.lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            folder = benches.folder_of(bench.work, run)
-            if not (folder / benches.ABOUT).exists():
-                benches.make_reference(bench.work, run)
-        reference = benches.read_reference(bench.work, run)
-        place = bench.place / str(number)
-        own.append(Bench(bench.work, reference, place))
-        own[-1].begin()
-    seconds = own[0].reference.seconds
-    ends = together(plan, seconds, [one.start for one in own])
-    note = f"one cache: {_about(ends)}"
-    for one, end in zip(own, ends):
-        if end.code and not end.was_killed:
-            return Outcome(LOST, f"{note}: {end}")
-        outcome = Outcome(SAME, note) if end.code else one.judge(note)
-        if outcome.what == SAME:
-            outcome = one.finish(note)
-        if outcome.what != SAME:
-            return outcome
-    return Outcome(SAME, note)
 
 
 # What is done to a run, by the name of its kind.

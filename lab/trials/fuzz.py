@@ -8,8 +8,8 @@ changes inputs further that have led to new code. `reading.py` says what a
 defect is; the end of the process, and a minute without an answer, are defects
 too. Inputs that reach lines of their own are kept in `tests/corpora/`: later
 runs begin with them, and tests read them. `--output_dir` has all that led to
-something new, and the input of each defect. `--reader=NAME --input=FILE` reads
-one input again. A seed may come to other inputs the next time.
+something new, and the input of each defect. A seed may come to other inputs the
+next time.
 """
 
 import argparse
@@ -69,12 +69,9 @@ def load(packages: str = PACKAGES) -> Any:
 
 
 def lead(name: str, output: pathlib.Path, words: Sequence[str]) -> None:
-    """Has libFuzzer find inputs of a reader, and ends the process.
+    """Has libFuzzer find inputs of a reader by its words, and ends the process.
 
-    Args:
-        name: of the reader.
-        output: folder of all inputs and defects.
-        words: for libFuzzer.
+    All inputs and defects go into the folder `output`.
     """
     readers = load()
     reading = importlib.import_module("lab.trials.reading")
@@ -119,16 +116,7 @@ def defects_of(output: pathlib.Path, name: str) -> List[List[str]]:
 
 
 def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
-    """Leads inputs of a reader, in processes that may die of one.
-
-    Args:
-        name: of the reader.
-        reader: a `lab.trials.reading.Reader`.
-        arguments: of the command line.
-        seconds: in which it ends.
-
-    Returns:
-        The number of inputs.
+    """Leads inputs of a reader for some seconds; returns their number.
 
     Raises:
         UserError: Atheris cannot be started.
@@ -185,15 +173,9 @@ def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
 def keep(
     name: str, reader: Any, output: pathlib.Path, kept: pathlib.Path
 ) -> None:
-    """Keeps the inputs that lead to lines of their own.
+    """Keeps the inputs of the folder `output` that lead to lines of their own.
 
     Those that were kept before come first, then the shortest.
-
-    Args:
-        name: the reader's.
-        reader: that reads them.
-        output: folder of all inputs.
-        kept: folder of those that are kept.
     """
     from lab.trials import reading
 
@@ -267,7 +249,6 @@ def parse_arguments() -> Tuple[argparse.Namespace, List[str]]:
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--reader", default="", help="name of one of them")
-    parser.add_argument("--input", type=pathlib.Path, help="to be read again")
     parser.add_argument(
         "--minutes", type=float, help="for all readers together"
     )
@@ -281,9 +262,8 @@ def parse_arguments() -> Tuple[argparse.Namespace, List[str]]:
     parser.add_argument("--packages", default=PACKAGES, help="of Atheris")
     parser.add_argument("--lead", help=argparse.SUPPRESS)
     arguments, words = parser.parse_known_args()
-    if not (arguments.minutes or arguments.inputs or arguments.input):
-        if not arguments.lead:
-            raise UserError("it does not end without --minutes or --inputs")
+    if not (arguments.minutes or arguments.inputs or arguments.lead):
+        raise UserError("it does not end without --minutes or --inputs")
     if arguments.jobs < 1 or (arguments.minutes or 1) <= 0:
         raise UserError(
             f"--jobs={arguments.jobs} --minutes={arguments.minutes} tries "
@@ -305,7 +285,6 @@ def main() -> None:
         lead(arguments.lead, arguments.output_dir, words)
     from adapter_bert.progress import Progress
     from lab import report
-    from lab.trials import reading
     from lab.trials.readers import readers
 
     chosen = {
@@ -318,14 +297,6 @@ def main() -> None:
             f"no reader is called {arguments.reader!r}; there are: "
             f"{', '.join(readers())}"
         )
-    if arguments.input:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = pathlib.Path(scratch)
-            reader = chosen[arguments.reader]
-            reader.write(folder)
-            content = arguments.input.read_bytes()
-            print(reading.try_input(reader, folder, content))
-        return
     if not os.path.isdir(arguments.packages):
         raise UserError(
             f"no {arguments.packages}; `make fuzz` installs Atheris"

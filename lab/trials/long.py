@@ -11,7 +11,6 @@ grows.
 
 import argparse
 import contextlib
-import functools
 import http.client
 import json
 import os
@@ -25,16 +24,8 @@ import sys
 import tempfile
 import time
 from concurrent import futures
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from functools import partial
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
@@ -51,21 +42,16 @@ MOST_GROWTH = 0.02
 # Samples of a work, and rows of a training's data.
 SAMPLES = 200
 TRAIN_ROWS = 4000
-# Clients that ask at once, the most rows of a request, and requests after
-# which a client connects anew.
-CLIENTS, MOST_ROWS, REQUESTS = 4, 16, 50
+# Clients that ask at once, and the most rows of a request.
+CLIENTS, MOST_ROWS = 4, 16
 SECONDS = 120
 
 
 class Sample(NamedTuple):
-    """What a process holds.
+    """What a process holds when a share of its work is done.
 
-    Attributes:
-        done: share of its work that is done.
-        memory: bytes that are resident.
-        peak: the most that were, in bytes.
-        files: number that are open.
-        threads: number that run.
+    `memory` and `peak` are bytes: those that are resident, and the most that
+    were. `files` are open, and `threads` run.
     """
 
     done: float
@@ -78,11 +64,7 @@ class Sample(NamedTuple):
 class Growth(NamedTuple):
     """Medians of the samples after the warm-up, and at the end.
 
-    Attributes:
-        memory: bytes, of each.
-        files: numbers of open files, of each.
-        threads: numbers of threads, of each.
-        peak: the most memory at any time, in bytes.
+    `memory` is in bytes, as is `peak`, the most memory at any time.
     """
 
     memory: Sequence[float]
@@ -196,46 +178,37 @@ def serve(place: pathlib.Path, rows: int) -> List[Sample]:
         process = stack.enter_context(_started(command, place))
         pool = stack.enter_context(futures.ThreadPoolExecutor(CLIENTS))
         port = _port(process, place)
-        clients = [_Client(port, seed) for seed in range(CLIENTS)]
         for done, count in portions(rows):
             shares = [count // CLIENTS] * CLIENTS
             shares[0] += count % CLIENTS
-            list(pool.map(_Client.ask, clients, shares))
+            seeds = [f"{done} {client}" for client in range(CLIENTS)]
+            list(pool.map(partial(_ask, port), shares, seeds))
             samples.append(sample(process.pid, done))
-        for client in clients:
-            client.connection.close()
         process.terminate()
         process.wait(SECONDS)
     return samples
 
 
-class _Client:
-    """Asks rows, a few a request, and connects anew now and then."""
+def _ask(port: int, rows: int, seed: str) -> None:
+    """Asks rows on a new connection, a few a request.
 
-    def __init__(self, port: int, seed: int):
-        self._chance = random.Random(f"{SERVER} {seed}")
-        self.connection = http.client.HTTPConnection(
-            "127.0.0.1", port, timeout=SECONDS
-        )
-        self._requests = 0
-
-    def ask(self, rows: int) -> None:
-        """Asks rows; raises UserError where they are not answered."""
+    Raises:
+        UserError: they are not answered.
+    """
+    chance = random.Random(seed)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    with contextlib.closing(connection):
         while rows > 0:
-            count = min(self._chance.randint(1, MOST_ROWS), rows)
+            count = min(chance.randint(1, MOST_ROWS), rows)
             rows -= count
-            texts = [make_text(self._chance) for _ in range(count)]
+            texts = [make_text(chance) for _ in range(count)]
             body = {"instances": [{"task": NAME, "text": t} for t in texts]}
             path = "/v1/models/adapter_bert:predict"
-            self.connection.request("POST", path, json.dumps(body))
-            answer = self.connection.getresponse()
+            connection.request("POST", path, json.dumps(body))
+            answer = connection.getresponse()
             found = json.loads(answer.read())
             if len(found.get("predictions", ())) != count:
                 raise UserError(f"{SERVER} answered {answer.status}: {found}")
-            self._requests += 1
-            if self._requests % REQUESTS == 0:
-                # The next request opens another one.
-                self.connection.close()
 
 
 def train(place: pathlib.Path, engine: str, steps: int) -> List[Sample]:
@@ -359,38 +332,23 @@ def rows_of(found: Dict[str, Dict[str, Any]]) -> List[List[str]]:
     return table
 
 
-class Work(NamedTuple):
-    """Work that is done for long.
-
-    Attributes:
-        amount: of it, after the warm-up.
-        warm_up: share of all.
-        do: gives the samples.
-    """
-
-    amount: str
-    warm_up: float
-    do: Callable[[], List[Sample]]
-
-
-def works(place: pathlib.Path, rows: int, steps: int) -> Dict[str, Work]:
-    """The works that this TensorFlow can do, by name.
+def works(place: pathlib.Path, rows: int, steps: int) -> Dict[str, Any]:
+    """The works that this TensorFlow can do: amount, warm-up and function.
 
     Args:
         place: a folder with a BERT, data and an adapter.
         rows: after the warm-up.
         steps: of a training.
     """
-    found = {}
     total = round(rows / (1 - ROWS_WARM_UP))
-    for name, do in ((PREDICTOR, predict), (SERVER, serve)):
-        do = functools.partial(do, place, total)
-        found[name] = Work(f"{rows:,} rows", ROWS_WARM_UP, do)
+    found: Dict[str, Any] = {
+        name: (f"{rows:,} rows", ROWS_WARM_UP, partial(do, place, total))
+        for name, do in ((PREDICTOR, predict), (SERVER, serve))
+    }
     for engine in runs.ENGINES:
         if engine != runs.ENGINES[0] or report.has_estimator():
-            do = functools.partial(train, place, engine, steps)
-            work = Work(f"{steps:,} steps", STEPS_WARM_UP, do)
-            found[f"training, {engine}"] = work
+            do = partial(train, place, engine, steps)
+            found[f"training, {engine}"] = f"{steps:,} steps", STEPS_WARM_UP, do
     return found
 
 
@@ -437,15 +395,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = pathlib.Path(scratch)
         _prepare(place)
-        for name, work in works(place, arguments.rows, arguments.steps).items():
+        chosen = works(place, arguments.rows, arguments.steps)
+        for name, (amount, warm_up, do) in chosen.items():
             if arguments.only in (None, name):
                 print(name, file=sys.stderr, flush=True)
                 began = time.monotonic()
-                samples = work.do()
+                samples = do()
                 found[name] = {
-                    "amount": work.amount,
+                    "amount": amount,
                     "seconds": time.monotonic() - began,
-                    "growth": growth(samples, work.warm_up)._asdict(),
+                    "growth": growth(samples, warm_up)._asdict(),
                     "samples": samples,
                 }
     about = report.environment()

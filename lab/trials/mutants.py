@@ -129,15 +129,10 @@ def _places(source: str) -> Iterator[Tuple[str, Position, List[Any]]]:
 
 
 def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
-    """Draws mutants, no two of one place.
+    """Draws mutants, no two of one place, with the packages of cosmic-ray.
 
     Each place has a chance of its own, so that a change of the code draws no
     other mutants in the lines that stay.
-
-    Args:
-        seed: of the chances.
-        count: of the mutants.
-        packages: folder of cosmic-ray.
 
     Returns:
         `path`, `line`, `operator`, `source` and `change` of each: the mutated
@@ -196,14 +191,10 @@ def _change(before: str, after: str) -> List[str]:
 
 @functools.lru_cache(None)
 def tests_of(path: str) -> List[List[str]]:
-    """The files of tests of a module.
+    """The files of tests of a module: groups that are run one after the other.
 
-    Args:
-        path: of the module, from the root.
-
-    Returns:
-        The tests of the module's name; those that name the module, the shortest
-        first, and those of everything. Only groups that hold any.
+    The tests of the module's name; then those that name the module, the shortest
+    first, and those of everything. Only groups that hold any.
     """
     stem = pathlib.Path(path).stem
     texts = {
@@ -236,12 +227,7 @@ def copy_project(folder: pathlib.Path) -> None:
 def run_tests(
     folder: pathlib.Path, tests: Sequence[str], limit: float
 ) -> Tuple[str, str]:
-    """Runs tests in a copy until one fails.
-
-    Args:
-        folder: of the copy.
-        tests: as pytest names them.
-        limit: seconds after which they are stopped.
+    """Runs tests in a copy until one fails, for at most `limit` seconds.
 
     Returns:
         KILLED, SURVIVED or TIMED_OUT; and the test that failed or took too
