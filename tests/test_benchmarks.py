@@ -15,15 +15,8 @@ from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from lab.speed import (
-    compare,
-    flops,
-    growth,
-    preparation,
-    processes,
-    storage,
-    worker,
-)
+from lab import report
+from lab.speed import compare, flops, measuring, worker
 
 pytestmark = pytest.mark.newer_stack
 
@@ -68,7 +61,7 @@ def test_a_summary_has_medians_and_ratios_of_neighbours(measured):
 def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     table = compare.to_markdown(
         {
-            **compare.environment(),
+            **report.environment(),
             "rounds": 3,
             "rows": "some",
             "comparisons": {"train-x": compare.summarize(measured)},
@@ -83,23 +76,33 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     widths = {line.count("|") for line in table.splitlines()[2:]}
     assert len(widths) == 1
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{compare.BEGIN}old\n{compare.END}after\n")
-    monkeypatch.setattr(compare, "PAGE", page)
+    begin, end = report.marks("compare")
+    page.write_text(f"before\n{begin}old\n{end}after\n")
+    monkeypatch.setattr(report, "SPEED", page)
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     for _ in range(2):
-        compare.write_table(table, compare.BEGIN, compare.END)
-        assert page.read_text() == (
-            f"before\n{compare.BEGIN}\n{table}\n{compare.END}after\n"
-        )
+        measuring.publish("compare", {"a": 1}, table)
+        assert page.read_text() == f"before\n{begin}\n{table}\n{end}after\n"
+    path = tmp_path / "results" / "compare.json"
+    assert json.loads(path.read_text()) == {"a": 1}
 
 
-def test_the_page_has_the_marks_once():
-    page = compare.PAGE.read_text()
-    assert page.count(compare.BEGIN) == page.count(compare.END) == 1
-    assert page.index(compare.BEGIN) < page.index(compare.END)
+@pytest.mark.parametrize(
+    "page, names",
+    [
+        (report.SPEED, ("compare", "start", "summary")),
+        (report.RELIABILITY, ("soak", "long", "mutants")),
+    ],
+)
+def test_the_pages_have_the_marks_once(page, names):
+    text = page.read_text()
+    for begin, end in map(report.marks, names):
+        assert text.count(begin) == text.count(end) == 1
+        assert text.index(begin) < text.index(end)
 
 
 def test_names_of_comparisons_differ():
-    names = [comparison.name for comparison in compare.comparisons()]
+    names = [comparison.name for comparison in compare.COMPARISONS]
     assert len(names) == len(set(names)) > 0
 
 
@@ -124,7 +127,7 @@ class FakeWorker:
 def test_workers_take_turns_and_the_first_round_is_dropped():
     log = []
     workers = {name: FakeWorker(name, log) for name in "AB"}
-    found = processes.measure_in_turn(workers, 2)
+    found = measuring.in_turn(workers, 2)
     assert log == [*"ABABAB", "stop A", "stop B"]
     assert found == {name: [{"round": 1}, {"round": 2}] for name in "AB"}
 
@@ -133,7 +136,7 @@ def test_all_workers_are_stopped_when_one_fails():
     log = []
     workers = {"A": FakeWorker("A", log), "B": FakeWorker("B", log, 1)}
     with pytest.raises(UserError, match="died"):
-        processes.measure_in_turn(workers, 2)
+        measuring.in_turn(workers, 2)
     assert log == [*"ABAB", "stop A", "stop B"]
 
 
@@ -147,88 +150,24 @@ ECHO = (
 def test_a_dead_process_is_the_user_s_to_look_at():
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     workers = {
-        "alive": processes.Worker([sys.executable, "-c", ECHO], {}, steps=5),
-        "dead": processes.Worker(command, {}),
+        "alive": measuring.Worker([sys.executable, "-c", ECHO], {}, steps=5),
+        "dead": measuring.Worker(command, {}),
     }
     # Whether it dies before the request is written or after.
     workers["dead"]._process.wait()
     with pytest.raises(UserError, match="exit code 3"):
-        processes.measure_in_turn(workers, 1)
+        measuring.in_turn(workers, 1)
     for each in workers.values():
         assert each._process.returncode is not None
 
 
 def test_a_worker_is_asked_for_its_steps_and_leaves_no_files():
-    echo = processes.Worker([sys.executable, "-c", ECHO], {}, steps=5)
+    echo = measuring.Worker([sys.executable, "-c", ECHO], {}, steps=5)
     assert echo.measure() == {"steps": 5}
     scratch = echo._scratch.name
     assert os.listdir(scratch)
     echo.stop()
     assert not os.path.exists(scratch)
-
-
-@pytest.mark.parametrize("axis", growth.AXES)
-def test_growth_varies_each_axis_alone(axis):
-    base, found = growth.Point(), growth.points(axis)
-    assert base in found and len(set(found)) == len(found)
-    for point in found:
-        changed = {axis: getattr(base, axis)}
-        assert dataclasses.replace(point, **changed) == base
-        assert point.length <= point.config.max_position_embeddings
-        assert point.count_steps() >= growth.FEWEST_STEPS
-        task_model.list_parameters(
-            point.config, parse(point.method), worker.TASK.build_head
-        )
-
-
-def test_the_axes_are_those_of_a_point():
-    fields = [field.name for field in dataclasses.fields(growth.Point)]
-    assert [*growth.AXES] == [*growth.LABELS] == fields
-
-
-def test_higher_lowest_layers_are_less_work():
-    work = [point.count_flops() for point in growth.points("lowest")]
-    assert work == sorted(work, reverse=True) and len(set(work)) == len(work)
-    assert growth.Point(lowest=2).method == 'houlsby(size=64, layers="2-5")'
-
-
-def test_rows_of_growth_fill_a_batch_and_are_all_as_long():
-    rows = growth.make_rows(growth.Point(length=16, batch_size=4))
-    assert len(rows) >= 4 and set(rows.lengths) == {16}
-
-
-def test_growth_is_drawn(tmp_path):
-    axes = {
-        axis: [
-            {
-                **dataclasses.asdict(point),
-                "examples_per_second": {"median": 2, "lowest": 1, "highest": 3},
-                "memory_bytes": 2**30,
-                "flops_per_example": point.count_flops() / point.batch_size,
-            }
-            for point in growth.points(axis)
-        ]
-        for axis in growth.AXES
-    }
-    growth.draw(axes, str(tmp_path / "growth.png"))
-    assert 0 < (tmp_path / "growth.png").stat().st_size < 300_000
-
-
-def test_an_artifact_takes_as_many_bytes_for_any_values(tmp_path):
-    config = encoder.BertConfig(100, 16, 2, 2, 32)
-    first, second = (
-        storage.write_artifact(
-            tmp_path / str(task), config, "houlsby(size=4)", task
-        )
-        for task in (1, 22)
-    )
-    assert first == second
-    assert storage.count_bytes(tmp_path) == first + second
-    weights = [
-        (tmp_path / task / "adapter.safetensors").read_bytes()
-        for task in ("1", "22")
-    ]
-    assert weights[0] != weights[1]
 
 
 def small_rows():
@@ -246,7 +185,7 @@ METHOD = "houlsby(size=4)"
 def answers(tmp_path_factory):
     """The second of each kind of worker; they get ready together."""
     rows = str(tmp_path_factory.mktemp("rows") / "rows.npz")
-    processes.write_rows(rows, small_rows())
+    measuring.write_rows(rows, small_rows())
     options = {
         "rows": rows,
         "batch_size": 4,
@@ -258,12 +197,12 @@ def answers(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         workers = {
-            kind: processes.Worker(
-                processes.OURS, {**options, "kind": kind}, steps=3
+            kind: measuring.Worker(
+                measuring.OURS, {**options, "kind": kind}, steps=3
             )
             for kind in ("train", "predict")
         }
-    return processes.measure_in_turn(workers, 1)
+    return measuring.in_turn(workers, 1)
 
 
 def train_batches(rows):
@@ -321,38 +260,3 @@ def test_what_cannot_be_compared_is_one_line(arguments, problem):
     assert done.returncode == 1
     lines = own_lines(done.stderr)
     assert len(lines) == 1 and problem in lines[0], lines
-
-
-def test_texts_to_prepare_are_words_of_the_vocabulary(tmp_path, tiny_bert):
-    words = preparation.read_words(tiny_bert / "vocab.txt")
-    assert "cat" in words and not {"[CLS]", "##s", ".", ""} & set(words)
-    tables = []
-    for name in ("a.tsv", "b.tsv"):
-        preparation.write_table(tmp_path / name, words, 3)
-        tables.append((tmp_path / name).read_text().splitlines())
-    assert tables[0] == tables[1]
-    header, *rows = (line.split("\t") for line in tables[0])
-    assert header == ["text", "label"]
-    assert [label for _, label in rows] == ["0", "1", "0"]
-    assert all(len(text.split()) == preparation.WORDS for text, _ in rows)
-    assert set(" ".join(text for text, _ in rows).split()) <= set(words)
-
-
-def test_a_preparation_that_takes_too_much_memory_fails(tmp_path, monkeypatch):
-    path = tmp_path / "found.json"
-    monkeypatch.setattr(
-        preparation,
-        "measure",
-        lambda model, rows: {"peak_memory_bytes": rows, "seconds": 1.0},
-    )
-    most = preparation.MOST_BYTES
-    preparation.run(tmp_path, [1, most], str(path))
-    assert set(json.loads(path.read_text())["rows"]) == {"1", str(most)}
-    with pytest.raises(UserError, match="expected at most 2.50"):
-        preparation.run(tmp_path, [1, most + 1], str(path))
-
-
-def test_a_preparation_that_fails_says_why(tmp_path):
-    (tmp_path / "vocab.txt").write_text("a\n")
-    with pytest.raises(UserError, match="the run has failed.*error: "):
-        preparation.measure(tmp_path, 1)

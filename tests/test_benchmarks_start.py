@@ -8,7 +8,8 @@ import pytest
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
-from lab.speed import compare, start
+from lab import report
+from lab.speed import measuring, start
 
 pytestmark = pytest.mark.older_stack
 
@@ -78,20 +79,23 @@ def test_a_summary_has_ratios_of_neighbours():
     }
 
 
-def test_the_page_has_the_marks_once():
-    page = compare.PAGE.read_text()
-    assert page.count(start.BEGIN) == page.count(start.END) == 1
-    assert page.index(start.BEGIN) < page.index(start.END)
-
-
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
     """The files that a benchmark writes, elsewhere, as a folder."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{start.BEGIN}{start.END}after\n")
-    monkeypatch.setattr(compare, "PAGE", page)
-    monkeypatch.setattr(start, "RESULTS", tmp_path / "found" / "start.json")
+    parts = (begin + end for begin, end in map(report.marks, MARKS))
+    page.write_text("\n".join(parts))
+    monkeypatch.setattr(report, "SPEED", page)
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "found")
     return tmp_path
+
+
+MARKS = ("start", "summary")
+
+
+def table_of(page, name):
+    begin, end = report.marks(name)
+    return page.read_text().partition(begin)[2].partition(end)[0].strip()
 
 
 def run(monkeypatch, *arguments):
@@ -120,9 +124,9 @@ def test_what_was_found_is_written(outputs, monkeypatch):
         for rounds in found["measurements"][name].values():
             assert [set(times) for times in rounds] == [{"step", "exit"}]
     table = start.to_markdown(found)
-    assert (outputs / "page.md").read_text() == (
-        f"before\n{start.BEGIN}\n{table}\n{start.END}after\n"
-    )
+    assert table_of(outputs / "page.md", "start") == table.strip()
+    # There is no comparison yet.
+    assert not table_of(outputs / "page.md", "summary")
     assert "1 rounds; the project's own texts, 1,000 rows" in table
     header, _, *rows = (line.split("|") for line in table.splitlines()[2:])
     assert [cell.strip() for cell in header] == (
@@ -137,7 +141,7 @@ def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
     with pytest.raises(SystemExit, match="^error: .*code 1.*no disk.*alone"):
         run(monkeypatch)
     assert not (outputs / "found").exists()
-    assert f"{start.BEGIN}{start.END}" in (outputs / "page.md").read_text()
+    assert not table_of(outputs / "page.md", "start")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_both_sides_read_one_folder_and_the_third_step_ends_an_epoch(
         for word in found[start.THIRD_STEP]["strategy"].command
         if word.startswith("--num_train_epochs=")
     ]
-    assert int(rows / compare.BATCH_SIZE * epochs) == start.STEPS
+    assert int(rows / measuring.BATCH_SIZE * epochs) == start.STEPS
 
 
 def test_the_project_s_own_pairs_have_columns_that_the_peer_reads():
@@ -201,3 +205,20 @@ def test_the_project_s_own_pairs_have_columns_that_the_peer_reads():
         "--text_b_column=sentence2",
     ]
     assert counts == {"train": 392, "dev": 114}
+
+
+def test_every_measurement_has_a_row_of_the_summary():
+    compared, started = (
+        json.loads((report.RESULTS / f"{name}.json").read_text())
+        for name in ("compare", "start")
+    )
+    table = start.to_summary(compared, started)
+    _, *rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len({line.count("|") for line in rows}) == 1
+    programs = sum(len(s["ratio"]) for s in started["summary"].values())
+    assert len(rows) == len(compared["comparisons"]) + programs
+    found = compared["comparisons"]["train-pairs-minilm-float32"]
+    median = found["ratio"]["grouped"]["median"]
+    assert "| train MRPC, minilm, float32 | " in rows[0]
+    assert f"| {median:.2f} |" in rows[0]
+    assert f"| {found['share_of_peak']:.0%} |" in rows[0]

@@ -9,7 +9,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.older_stack
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text()
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "lab" / "results"
 
 
 def cells(words):

@@ -28,9 +28,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving import library
 from adapter_bert.training.frozen_layers import FrozenLayers
-from lab.trials import fuzz
-from lab.trials.model_readers import model_readers
-from lab.trials.readers import text_readers
+from lab.trials import readers, reading
 
 pytestmark = pytest.mark.newer_stack
 
@@ -212,7 +210,7 @@ def with_words_replaced(content, text):
         yield content[: word.start()] + text.encode() + content[word.end() :]
 
 
-DATA_READERS = {**text_readers(), **model_readers()}
+DATA_READERS = {**readers.text_readers(), **readers.model_readers()}
 # They take any bytes for a text, any file in an archive, or need no list.
 TAKE_ALL = (
     "text",
@@ -242,11 +240,11 @@ def test_data_run_nothing(tmp_path, name):
         elif is_text(right):
             inputs += with_words_replaced(right, text)
     for content in inputs:
-        found = fuzz.try_input(reader, folder, content)
+        found = reading.try_input(reader, folder, content)
         assert found in ("taken", "refused"), content
         assert not was_run.exists(), content
     for content, _ in pickles(str(was_run)):
-        found = fuzz.try_input(reader, folder, content)
+        found = reading.try_input(reader, folder, content)
         assert found == "refused" or name in TAKE_ALL, (found, content)
         assert not was_run.exists(), content
 
@@ -259,7 +257,7 @@ def test_texts_stay_as_they_are(tmp_path, monkeypatch):
         f"{t}\t{n}\n" for n, t in enumerate(texts)
     )
     (tmp_path / "train.tsv").write_text(table)
-    task = fuzz.readers()["tsv"]
+    task = readers.readers()["tsv"]
     task.read(tmp_path)
     rows = list(
         predict.row_stream.file_rows("train.tsv", [["text"]], lambda _: None)

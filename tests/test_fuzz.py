@@ -1,63 +1,82 @@
-"""Readers get damaged inputs: what finds defects, and a few inputs each."""
+"""Readers get odd inputs: what finds defects, a few inputs each, kept ones."""
 
 import json
 import os
 import random
-import signal
-import time
+import sys
+import textwrap
 
 import pytest
 from conftest import run_process
 from task_files import refusal
 
-from lab.trials import children, flag_readers, fuzz, inputs
-from lab.trials.readers import Reader
+from lab.trials import fuzz, readers, reading
+from lab.trials.reading import REFUSED, TAKEN, Reader
 
-pytestmark = pytest.mark.newer_stack
-
-READERS = fuzz.readers()
+READERS = readers.readers()
+needs_atheris = pytest.mark.skipif(
+    not os.path.isdir(fuzz.PACKAGES), reason="`make fuzz` installs Atheris"
+)
 
 
 @pytest.fixture(autouse=True)
 def no_flags_are_left():
     """Other tests define theirs."""
     yield
-    flag_readers.forget()
-
-
-def found_of(name, numbers):
-    """What came of a reader's inputs."""
-    found = fuzz.Found()
-    fuzz.fuzz(name, READERS[name], numbers, 1, found.tell)
-    return found.describe()
+    readers.forget()
 
 
 def try_one(tmp_path, read, content=b"a", **more):
     (tmp_path / "a").write_bytes(b"")
     reader = Reader({"a": b""}, "a", read, **more)
-    return fuzz.try_input(reader, tmp_path, content)
+    return reading.try_input(reader, tmp_path, content)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
+    reader = READERS[name]
+    reader.write(tmp_path)
+    for number in range(60):
+        content = reading.input_of(1, name, reader, number)
+        found = reading.try_input(reader, tmp_path, content)
+        assert found in ((TAKEN, REFUSED) if number else (TAKEN,)), content
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name):
-    found = found_of(name, range(60))
-    assert not found["defects"]
-    assert found["taken"] + found["refused"] == found["inputs"] == 60
-    assert found_of(name, range(1))["taken"] == 1
+def test_what_was_kept_is_taken_or_refused(name, tmp_path):
+    reader = READERS[name]
+    kept = fuzz.read_kept(fuzz.KEPT, name)
+    assert kept
+    reader.write(tmp_path)
+    for content in kept:
+        found = reading.try_input(reader, tmp_path, content)
+        assert found in (TAKEN, REFUSED), content
 
 
+@pytest.mark.newer_stack
+def test_there_are_kept_inputs_of_readers_only():
+    names = {f"{fuzz.file_name(name)}.json" for name in READERS}
+    assert {path.name for path in fuzz.KEPT.iterdir()} == names
+    assert len(names) == len(READERS)
+
+
+@pytest.mark.newer_stack
 def test_inputs_are_the_same_each_time_and_differ():
     reader = READERS["squad"]
-    inputs = [fuzz.input_of(3, "squad", reader, n) for n in range(50)]
-    assert inputs == [fuzz.input_of(3, "squad", reader, n) for n in range(50)]
-    assert len(set(inputs)) > 40
+    inputs, again = (
+        [reading.input_of(3, "squad", reader, n) for n in range(50)]
+        for _ in range(2)
+    )
+    assert inputs == again and len(set(inputs)) > 40
     assert inputs[0] == reader.files["a.json"]
-    assert inputs[1] != fuzz.input_of(4, "squad", reader, 1)
+    assert inputs[1] != reading.input_of(4, "squad", reader, 1)
 
 
+@pytest.mark.newer_stack
 def test_values_within_json_are_changed():
     content = json.dumps({"a": [{"b": 1}], "c": "d"}).encode()
-    found = [inputs.change(content, random.Random(n)) for n in range(200)]
+    found = [reading.change(content, random.Random(n)) for n in range(200)]
     parsed = []
     for one in found:
         try:
@@ -69,6 +88,7 @@ def test_values_within_json_are_changed():
     assert any(isinstance(v, dict) and v.get("c") != "d" for v in parsed)
 
 
+@pytest.mark.newer_stack
 def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
     def fail(folder):
         raise KeyError("b")
@@ -94,10 +114,11 @@ def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
         raise Panic("no")
 
     assert try_one(tmp_path, panic) == "Panic: no"
-    monkeypatch.setattr(fuzz, "LONGEST", -1.0)
+    monkeypatch.setattr(reading, "LONGEST", -1.0)
     assert "s for: taken" in try_one(tmp_path, lambda folder: None)
 
 
+@pytest.mark.newer_stack
 def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
     """Whatever is given back at once is counted too."""
 
@@ -108,96 +129,157 @@ def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
             b"a" * 2**20,
         )
 
-    assert fuzz.most_memory(2**20) == 228 * 2**20
+    assert reading.most_memory(2**20) == 228 * 2**20
     assert take(200) == "taken"
     assert take(300).endswith("MB for 1048576 bytes: taken")
     assert take(200) == "taken"
 
 
+@pytest.mark.newer_stack
 def test_some_inputs_are_large():
     made = [
-        inputs.change(b"a\tb\n", random.Random(number))
+        reading.change(b"a\tb\n", random.Random(number))
         for number in range(5000)
     ]
     large = [content for content in made if len(content) > 2**17]
     assert 5 < len(large) < 100
     few = [
-        inputs.change(b"a\tb\n", random.Random(number), grows=False)
+        reading.change(b"a\tb\n", random.Random(number), grows=False)
         for number in range(5000)
     ]
     assert max(map(len, few)) < 2**17
-    assert max(map(len, large)) <= inputs.GROWN
+    assert max(map(len, large)) <= reading.GROWN
 
 
-def test_a_process_that_dies_of_an_input_is_a_defect(monkeypatch):
-    """Or hangs; those after it are tried all the same."""
-    monkeypatch.setattr(children, "PATIENCE", 1.0)
-
-    def work(name, numbers, tell):
-        for number in numbers:
-            tell(number, "")
-            if (name, number) == ("a", 3):
-                os.kill(os.getpid(), signal.SIGTERM)
-            if name == "a" and number in (0, 1, 4):
-                os._exit(number)
-            if (name, number) == ("a", 5):
-                signal.pause()
-            tell(number, "taken")
-
-    found = {"a": fuzz.Found(), "b": fuzz.Found()}
-    tell = {name: one.tell for name, one in found.items()}
-    numbers = {"a": range(7), "b": range(1000)}
-    done = list(children.feed(numbers, work, tell, jobs=2))
-    assert sorted(done) == ["a", "b"]
-    assert found["a"].defects == {
-        "the process died of exit code 0": 0,
-        "the process died of exit code 1": 1,
-        "the process died of SIGTERM": 3,
-        "the process died of exit code 4": 4,
-        "the process died of SIGKILL": 5,
-    }
-    assert (found["a"].inputs, found["a"].counts["taken"]) == (7, 2)
-    assert found["b"].counts["taken"] == 1000
+@pytest.mark.newer_stack
+def test_inputs_are_read_as_they_were_kept(tmp_path):
+    contents = [b"", bytes(range(256)), 'a "line"\n\u20ac'.encode()]
+    fuzz.write_kept(tmp_path, "a reader's", contents)
+    assert fuzz.read_kept(tmp_path, "a reader's") == contents
+    assert len((tmp_path / "a_reader_s.json").read_text().splitlines()) == 5
+    assert fuzz.read_kept(tmp_path, "another") == []
 
 
-def test_work_that_fails_is_no_outcome(capfd):
-    def work(name, numbers, tell):
-        raise KeyError("x")
+@pytest.mark.newer_stack
+def test_only_what_reaches_new_lines_is_kept(tmp_path):
+    """What was kept before comes first, then the shortest."""
+    name, reader = "map of tags", READERS["map of tags"]
+    old, kept = b"person PER", tmp_path / "kept"
+    fuzz.write_kept(kept, name, [old])
+    folder = tmp_path / fuzz.file_name(name)
+    folder.mkdir()
+    for number, content in enumerate(
+        [b"person", b"a", b"a\tb\na\tc\n", b"a\tb\nb\tc\n"]
+    ):
+        (folder / str(number)).write_bytes(content)
+    fuzz.keep(name, reader, tmp_path, kept)
+    # That a tag is said twice has a line of its own.
+    assert fuzz.read_kept(kept, name) == [old, b"a\tb\na\tc\n"]
 
-    with pytest.raises(ChildProcessError, match="process of a has failed"):
-        list(children.feed({"a": range(3)}, work, {"a": print}))
-    assert "KeyError: 'x'" in capfd.readouterr().err
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--reader=chess --inputs=1", "no reader is called 'chess'"),
+        ("--jobs=0 --inputs=1", "--jobs=0"),
+        ("--reader=squad", "without --minutes or --inputs"),
+        ("--packages=/nowhere --inputs=1", "`make fuzz` installs Atheris"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_line(monkeypatch, words, message):
+    monkeypatch.setattr("sys.argv", ["fuzz", *words.split()])
+    assert message in refusal(fuzz.main)
 
 
-def test_the_program_writes_what_it_found(tmp_path):
-    path = tmp_path / "found.json"
+@pytest.mark.newer_stack
+def test_atheris_must_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    assert "`make fuzz` installs Atheris" in refusal(
+        lambda: fuzz.load(str(tmp_path))
+    )
+
+
+@pytest.fixture
+def lead(tmp_path):
+    """Leads inputs of a reader whose function is given as source.
+
+    It gives each defect that was found, and its input.
+    """
+
+    def lead(read, right, inputs):
+        head = "import os, signal\nfrom lab.trials.reading import Reader\n"
+        last = f"reader = Reader({{'a': {right!r}}}, 'a', read)\n"
+        last += "readers = lambda: {'odd': reader}\n"
+        path = tmp_path / "odd_readers.py"
+        path.write_text(head + textwrap.dedent(read) + last)
+        done = run_process(
+            "-m", "lab.trials.fuzz", f"--inputs={inputs}",
+            "--readers=odd_readers", f"--packages={fuzz.PACKAGES}",
+            f"--output_dir={tmp_path / 'all'}", f"--kept={tmp_path / 'kept'}",
+            program="-Wignore", check=False,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        found = fuzz.defects_of(tmp_path / "all", "odd")
+        assert bool(done.returncode) == bool(found), done.stderr
+        return [(text, open(path, "rb").read()) for text, path in found]
+
+    return lead
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
+    """Eight letters in a row must be right; each has an `if` of its own."""
+    read = """
+        lines = ["def check(content):", " if len(content) < 16: return"]
+        for n in range(1, 9):
+            lines.append(" " * n + f"if 127 < content[{n}] < 144:")
+        lines.append(" " * 9 + "raise KeyError('found')")
+        exec("\\n".join(lines))
+        checks = []
+
+        def read(folder):
+            if not checks:
+                import atheris
+                checks.append(atheris.instrument_func(check))
+            checks[0]((folder / "a").read_bytes())
+        """
+    [(found, content)] = lead(read, b"a" * 16, 10_000)
+    assert found == "KeyError: 'found'"
+    assert all(127 < byte < 144 for byte in content[1:9])
+    drawn = (reading.change(b"a" * 16, random.Random(n)) for n in range(10_000))
+    assert not any(
+        len(c) >= 16 and all(127 < byte < 144 for byte in c[1:9]) for c in drawn
+    )
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_an_input_that_ends_the_process_is_there(lead):
+    """The others are tried all the same."""
+    read = """
+        def read(folder):
+            if len((folder / "a").read_bytes()) == 3:
+                os.kill(os.getpid(), signal.SIGSEGV)
+        """
+    [(found, content)] = lead(read, b"abcd", 200)
+    assert found == "the process ended: crash"
+    assert len(content) == 3
+
+
+@needs_atheris
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_the_program_keeps_inputs(tmp_path):
     done = run_process(
-        "-m", "lab.trials.fuzz", "--reader=map of tags", "--inputs=50",
-        f"--output={path}", program="-Wignore",
+        "-m", "lab.trials.fuzz", "--reader=map of tags", "--inputs=3000",
+        f"--output_dir={tmp_path / 'all'}", f"--kept={tmp_path / 'kept'}",
+        program="-Wignore",
     )  # fmt: skip
-    assert "| map of tags | 50 |" in done.stdout
-    found = json.loads(path.read_text())["readers"]["map of tags"]
-    assert found["inputs"] == 50 and not found["defects"]
-
-
-def test_a_reader_that_dies_gets_no_new_minutes(tmp_path, monkeypatch):
-    def die(folder):
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    path = tmp_path / "found.json"
-    reader = Reader({"a": b"a"}, "a", die)
-    monkeypatch.setattr(fuzz, "readers", lambda: {"dies": reader})
-    # Of 0.6 seconds.
-    words = ["--inputs=20", "--minutes=0.01", f"--output={path}"]
-    monkeypatch.setattr("sys.argv", ["fuzz", *words])
-    assert refusal(fuzz.main).startswith("1 kinds of defects")
-    found = json.loads(path.read_text())["readers"]["dies"]
-    assert 1 <= found["inputs"] < 5
-
-
-def test_an_unknown_reader_is_one_line(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fuzz", "--reader=chess"])
-    assert refusal(fuzz.main).startswith("no reader is called")
-    monkeypatch.setattr("sys.argv", ["fuzz", "--jobs=0"])
-    assert refusal(fuzz.main).startswith("--jobs=0")
+    assert "| map of tags | 3,000 |" in done.stdout
+    kept = fuzz.read_kept(tmp_path / "kept", "map of tags")
+    assert kept and READERS["map of tags"].files["map.tsv"] not in kept
+    assert (tmp_path / "all" / "map_of_tags").is_dir()

@@ -25,7 +25,7 @@ from adapter_bert.serving import library
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.restored import restore_task
-from lab.trials import fuzz
+from lab.trials import readers, reading
 
 pytestmark = pytest.mark.newer_stack
 
@@ -77,7 +77,7 @@ def read_foreign(folder):
 
 
 def read_artifact(folder):
-    reader = fuzz.readers()["adapter's weights"]
+    reader = readers.readers()["adapter's weights"]
     for name, content in reader.files.items():
         (folder / name).write_bytes(content)
     shutil.copy(folder / "a.safetensors", folder / reader.changed)
@@ -165,12 +165,12 @@ def is_text(content):
 
 JSON_READERS = {
     name: reader
-    for name, reader in fuzz.readers().items()
+    for name, reader in readers.readers().items()
     if is_json(reader.files[reader.changed])
 }
 # One of each way to read a file.
 FILE_READERS = {
-    name: fuzz.readers()[name]
+    name: readers.readers()[name]
     for name in (
         "tsv",
         "conll",
@@ -201,7 +201,7 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     reader = JSON_READERS[name]
     for file, content in reader.files.items():
         (tmp_path / file).write_bytes(content)
-    found = fuzz.try_input(reader, tmp_path, BOMBS[bomb])
+    found = reading.try_input(reader, tmp_path, BOMBS[bomb])
     # A line in bulk is answered by what is wrong with it.
     assert found == ("taken" if name == "lines in bulk" else "refused")
 

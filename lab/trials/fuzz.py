@@ -29,7 +29,7 @@ import tempfile
 import time
 from concurrent import futures
 from types import FrameType
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -37,6 +37,7 @@ from adapter_bert.errors import UserError
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = os.path.join(sys.prefix, "atheris")
 KEPT = ROOT / "tests" / "corpora"
+READERS = "lab.trials.readers"
 # An input may become so many times as long as the right one, or so long.
 GROWTH, SHORT = 4, 2**12
 # Bytes that a process may take, beside those that it has when it begins.
@@ -46,8 +47,8 @@ MOST_DEATHS = 20
 SETTINGS = "-rss_limit_mb=0 -timeout=60 -detect_leaks=0 -print_final_stats=1"
 
 
-def load(packages: str = PACKAGES) -> Any:
-    """Imports the readers so that libFuzzer sees the lines they run.
+def load(packages: str = PACKAGES, module: str = READERS) -> Any:
+    """Imports a module of readers so that libFuzzer sees the lines they run.
 
     Raises:
         UserError: Atheris is not installed.
@@ -65,19 +66,19 @@ def load(packages: str = PACKAGES) -> Any:
             include=["adapter_bert"], enable_loader_override=False
         ),
     ):
-        return importlib.import_module("lab.trials.readers")
+        return importlib.import_module(module)
 
 
-def lead(name: str, output: pathlib.Path, words: Sequence[str]) -> None:
-    """Has libFuzzer find inputs of a reader by its words, and ends the process.
+def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
+    """Has libFuzzer find inputs of a reader, and ends the process.
 
-    All inputs and defects go into the folder `output`.
+    All inputs and defects go into the folder `output`; `words` are for
+    libFuzzer.
     """
-    readers = load()
-    reading = importlib.import_module("lab.trials.reading")
     import atheris
 
-    reader = readers.readers()[name]
+    from lab.trials import reading
+
     folder = pathlib.Path(tempfile.mkdtemp())
     reader.write(folder)
     known: Set[str] = {found for found, _ in defects_of(output, name)}
@@ -147,6 +148,7 @@ def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
                 [
                     *(sys.executable, "-m", "lab.trials.fuzz"),
                     *(f"--packages={arguments.packages}", f"--lead={name}"),
+                    f"--readers={arguments.readers}",
                     *(f"--output_dir={output}", *words),
                 ],
                 cwd=ROOT,
@@ -260,6 +262,7 @@ def parse_arguments() -> Tuple[argparse.Namespace, List[str]]:
         "--kept", default=KEPT, type=pathlib.Path, help="folder of kept inputs"
     )
     parser.add_argument("--packages", default=PACKAGES, help="of Atheris")
+    parser.add_argument("--readers", default=READERS, help="their module")
     parser.add_argument("--lead", help=argparse.SUPPRESS)
     arguments, words = parser.parse_known_args()
     if not (arguments.minutes or arguments.inputs or arguments.lead):
@@ -281,21 +284,22 @@ def main() -> None:
     """
     arguments, words = parse_arguments()
     if arguments.lead:
-        sys.path.append(arguments.packages)
-        lead(arguments.lead, arguments.output_dir, words)
+        readers = load(arguments.packages, arguments.readers).readers()
+        reader = readers[arguments.lead]
+        lead(arguments.lead, reader, arguments.output_dir, words)
     from adapter_bert.progress import Progress
     from lab import report
-    from lab.trials.readers import readers
 
+    readers = importlib.import_module(arguments.readers).readers()
     chosen = {
         name: reader
-        for name, reader in readers().items()
+        for name, reader in readers.items()
         if arguments.reader in ("", name)
     }
     if not chosen:
         raise UserError(
             f"no reader is called {arguments.reader!r}; there are: "
-            f"{', '.join(readers())}"
+            f"{', '.join(readers)}"
         )
     if not os.path.isdir(arguments.packages):
         raise UserError(
