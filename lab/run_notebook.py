@@ -3,8 +3,8 @@
     .venv/bin/python -m lab.run_notebook NOTEBOOK [--output=OTHER]
         [--set NAME=VALUE ...]
 
-`make notebooks` installs nbclient, which runs it. The notebook starts in its own
-folder, as in Jupyter. Without --output its outputs are kept in the notebook
+`make notebooks` installs nbclient, which runs it. The notebook starts in its
+own folder, as in Jupyter. Without --output its outputs are kept in the notebook
 itself. --set gives a name of the cell with the tag `parameters` another value,
 a literal of Python.
 """

@@ -91,7 +91,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     "page, names",
     [
         (report.SPEED, ("compare", "start", "summary")),
-        (report.RELIABILITY, ("soak", "long", "mutants")),
+        (report.RELIABILITY, ("soak", "mutants")),
     ],
 )
 def test_the_pages_have_the_marks_once(page, names):

@@ -26,7 +26,8 @@ ALWAYS = {"flagfile", "help", "helpfull"}
 # Programs that have flags of another one too.
 ALSO = {
     "adapter_bert.commands.baseline": "run_classifier",
-    "lab.speed.start": "lab.speed.compare",
+    "lab.speed.compare": "lab.speed.measuring",
+    "lab.speed.start": "lab.speed.measuring",
 }
 # It hands on what it does not know.
 WITHOUT_END = "beam"

@@ -398,7 +398,7 @@ def copied(tmp_path):
     """A copy of the project's files, in whose folder `out` runs may write."""
     folder = tmp_path / "copy"
     unneeded = shutil.ignore_patterns(
-        ".*", "__pycache__", "benchmarks", "out", "tests"
+        ".*", "__pycache__", "lab", "out", "tests"
     )
     shutil.copytree(ROOT, folder, ignore=unneeded)
     return folder

@@ -2,19 +2,15 @@
 
 import json
 import os
-import pathlib
-import shutil
-import subprocess
-import sys
 
 import pytest
 from conftest import ROOT
-from lab.trials.mutant_tests import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
 from adapter_bert.errors import UserError
-from lab.trials import mutants, report
+from lab.trials import mutants
+from lab.trials.mutants import KILLED, OUT_OF_TIME, SURVIVED, TIMED_OUT
 
-PACKAGES = os.path.join(sys.prefix, "mutants")
+MODULE = "adapter_bert/optimization.py"
 SOURCE = "def larger(a, b):\n    return a > b\n"
 TESTS = {
     "test_one.py": "import thing\n\ndef test_one():\n    thing.larger(1, 2)\n",
@@ -25,194 +21,166 @@ TESTS = {
 
 
 @pytest.fixture
-def try_sources(tmp_path):
-    """Runs the tests of a small project upon sources of its module."""
-    (tmp_path / "soak").mkdir()
+def try_source(tmp_path, monkeypatch):
+    """Runs the tests of a small project on a source of its module."""
     (tmp_path / "tests").mkdir()
-    for name in (
-        "lab/trials/mutant_tests.py",
-        "adapter_bert/start_tensorflow.py",
-    ):
-        shutil.copy(ROOT / name, tmp_path / name)
     for name, text in TESTS.items():
         (tmp_path / "tests" / name).write_text(text)
     (tmp_path / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\npythonpath = ["."]\n'
     )
     (tmp_path / "thing.py").write_text(SOURCE)
+    groups = [["tests/test_one.py"], ["tests/test_two.py"]]
+    monkeypatch.setattr(mutants, "tests_of", lambda path: groups)
 
-    def run(*sources, patience=60.0, limit=600.0):
-        requests = [
-            {
-                "path": "thing.py",
-                "source": source,
-                "tests": ["tests/test_one.py", "tests/test_two.py"],
-                "patience": patience,
-                "limit": limit,
-            }
-            for source in sources
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "lab.trials.mutant_tests"],
-            cwd=tmp_path,
-            input="".join(json.dumps(r) + "\n" for r in requests),
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
+    def run(source, limit=600.0):
+        mutant = {"path": "thing.py", "source": source, "change": []}
+        found = mutants.try_mutant(tmp_path, mutant, limit)
         assert (tmp_path / "thing.py").read_text() == SOURCE
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        assert "source" not in found and found["seconds"] > 0
+        return found["outcome"], found["by"]
 
     return run
 
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-def test_a_mutant_is_killed_by_the_first_test_that_fails(try_sources):
-    same, wrong, broken, absent = try_sources(
-        SOURCE.replace("a > b", "not b >= a"),
-        SOURCE.replace(">", "<"),
-        "raise ValueError",
-        SOURCE.replace("larger", "smaller"),
-    )
-    assert (same["outcome"], same["by"]) == (SURVIVED, "")
-    assert wrong["outcome"] == KILLED
-    assert wrong["by"] == "tests/test_two.py::test_two"
-    assert (broken["outcome"], broken["by"]) == (KILLED, "tests/test_one.py")
-    assert absent["by"] == "tests/test_one.py::test_one"
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_mutant_with_which_no_tests_can_start_is_killed(
-    try_sources, tmp_path
+@pytest.mark.parametrize(
+    "before, after, found",
+    [
+        ("a > b", "not b >= a", (SURVIVED, "")),
+        (">", "<", (KILLED, "tests/test_two.py::test_two")),
+        (SOURCE, "raise ValueError", (KILLED, "tests/test_one.py")),
+        ("larger", "smaller", (KILLED, "tests/test_one.py::test_one")),
+    ],
+)
+def test_a_mutant_is_killed_by_the_first_test_that_fails(
+    try_source, before, after, found
 ):
-    (tmp_path / "tests" / "conftest.py").write_text("import thing\n")
-    broken, wrong = try_sources("raise ValueError", SOURCE.replace(">", "<"))
-    assert (broken["outcome"], broken["by"]) == (KILLED, "pytest ended with 4")
-    # The others are tried none the less.
-    assert wrong["by"] == "tests/test_two.py::test_two"
+    assert try_source(SOURCE.replace(before, after)) == found
 
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-def test_a_test_that_does_not_end_is_ended(try_sources):
+def test_a_mutant_with_which_no_tests_can_start_is_killed(try_source, tmp_path):
+    (tmp_path / "tests" / "conftest.py").write_text("import thing\n")
+    outcome, by = try_source("raise ValueError")
+    assert (outcome, by) == (KILLED, "pytest ended with 4")
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_test_that_does_not_end_is_ended(try_source, monkeypatch):
     endless = SOURCE.replace("return", "while True: pass\n    return")
-    late, wrong = try_sources(endless, SOURCE.replace(">", "<"), patience=4)
-    assert late["outcome"] == TIMED_OUT
-    assert late["by"] == "tests/test_one.py::test_one"
-    # What runs afterwards is not disturbed.
-    assert wrong["outcome"] == KILLED
-    (out_of_time,) = try_sources(endless, limit=4)
-    assert (out_of_time["outcome"], out_of_time["by"]) == (
-        SURVIVED,
-        OUT_OF_TIME,
-    )
+    assert try_source(endless, limit=6) == (SURVIVED, OUT_OF_TIME)
+    monkeypatch.setattr(mutants, "PATIENCE", 3)
+    assert try_source(endless) == (TIMED_OUT, "tests/test_one.py::test_one")
 
 
-def test_the_tests_of_a_module_are_its_own_then_those_that_import_it():
-    own, others = mutants.tests_of("optimization.py")
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_tests_that_are_not_there_are_no_outcome(tmp_path):
+    with pytest.raises(UserError, match="pytest cannot run tests/test_a.py"):
+        mutants.run_tests(tmp_path, ["tests/test_a.py"], 60)
+
+
+def test_the_tests_of_a_module_are_its_own_then_those_that_name_it():
+    own, others = mutants.tests_of(MODULE)
     assert own == ["tests/test_optimization.py"]
     assert "tests/test_progress.py" in others
     assert not set(own) & set(others)
-    # It has none of its name, and nothing imports it.
-    (of_package,) = mutants.tests_of("adapter_bert/methods/fine_tuning.py")
-    assert "tests/test_golden_methods.py" in of_package
     own, others = mutants.tests_of("adapter_bert/checkpoints/training_state.py")
     assert own == ["tests/test_training_state.py"]
     # By `from adapter_bert.checkpoints import google, training_state`.
     assert "tests/test_estimator.py" in others
 
 
-def test_every_named_file_of_tests_is_there():
-    for names in [mutants.OF_ALL, *mutants.OF_PACKAGE.values()]:
-        for name in names:
-            assert (ROOT / "tests" / f"test_{name}.py").exists()
+def test_every_named_file_and_module_is_there():
+    for name in mutants.OF_ALL:
+        assert (ROOT / "tests" / f"test_{name}.py").exists()
+    found = mutants.core_modules()
+    for pattern in mutants.CORE:
+        assert any(p.startswith(f"adapter_bert/{pattern[:-1]}") for p in found)
 
 
-class FakeRunners:
-    """Gives answers that are known."""
-
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    def ask_all(self, requests, note):
-        for number, request in enumerate(requests):
-            self.asked.append(request)
-            note(number, self.answers.pop(0))
-
-
-def answer(outcome, by=""):
-    return {"outcome": outcome, "by": by, "seconds": 1.0}
-
-
-def drawn(path, before, after, line=1):
-    source = (ROOT / path).read_text()
+def drawn(before, after):
+    source = (ROOT / MODULE).read_text()
     assert before in source
-    return {
-        "path": path,
-        "line": line,
-        "operator": "Some",
-        "occurrence": 0,
-        "source": source.replace(before, after, 1),
-    }
+    changed = source.replace(before, after, 1)
+    change = mutants._change(source, changed)
+    return {"path": MODULE, "line": 1, "source": changed, "change": change}
 
 
-def test_mutants_are_tried_and_their_killers_confirmed(tmp_path):
-    two = [
-        drawn("optimization.py", "0.999", "1.999"),
-        drawn("adapter_bert/methods/fine_tuning.py", "import", "import "),
-    ]
+@pytest.fixture
+def answers(monkeypatch):
+    """What each run of tests comes to, and the tests that were run."""
+    given, asked = [], []
+
+    def run_tests(folder, tests, limit):
+        asked.append((tests, (folder / MODULE).read_text()))
+        return given.pop(0)
+
+    def copy(folder):
+        (folder / MODULE).parent.mkdir(parents=True)
+        (folder / MODULE).write_text((ROOT / MODULE).read_text())
+
+    monkeypatch.setattr(mutants, "run_tests", run_tests)
+    monkeypatch.setattr(mutants, "copy_project", copy)
+    return given, asked
+
+
+KILLER = "tests/test_a.py::test_b"
+
+
+def test_mutants_are_tried_and_their_killers_confirmed(tmp_path, answers):
+    given, asked = answers
+    two = [drawn("0.999", "1.999"), drawn("import", "import ")]
     tried = tmp_path / "tried.jsonl"
-    killer = "tests/test_a.py::test_b"
-    runners = FakeRunners(
-        # The first turn, the second, and the confirmation.
-        answer(SURVIVED),
-        answer(SURVIVED),
-        answer(KILLED, killer),
-        answer(SURVIVED),
-    )
-    killed, survived = mutants.try_all(runners, two, tried)
-    assert (killed["outcome"], killed["by"]) == (KILLED, killer)
-    assert killed["seconds"] == 2.0
+    # Two turns of each, and the confirmation.
+    given += [(SURVIVED, ""), (KILLED, KILLER)]
+    given += [(SURVIVED, ""), (SURVIVED, ""), (SURVIVED, "")]
+    killed, survived = mutants.try_all(two, tried, 1, 60)
+    assert (killed["outcome"], killed["by"]) == (KILLED, KILLER)
     assert survived["outcome"] == SURVIVED
     assert "source" not in killed
     minus, plus = killed["change"]
-    assert minus.startswith("-BETA_1") and "1.999" in plus
-    assert [r["path"] for r in runners.asked[:3]] == [
-        "optimization.py",
-        "adapter_bert/methods/fine_tuning.py",
-        "optimization.py",
+    assert "0.999" in minus and "1.999" in plus
+    own, others = mutants.tests_of(MODULE)
+    changed, other = (mutant["source"] for mutant in two)
+    right = (ROOT / MODULE).read_text()
+    assert asked == [
+        (own, changed),
+        (others, changed),
+        (own, other),
+        (others, other),
+        # The last question is about nothing that has changed.
+        ([KILLER], right),
     ]
-    # The last question is about nothing that has changed.
-    assert runners.asked[-1]["tests"] == [killer]
-    assert runners.asked[-1]["source"] == (ROOT / "optimization.py").read_text()
     # What was killed is known.
-    runners = FakeRunners(answer(SURVIVED), answer(SURVIVED))
-    again, _ = mutants.try_all(runners, two, tried)
-    assert again == killed
-    assert runners.asked[0]["path"] == "adapter_bert/methods/fine_tuning.py"
+    given += [(SURVIVED, "")] * 3
+    again, _ = mutants.try_all(two, tried, 1, 60)
+    assert again == killed and len(asked) == 8
 
 
-def test_a_killer_that_fails_by_itself_is_found(tmp_path):
-    runners = FakeRunners(
-        answer(KILLED, "tests/test_a.py::test_b"),
-        answer(KILLED, "tests/test_a.py::test_b"),
-    )
+def test_a_killer_that_fails_by_itself_is_found(tmp_path, answers):
+    given, _ = answers
+    given += [(KILLED, KILLER), (KILLED, KILLER)]
     with pytest.raises(UserError, match="test_b: killed where nothing"):
         mutants.try_all(
-            runners,
-            [drawn("optimization.py", "0.999", "1.999")],
-            tmp_path / "tried.jsonl",
+            [drawn("0.999", "1.999")], tmp_path / "tried.jsonl", 1, 60
         )
 
 
 def test_what_changes_nothing_is_not_counted():
     found = [
-        {"path": "methods/a.py", "outcome": KILLED},
-        {"path": "methods/b.py", "outcome": TIMED_OUT},
-        {"path": "hooks.py", "outcome": SURVIVED, "is_same": True},
-        {"path": "modeling.py", "outcome": SURVIVED, "is_same": False},
+        {"path": "adapter_bert/methods/a.py", "outcome": KILLED},
+        {"path": "adapter_bert/methods/b.py", "outcome": TIMED_OUT},
+        {"path": "adapter_bert/files.py", "outcome": SURVIVED, "is_same": True},
+        {
+            "path": "adapter_bert/optimization.py",
+            "outcome": SURVIVED,
+            "is_same": False,
+        },
     ]
     assert mutants.rows_of(found)[1:] == [
         ["methods/", "2", "1", "1", "0", "0"],
@@ -243,16 +211,15 @@ def test_what_draws_must_be_installed(tmp_path):
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_seed_draws_the_same_mutants():
-    if not os.path.isdir(PACKAGES):
-        pytest.skip(f"no {PACKAGES}; `make mutants` makes it")
-    found = mutants.draw(1, 20)
+    if not os.path.isdir(mutants.PACKAGES):
+        pytest.skip(f"no {mutants.PACKAGES}; `make mutants` makes it")
+    found = mutants.draw(1, 20, mutants.PACKAGES)
     # More are the same, and others.
-    assert found == mutants.draw(1, 25)[:20]
-    places = {(m["path"], m["operator"], m["occurrence"]) for m in found}
-    assert len(places) == 20
+    assert found == mutants.draw(1, 25, mutants.PACKAGES)[:20]
+    assert len({(m["path"], m["source"]) for m in found}) == 20
     for mutant in found:
         compile(mutant["source"], mutant["path"], "exec")
-        assert mutants.change_of(mutant)
+        assert mutant["change"]
 
 
 def test_every_survivor_was_looked_at():
@@ -260,7 +227,4 @@ def test_every_survivor_was_looked_at():
     for one in found["survivors"]:
         assert one["why"], f"{one['path']}:{one['line']}: write why it survives"
     page = (ROOT / "docs" / "reliability.md").read_text()
-    for mark in report.marks("mutants"):
-        assert page.count(mark) == 1
     assert f"Seed {found['seed']}, {found['mutants']} mutants" in page
-    assert pathlib.Path(ROOT / "requirements" / "mutants.txt").exists()

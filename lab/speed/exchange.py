@@ -4,8 +4,8 @@
 
 Both sides write adapters with random weights, which the other side reads. With
 `--init_checkpoint` and `--adapter` a trained adapter is exchanged too. The
-logits may differ by 1e-5. `--record=tests/golden/exchange` keeps the adapters of
-both sides, with the peers' logits, for the tests.
+logits may differ by 1e-5. `--record=tests/golden/exchange` keeps the adapters
+of both sides, with the peers' logits, for the tests.
 """
 
 import argparse

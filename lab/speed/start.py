@@ -6,8 +6,8 @@ A user waits for the first steps, and for the end of a small run: imports,
 reading, graphs and files count as much as steps there. `run_classifier.py`,
 with each engine, and the peer's program (`peers/adapters_start.py`) train the
 same adapters on the same files, in processes that take turns. Writes
-`lab/results/start.json` and a table in docs/performance.md, and the page's first
-table if there is a `compare.json` beside.
+`lab/results/start.json` and a table in docs/performance.md, and the page's
+first table if there is a `compare.json` beside.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     .venv/bin/python -m lab.trials --minutes=60
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
-docs/reliability.md says what is tried. The folder `--output_dir` has the table
-and the seed of every trial (`soak.json`) at the end, and the files of each trial
-that failed. The exit code is 1 if there was any such trial.
+docs/reliability.md says what is tried. The folder `--output_dir` has every
+trial with its seed (`soak.json`) at the end, and the files of each trial that
+failed. The exit code is 1 if there was any such trial.
 """
 
 import argparse

@@ -191,10 +191,10 @@ def _change(before: str, after: str) -> List[str]:
 
 @functools.lru_cache(None)
 def tests_of(path: str) -> List[List[str]]:
-    """The files of tests of a module: groups that are run one after the other.
+    """The files of tests of a module, in groups that are run one by one.
 
-    The tests of the module's name; then those that name the module, the shortest
-    first, and those of everything. Only groups that hold any.
+    The tests of the module's name; then those that name the module, the
+    shortest first, and those of everything. Only groups that hold any.
     """
     stem = pathlib.Path(path).stem
     texts = {

@@ -1,10 +1,10 @@
 """Runs whose machine loses its power, and which are started again after it.
 
-A run is recorded once, call by call (`calls.py`). Then a moment of the recording
-is drawn, and the folder is made as a disk may hold it. docs/reliability.md says
-which disks are meant: the content of a file is there as of its last sync; files
-are made, renamed and deleted on the disk in the order in which programs do it,
-but only a folder's sync tells how far the disk has come.
+A run is recorded once, call by call (`calls.py`). Then a moment of the
+recording is drawn, and the folder is made as a disk may hold it. Which disks
+are meant, docs/reliability.md says: the content of a file is there as of its
+last sync; files are made, renamed and deleted on the disk in the order in which
+programs do it, but only a folder's sync tells how far the disk has come.
 """
 
 import json

@@ -12,6 +12,7 @@ project's by the line that the peers' users know, and writes `logits.npz` into
 each folder.
 """
 
+import functools
 import json
 import os
 import sys
@@ -70,63 +71,43 @@ def spans(layers=1):
     }
 
 
+def bottlenecks(config, size, **more):
+    """A configuration of bottlenecks of this size."""
+    return config(reduction_factor=bottleneck(size), **more)
+
+
+double = functools.partial(bottlenecks, adapters.DoubleSeqBnConfig)
+single = functools.partial(bottlenecks, adapters.SeqBnConfig)
+parallel = functools.partial(bottlenecks, adapters.ParBnConfig)
+
 HUB = {
-    "houlsby_7": (
-        adapters.DoubleSeqBnConfig(reduction_factor=bottleneck(7)),
-        classification(),
-    ),
+    "houlsby_7": (double(7), classification()),
     "houlsby_48_gelu": (
-        adapters.DoubleSeqBnConfig(
-            reduction_factor=bottleneck(48), non_linearity="gelu"
-        ),
+        double(48, non_linearity="gelu"),
         classification(1, use_pooler=True),
     ),
     "houlsby_attention": (
-        adapters.DoubleSeqBnConfig(
-            reduction_factor=bottleneck(5),
-            output_adapter=False,
-            non_linearity="leakyrelu",
-            leave_out=[0],
+        double(
+            5, output_adapter=False, non_linearity="leakyrelu", leave_out=[0]
         ),
         classification(2, 2, "gelu", bias=False),
     ),
     "houlsby_learned_scale": (
-        adapters.DoubleSeqBnConfig(
-            reduction_factor=bottleneck(5),
-            scaling="learned",
-            non_linearity="mish",
-        ),
+        double(5, scaling="learned", non_linearity="mish"),
         spans(),
     ),
-    "pfeiffer_100": (
-        adapters.SeqBnConfig(reduction_factor=bottleneck(100)),
-        classification(1),
-    ),
+    "pfeiffer_100": (single(100), classification(1)),
     "pfeiffer_scaled": (
-        adapters.SeqBnConfig(
-            reduction_factor=bottleneck(3),
-            scaling=2.5,
-            non_linearity="gelu_new",
-            leave_out=[1],
-        ),
+        single(3, scaling=2.5, non_linearity="gelu_new", leave_out=[1]),
         classification(3, 3, "relu"),
     ),
     "pfeiffer_channels": (
-        adapters.SeqBnConfig(
-            reduction_factor=bottleneck(3),
-            scaling="channel",
-            non_linearity="quick_gelu",
-        ),
+        single(3, scaling="channel", non_linearity="quick_gelu"),
         classification(2, 1),
     ),
-    "parallel_7": (
-        adapters.ParBnConfig(reduction_factor=bottleneck(7)),
-        classification(1, 1, use_pooler=True),
-    ),
+    "parallel_7": (parallel(7), classification(1, 1, use_pooler=True)),
     "parallel_scale_2": (
-        adapters.ParBnConfig(
-            reduction_factor=bottleneck(3), scaling=2.0, non_linearity="sigmoid"
-        ),
+        parallel(3, scaling=2.0, non_linearity="sigmoid"),
         spans(2),
     ),
     "lora_7": (adapters.LoRAConfig(r=7, alpha=16), classification()),
@@ -154,8 +135,9 @@ HUB = {
         classification(),
     ),
     "mad_x_7": (
-        adapters.SeqBnInvConfig(
-            reduction_factor=bottleneck(7),
+        bottlenecks(
+            adapters.SeqBnInvConfig,
+            7,
             # Of half of the hidden size.
             inv_adapter_reduction_factor=bottleneck(3) / 2,
         ),
@@ -202,11 +184,11 @@ HUB_REFUSED = {
 STATIC = {
     "static_classifier": (
         "BertForSequenceClassification",
-        adapters.SeqBnConfig(reduction_factor=bottleneck(4)),
+        single(4),
     ),
     "static_questions": (
         "BertForQuestionAnswering",
-        adapters.DoubleSeqBnConfig(reduction_factor=bottleneck(4)),
+        double(4),
     ),
 }
 
