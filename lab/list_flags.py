@@ -7,7 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Dict, Iterable, List, Tuple
+from typing import Dict, List, Tuple
 
 from adapter_bert import command_line
 from adapter_bert.methods.registry import METHODS
@@ -62,9 +62,9 @@ def flags_of(program: str) -> Flags:
     }
 
 
-def table(header: Tuple[str, ...], rows: Iterable[Tuple[str, ...]]) -> str:
-    """A Markdown table."""
-    lines = [header, ("---",) * len(header), *rows]
+def table(*lines: Tuple[str, ...]) -> str:
+    """A Markdown table, of a header and rows."""
+    lines = (lines[0], ("---",) * len(lines[0]), *lines[1:])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
@@ -80,7 +80,7 @@ def flag_table(flags: Flags) -> str:
             rows.append((topic, f"`--{name}`", shown, meaning))
             # Once for all of its flags.
             topic = ""
-    return table(("topic", "flag", "default", ""), rows)
+    return table(("topic", "flag", "default", ""), *rows)
 
 
 def method_table() -> str:
@@ -95,7 +95,7 @@ def method_table() -> str:
         )
         first = " ".join(method.__doc__.split("\n\n")[0].split())
         rows.append((f"`{name}`", f"`{', '.join(arguments)}`", first))
-    return table(("method", "arguments", ""), rows).replace("| `` |", "| |")
+    return table(("method", "arguments", ""), *rows).replace("| `` |", "| |")
 
 
 def main() -> None:

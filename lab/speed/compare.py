@@ -98,7 +98,7 @@ COMPARISONS = [
 def compare(
     one: Comparison, rows: str, model: Dict[str, Any], peer: str, rounds: int
 ) -> Measured:
-    """Measures one comparison.
+    """The measurements of `products`, `ours` and each of the peer's paddings.
 
     Args:
         one: the comparison.
@@ -106,9 +106,6 @@ def compare(
         model: the options that name the BERT.
         peer: the peer's Python.
         rounds: of measurements.
-
-    Returns:
-        The measurements of `products`, `ours` and each of the peer's paddings.
     """
     options = {
         "kind": one.kind,

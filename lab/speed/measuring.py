@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Mapping, Protocol, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
@@ -31,16 +31,6 @@ DTYPES = ("float32", "bfloat16")
 OWN_TEXTS = "the project's own texts"
 
 Measured = Dict[str, List[Dict[str, float]]]
-
-
-class Measurable(Protocol):
-    """A side of a comparison, which takes turns with others."""
-
-    def measure(self) -> Dict[str, float]:
-        """Makes one measurement."""
-
-    def stop(self) -> None:
-        """Ends it, after its last measurement."""
 
 
 class Worker:
@@ -95,10 +85,11 @@ class Worker:
         self._scratch.cleanup()
 
 
-def in_turn(workers: Mapping[str, Measurable], rounds: int) -> Measured:
+def in_turn(workers: Mapping[str, Any], rounds: int) -> Measured:
     """Measures all workers in turn, A B C A B C, and stops them.
 
-    A first round is thrown away: it builds graphs and fills caches.
+    A first round is thrown away: it builds graphs and fills caches. A worker is
+    whatever has the methods `measure` and `stop`.
     """
     measured: Measured = {name: [] for name in workers}
     try:

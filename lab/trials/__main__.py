@@ -75,13 +75,7 @@ def turns_of(only: Optional[str]) -> List[str]:
 
 
 def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
-    """Makes a trial, and describes it.
-
-    Args:
-        work: the soak's folder, with the references.
-        only: the kind of trial.
-        seed: by which the run is chosen, and all else.
-    """
+    """Makes the trial of a kind and a seed, in the soak's folder."""
     began = time.monotonic()
     run = runs.of_seed(seed)
     place = work / f"trial-{only}-{seed}"
@@ -132,10 +126,10 @@ def soak(
     seeds: Iterable[int],
     seconds: float,
 ) -> Iterator[Trial]:
-    """Makes references, then trials.
+    """Makes references, then trials, in an empty folder.
 
     Args:
-        work: an empty folder.
+        work: the folder.
         jobs: trials at a time.
         only: the kind of trials; None for all in turn.
         seeds: of the trials.
@@ -213,12 +207,6 @@ def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
 
 def add(path: pathlib.Path, about: Dict[str, Any], counts: Counter) -> None:
     """Adds a soak to those of a file, and writes the page's table of all.
-
-    Args:
-        path: of the file, which may be missing.
-        about: of the soak `tried`, `processor`, `cores`, `tensorflow`,
-            `minutes`, `seeds` and `kills`.
-        counts: of its trials.
 
     Raises:
         UserError: the file is no file of soaks, or cannot be written.

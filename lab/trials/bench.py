@@ -24,12 +24,7 @@ DATA, ABOUT = "data", "about.json"
 
 
 class Outcome(NamedTuple):
-    """The outcome of a trial.
-
-    Attributes:
-        what: SAME, REFUSED, DIFFERENT or LOST.
-        note: what was done, and what of it was seen.
-    """
+    """The outcome of a trial, and a note of what was done and seen."""
 
     what: str
     note: str
@@ -39,31 +34,20 @@ class Outcome(NamedTuple):
 class Plan:
     """All that a seed says; each kind of trial reads a part of it.
 
-    Attributes:
-        state: from which the run begins: "", HALF or WHOLE.
-        shares: of the run's time or changes, when something happens.
-        count: how often it happens, 1 to 3.
-        is_first: whether it happens before the start.
-        which: of several files, as a share.
-        part: of a file or of a disk, as a share.
-        how: of several ways, as a share.
-        reads: whether it happens to what is read, not to what is written.
-        mounts: whether mounts are used.
-        rare: as a share, for what happens seldom.
-        wrong: seconds by which clocks and files' times are wrong.
+    A share is a number from 0 to 1.
     """
 
-    state: str
-    shares: Tuple[float, ...]
-    count: int
-    is_first: bool
-    which: float
-    part: float
-    how: float
-    reads: bool
-    mounts: bool
-    rare: float
-    wrong: Tuple[float, ...]
+    state: str  # from which the run begins: "", HALF or WHOLE
+    shares: Tuple[float, ...]  # of the run, when something happens
+    count: int  # how often it happens, 1 to 3
+    is_first: bool  # whether it happens before the start
+    which: float  # of several files, a share
+    part: float  # of a file or a disk, a share
+    how: float  # of several ways, a share
+    reads: bool  # whether it happens to what is read, not written
+    mounts: bool  # whether mounts are used
+    rare: float  # a share, for what happens seldom
+    wrong: Tuple[float, ...]  # seconds, of clocks and files' times
 
     @classmethod
     def draw(cls, only: str, seed: int) -> "Plan":
@@ -98,24 +82,14 @@ def of(things: Sequence[Any], share: float) -> Any:
 
 
 class Reference(NamedTuple):
-    """A run that was left alone.
-
-    Attributes:
-        run: its kind.
-        folder: of `whole`, its files, and `half`, those of a run that was
-            killed on its way, if there are any.
-        result: as of `Run.result`.
-        seconds: that it took.
-        changes: of its folder, meanwhile.
-        sizes: bytes of each file that it writes.
-    """
+    """A run that was left alone; `half` of its folder is a killed one."""
 
     run: Run
-    folder: pathlib.Path
+    folder: pathlib.Path  # of the folders WHOLE and HALF
     result: Contents
     seconds: float
-    changes: int
-    sizes: List[int]
+    changes: int  # of its folder
+    sizes: List[int]  # bytes of each file that it writes
 
     def has(self, state: str) -> bool:
         """Whether a run can begin from a state."""

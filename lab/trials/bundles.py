@@ -78,10 +78,9 @@ def write_bundle(
 
     Args:
         values: tensors by name; those of bytes are texts.
-        changed: what entries say instead of the truth: by the tensor's name,
-            `dtype` (a number), `shape` (a list), `shard_id`, `offset`, `size`
-            or `slices` (how many).
-        lengths: what the data say instead of the length of each text.
+        changed: the lies of entries, by the tensor's name: `dtype` (a number),
+            `shape` (a list), `shard_id`, `offset`, `size` or `slices`.
+        lengths: the lie of the length of each text.
         shards: files of data that the header claims.
 
     Raises:

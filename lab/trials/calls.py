@@ -44,16 +44,11 @@ FILE = re.compile(r"(AT_FDCWD|\d+)<([^>]*)>(\(deleted\))?")
 
 
 class Operation(NamedTuple):
-    """A change of a file or folder.
+    """A change of a file or folder, whose path is within the folder.
 
-    Attributes:
-        what: MAKE_FOLDER; OPEN: a file is made if it is not there; EMPTY; WRITE
-            `content` at `number`, or at the end if that is None; RESIZE to
-            `number` bytes; RENAME to `new`; DELETE; SYNC.
-        path: within the folder; "" is the folder itself.
-        new: a path like it.
-        number: an offset or a size.
-        content: bytes.
+    `what` is MAKE_FOLDER; OPEN: a file is made if it is not there; EMPTY; WRITE
+    `content` at `number`, or at the end if that is None; RESIZE to `number`
+    bytes; RENAME to `new`; DELETE; SYNC. The path "" is the folder itself.
     """
 
     what: str
@@ -87,8 +82,7 @@ def check() -> None:
 def tracer(folder: pathlib.Path) -> List[str]:
     """The words before a command line that have its calls written down.
 
-    Args:
-        folder: is made; gets a file for each thread.
+    The folder is made, and gets a file for each thread.
     """
     folder.mkdir()
     # Where a machine has no such call (`open` of ARM's), it is left out.
@@ -104,11 +98,7 @@ def tracer(folder: pathlib.Path) -> List[str]:
 
 
 def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
-    """The changes of a folder, in order.
-
-    Args:
-        calls: folder of strace's files.
-        folder: whose files count.
+    """The changes of a folder, in order, by the folder of strace's files.
 
     Raises:
         RuntimeError: a file of the folder was written in a way that is not
@@ -155,13 +145,9 @@ class _Reader:
     def operations(
         self, name: str, words: List[str], result: int, of: str
     ) -> Iterator[Operation]:
-        """The changes that a call makes in the folder.
+        """The changes that a call makes in the folder, by words and result.
 
-        Args:
-            name: of the call.
-            words: its arguments.
-            result: what it has returned.
-            of: the file's path between brackets, if that is an open file.
+        `of` is the path between brackets, if the result is an open file.
         """
         if name in ("open", "openat", "creat"):
             path = self._inside(_text(of[1:-1])) if of else None

@@ -43,17 +43,12 @@ HOW = ("old", "whole", "cut", "zeroed")
 
 
 class File:
-    """A file, whatever its name.
-
-    Attributes:
-        content: as programs see it.
-        synced: as it was at its last sync.
-        is_synced: whether it has not changed since.
-    """
+    """A file, whatever its name: as programs see it, and as on the disk."""
 
     def __init__(self, content: bytes = b""):
         """Takes the content, which is on the disk."""
         self.content = bytearray(content)
+        # As it was at its last sync, and whether it has not changed since.
         self.synced = content
         self.is_synced = True
 
@@ -72,15 +67,11 @@ class File:
 
 
 class Folder:
-    """A folder.
-
-    Attributes:
-        changes: how many there had been, of all names, after its last one.
-        unsynced: the names that it got after its last sync.
-    """
+    """A folder, and the names that it got after its last sync."""
 
     def __init__(self):
         """Makes one that is on the disk."""
+        # How many changes of all names there had been after its last one.
         self.changes = 0
         self.unsynced: Set[str] = set()
 

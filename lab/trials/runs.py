@@ -36,8 +36,8 @@ class Run:
     Attributes:
         name: for people.
         program: the subcommand of adapter-bert.
-        words: its arguments, in which `{data}` is the material's folder and
-            `{place}` that of a trial.
+        words: its arguments, with `{data}` for the material's folder and
+            `{place}` for a trial's.
         given: folders of the material that are copied into a trial's folder.
         trains: whether it goes on where it was killed, and a finished one
             may be run again.

@@ -17,15 +17,10 @@ PATIENCE = 300.0
 
 
 class Moment(NamedTuple):
-    """The moment when something is done to a program; the first that comes.
+    """The moment when something is done to a program; the first that comes."""
 
-    Attributes:
-        seconds: after its start.
-        changes: of its folder.
-    """
-
-    seconds: float = PATIENCE
-    changes: float = float("inf")
+    seconds: float = PATIENCE  # after its start
+    changes: float = float("inf")  # of its folder
 
     def __str__(self) -> str:
         """The moment in words."""
@@ -40,21 +35,13 @@ NEVER = Moment()
 
 
 class End(NamedTuple):
-    """The end of a program.
+    """The end of a program."""
 
-    Attributes:
-        code: its exit code; below 0 the signal that ended it.
-        said: what it has written to stderr.
-        seconds: that it took.
-        changes: that its folder has seen.
-        is_late: whether it was killed because it did not end.
-    """
-
-    code: int
-    said: str
+    code: int  # its exit code; below 0 the signal that ended it
+    said: str  # on stderr
     seconds: float
-    changes: int
-    is_late: bool
+    changes: int  # of its folder
+    is_late: bool  # whether it was killed because it did not end
 
     @property
     def was_killed(self) -> bool:
