@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import tarfile
 import zipfile
@@ -65,6 +66,7 @@ from lab.trials.bundles import write_bundle
 from lab.trials.reading import Reader
 
 GOLDEN = ROOT / "tests" / "golden" / "exchange"
+SAMPLES = ROOT / "lab" / "trials" / "samples"
 FEW_WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat".split()
 # The smallest that has all of an encoder's kinds of variables.
 SMALL = BertConfig(
@@ -89,13 +91,22 @@ def of_file(
     return Reader({name: content}, name, lambda f: read(str(f / name)), **more)
 
 
-def _table(name: str, content: str, task: Any) -> Reader:
-    """The training file of a task."""
-    return Reader(
-        {name: content.encode()},
-        name,
-        lambda folder: task.read(str(folder), ["train"]),
-    )
+def _sample(name: str, read: Callable[..., Any], *raises: Any) -> Reader:
+    """A reader of the files in a folder of `samples/`; the first is changed."""
+    files = _folder(SAMPLES / re.sub(r"\W", "_", name))
+    return Reader(files, next(iter(files)), read, *raises)
+
+
+def _path(name: str, read: Callable[[str], Any]) -> Reader:
+    """A reader of the path of the one file in a folder of `samples/`."""
+    (file,) = _folder(SAMPLES / re.sub(r"\W", "_", name))
+    return _sample(name, lambda folder: read(str(folder / file)))
+
+
+def _table(name: str, **settings: bool) -> Reader:
+    """The training file of a task of one's own."""
+    task = custom_task(**settings)
+    return _sample(name, lambda folder: task.read(str(folder), ["train"]))
 
 
 def as_tensors(values: Mapping[str, np.ndarray]) -> bytes:
@@ -104,7 +115,8 @@ def as_tensors(values: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _folder(path: pathlib.Path) -> Dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in path.iterdir() if f.is_file()}
+    files = (file for file in sorted(path.iterdir()) if file.is_file())
+    return {file.name: file.read_bytes() for file in files}
 
 
 def _foreign(case: str, changed: str) -> Reader:
@@ -201,15 +213,9 @@ def _questions(folder: pathlib.Path) -> None:
                 bulk.refusal_line(found)
 
 
-def _rows(name: str, content: str) -> Reader:
-    """What `adapter-bert predict` reads."""
-    return of_file(
-        name,
-        content.encode(),
-        lambda path: list(
-            row_stream.file_rows(path, [["text", "text_b"]], lambda _: None)
-        ),
-    )
+def _rows(path: str) -> None:
+    """Reads the input of `adapter-bert predict`."""
+    list(row_stream.file_rows(path, [["text", "text_b"]], lambda _: None))
 
 
 def _text(folder: pathlib.Path, name: str = "text") -> str:
@@ -552,36 +558,7 @@ def _library(folder: pathlib.Path) -> None:
 
 def text_readers() -> Dict[str, Reader]:
     """Readers of data, descriptions, adapters and requests, by name."""
-    words = "\n".join(FEW_WORDS).encode()
-    vocabulary = {word: number for number, word in enumerate(FEW_WORDS)}
-    pieces = as_json(
-        {
-            "model": {"type": "WordPiece", "vocab": vocabulary},
-            "normalizer": {"type": "BertNormalizer", "lowercase": True},
-        }
-    )
-    table = "id\ttext\tlabel\n1\ta cat sat\tgood\n2\tthe dog\tbad\n"
-    rows = [{"text": "a cat", "label": "good"}, {"text": "b", "label": "bad"}]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    conll = "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\n"
-    tags = {"tokens": ["Peter", "sleeps"], "tags": ["B-PER", "O"]}
-    answer = {"text": "cat", "answer_start": 2}
-    question = {"id": "1", "question": "what ?", "answers": [answer]}
-    squad = {
-        "version": "1.1",
-        "data": [
-            {"title": "t", "paragraphs": [{"context": "a cat", "qas": []}]},
-            {
-                "title": "u",
-                "paragraphs": [{"context": "a cat", "qas": [question]}],
-            },
-        ],
-    }
     config = dataclasses.asdict(BertConfig(vocab_size=9))
-    scores = {"keep_best": "f1", "scores": {"10": {"f1": 0.5}}}
-    asked = {"text": {"b64": "YQ=="}, "text_b": "c", "task": "d"}
-    body = {"instances": [{"text": "a", "task": "b"}, asked]}
-    columns = {"inputs": {"text": ["a", "b"], "task": ["c", "d"]}}
     record = {
         "base": {"path": "bert", "name": "bert", "fingerprint": "0" * 64},
         "method": "houlsby(size=2)",
@@ -590,89 +567,62 @@ def text_readers() -> Dict[str, Reader]:
         "tokenizer": {"do_lower_case": True},
         "versions": run_record.versions(),
     }
-    adapter = _artifact()
-    saved = write_bundle({"global_step": np.int64(3)})
-    custom, sets = custom_task(), custom_task(multi_label=True)
-    texts = custom_task(regression=True)
-    adapterhub = "adapterhub/houlsby_7"
+    checkpoint = {
+        "checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n',
+        **_named("model.ckpt-3", write_bundle({"global_step": np.int64(3)})),
+    }
+    adapter, adapterhub = _artifact(), "adapterhub/houlsby_7"
+    columns = Columns("0", "1")
     refused = (rest.Refused,)
     return {
-        "tsv": _table("train.tsv", table, custom),
-        "csv": _table("train.csv", table.replace("\t", ","), custom),
-        "jsonl": _table("train.jsonl", lines, custom),
-        "label sets": _table("train.csv", 'text,label\na,"x,y"\nb,\n', sets),
-        "numbers": _table("train.tsv", "text\tlabel\na\t1.5\nb\t-2\n", texts),
-        "conll": of_file("train.conll", conll.encode(), read_sentences),
-        "tags jsonl": of_file("train.jsonl", as_json(tags), read_sentences),
-        "tag columns": of_file(
-            "train.conll",
-            conll.encode(),
-            lambda path: read_sentences(path, Columns("0", "1"), True, True),
+        "tsv": _table("tsv"),
+        "csv": _table("csv"),
+        "jsonl": _table("jsonl"),
+        "label sets": _table("label sets", multi_label=True),
+        "numbers": _table("numbers", regression=True),
+        "conll": _path("conll", read_sentences),
+        "tags jsonl": _path("tags jsonl", read_sentences),
+        "tag columns": _path(
+            "conll", lambda path: read_sentences(path, columns, True, True)
         ),
-        "map of tags": of_file("map.tsv", b"person\tPER\nother\tO\n", read_map),
-        "squad": of_file(
-            "a.json", as_json(squad), lambda path: read_questions(path, False)
-        ),
-        "squad 2": of_file(
-            "a.json", as_json(squad), lambda path: read_questions(path, True)
-        ),
+        "map of tags": _path("map of tags", read_map),
+        "squad": _path("squad", lambda path: read_questions(path, False)),
+        "squad 2": _path("squad", lambda path: read_questions(path, True)),
         "bert config": of_file(
             "config.json", as_json(config), BertConfig.from_json_file
         ),
-        "vocabulary": of_file("vocab.txt", words, read_vocabulary),
-        "vocabulary in JSON": of_file(
-            "tokenizer.json", pieces, read_vocabulary
-        ),
-        "text": Reader(
-            {
-                "vocab.txt": words,
-                "text": "the CATS, sat! \u00e9\u4e2d".encode(),
-            },
-            "text",
-            _tokenize,
-        ),
-        "method": Reader(
-            {"text": b"stack({'a': houlsby(size=8)}, lora(rank=4, alpha=2.0))"},
-            "text",
-            lambda folder: parse(_text(folder)),
-        ),
+        "vocabulary": _path("vocabulary", read_vocabulary),
+        "vocabulary in JSON": _path("vocabulary in JSON", read_vocabulary),
+        "text": _sample("text", _tokenize),
+        "method": _sample("method", lambda folder: parse(_text(folder))),
         "run.json": Reader(
             {"run.json": as_json(record)},
             "run.json",
             lambda folder: run_record.place_of_base(str(folder)),
         ),
-        "dev scores": Reader(
-            {dev_scores.SCORES_FILE: as_json(scores)},
-            dev_scores.SCORES_FILE,
-            lambda folder: dev_scores.read(str(folder)),
+        "dev scores": _sample(
+            "dev scores", lambda folder: dev_scores.read(str(folder))
         ),
         "adapter": adapter,
         "adapter's weights": _weights(adapter),
         "library entry": _entry(adapter),
         "list of checkpoints": Reader(
-            {
-                "checkpoint": b'model_checkpoint_path: "model.ckpt-3"\n',
-                **_named("model.ckpt-3", saved),
-            },
+            checkpoint,
             "checkpoint",
             lambda folder: training_state.latest_step(str(folder)),
         ),
-        "rows.jsonl": _rows("rows.jsonl", '{"text": "a", "text_b": "b"}\n'),
-        "rows.csv": _rows("rows.csv", 'text,text_b\na,"b"\n'),
-        "rows": _rows("rows", "a\tb\nc\td\n"),
-        "lines in bulk": Reader(
-            {"line": b'{"text": "a", "task": "one"}'}, "line", _questions
-        ),
+        "rows.jsonl": _path("rows.jsonl", _rows),
+        "rows.csv": _path("rows.csv", _rows),
+        "rows": _path("rows", _rows),
+        "lines in bulk": _sample("lines in bulk", _questions),
         "adapterhub": _foreign(adapterhub, "adapter_config.json"),
         "adapterhub head": _foreign(adapterhub, "head_config.json"),
         "adapterhub weights": _foreign(adapterhub, "adapter.safetensors"),
         "peft": _foreign("peft/lora_7", "adapter_config.json"),
         "peft patterns": _foreign("peft/lora_patterns", "adapter_config.json"),
         "peft weights": _foreign("peft/lora_7", "adapter_model.safetensors"),
-        "rest": Reader({"body": as_json(body)}, "body", _post, refused),
-        "rest columns": Reader(
-            {"body": as_json(columns)}, "body", _post, refused
-        ),
+        "rest": _sample("rest", _post, refused),
+        "rest columns": _sample("rest columns", _post, refused),
     }
 
 
