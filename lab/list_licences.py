@@ -70,25 +70,25 @@ def licences(environment: str) -> Dict[str, str]:
     folders = list(map(str, pathlib.Path(environment).glob("lib/*/*-packages")))
     if not folders:
         raise UserError(f"{environment} is no virtual environment")
-    names = locked()
-    return {
-        name: licence(found.metadata)
-        for found in importlib.metadata.distributions(path=folders)
-        if (name := normalized(found.metadata["Name"])) in names
+    packages = importlib.metadata.distributions(path=folders)
+    found = {
+        normalized(p.metadata["Name"]): licence(p.metadata) for p in packages
     }
+    return {name: found[name] for name in locked() & set(found)}
 
 
 def page(environments: List[str]) -> str:
     """The page; raises as `licences`."""
-    found: Dict[str, Dict[str, None]] = {}
-    for environment in environments:
-        for name, text in licences(environment).items():
-            # Two versions may word it differently.
-            found.setdefault(name, {})[text] = None
-    rows = (f"| `{n}` | {'; '.join(found[n])} |\n" for n in sorted(found))
-    rest = ", ".join(f"`{name}`" for name in sorted(locked() - set(found)))
+    all_found = list(map(licences, environments))
+    names = sorted(set().union(*all_found))
+    rows = ""
+    for name in names:
+        # Two versions may word it differently.
+        texts = dict.fromkeys(of[name] for of in all_found if name in of)
+        rows += f"| `{name}` | {'; '.join(texts)} |\n"
+    rest = ", ".join(f"`{name}`" for name in sorted(locked() - set(names)))
     filled = textwrap.fill(rest, 80, break_on_hyphens=False)
-    return f"{HEAD}{''.join(rows)}{REST}\n{filled}\n"
+    return f"{HEAD}{rows}{REST}\n{filled}\n"
 
 
 def main() -> None:

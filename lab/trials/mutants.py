@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from concurrent import futures
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
@@ -100,19 +100,15 @@ def _annotations(source: str) -> Set[Position]:
     }
 
 
-def _places(source: str) -> Iterator[Tuple[str, Position, List[Any]]]:
-    """Each place in a source: a name, the position, and its mutations.
-
-    The name stays when other lines change. A mutation is an operator's name
-    and the number of its occurrence.
-    """
+def _places(source: str) -> Dict[Position, List[Any]]:
+    """The mutations of each place: operators' names, numbers of occurrences."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
     found: Dict[Position, List[Any]] = collections.defaultdict(list)
     hidden = _annotations(source)
     nodes = list(ast_nodes(get_ast(source)))
-    for name in operator_names():
+    for name in sorted(operator_names()):
         operator = get_operator(name)
         if operator.arguments() or name.endswith(NO_CHANGE):
             continue
@@ -120,19 +116,11 @@ def _places(source: str) -> Iterator[Tuple[str, Position, List[Any]]]:
         for occurrence, (begin, _) in enumerate(places):
             if begin not in hidden:
                 found[begin].append((name, occurrence))
-    lines = source.splitlines()
-    seen: Dict[str, int] = collections.Counter()
-    for (line, column), mutations in sorted(found.items()):
-        name = f"{column} of {lines[line - 1]}"
-        yield f"{name} ({seen[name]})", (line, column), mutations
-        seen[name] += 1
+    return found
 
 
 def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
     """Draws mutants, no two of one place, with the packages of cosmic-ray.
-
-    Each place has a chance of its own, so that a change of the code draws no
-    other mutants in the lines that stay.
 
     Returns:
         `path`, `line`, `operator`, `source` and `change` of each: the mutated
@@ -149,15 +137,15 @@ def draw(seed: int, count: int, packages: str = PACKAGES) -> List[Found]:
 
     sources = {path: (ROOT / path).read_text() for path in core_modules()}
     places = [
-        (random.Random(f"{seed}/{path}/{name}"), path, position, mutations)
+        (path, line, mutations)
         for path, source in sources.items()
-        for name, position, mutations in _places(source)
+        for (line, _), mutations in sorted(_places(source).items())
     ]
     print(f"{len(places)} places in {len(sources)} files", file=sys.stderr)
+    chance = random.Random(seed)
+    chance.shuffle(places)
     found: List[Found] = []
-    for chance, path, (line, _), mutations in sorted(
-        places, key=lambda place: place[0].random()
-    ):
+    for path, line, mutations in places:
         if len(found) == count:
             break
         name, occurrence = chance.choice(mutations)
