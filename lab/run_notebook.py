@@ -145,7 +145,7 @@ def main() -> None:
     Raises:
         UserError: it cannot be read, a cell failed, or it cannot be written.
     """
-    parser = argparse.ArgumentParser(
+    parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("notebook", help="file to run")
