@@ -104,7 +104,7 @@ def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
         eval_file=tiny_data / "dev.tsv",
         predict_file=tiny_data / "test.tsv",
     )
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         classify(**tiny_flags, do_eval=True, do_predict=True)
     assert "already trained to step 20" in caplog.text
     again = {**tiny_flags, "output_dir": tmp_path / "again"}

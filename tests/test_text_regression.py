@@ -228,7 +228,7 @@ def test_a_run_answers_in_the_unit_and_older_runs_go_on(
     assert adapter["task"]["label_unit"] == unit
     # The folder knows the unit; the training file is not read.
     (data / "train.tsv").rename(data / "train")
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         classify(**{**flags, "do_train": False}, do_eval=True)
     assert "1 far from the training's, 1980 to 2020" in caplog.text
     again = json.loads((out / "eval_results.json").read_text())
