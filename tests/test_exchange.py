@@ -35,7 +35,7 @@ GOLDEN = (
 )
 THEIRS = [
     f"{program}/{path.name}"
-    for program in exchange.READERS
+    for program in exchange.PROGRAMS
     for path in sorted((GOLDEN / program).iterdir())
 ]
 OURS = [
@@ -216,11 +216,11 @@ def test_what_a_program_cannot_hold_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("program", exchange.WRITERS)
+@pytest.mark.parametrize("program", exchange.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
     fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
     with pytest.raises(UserError, match="^x: fusion is not written for "):
-        exchange.WRITERS[program](fusion)
+        exchange.PROGRAMS[program].write(fusion)
 
 
 def test_peft_takes_bert_s_own_head_only(bert, tmp_path):

@@ -186,7 +186,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     np.testing.assert_allclose(bias, read("output_bias") * 32 + 50)
     for name, expected in (("unit", values.__getitem__), ("as_is", read)):
         ours = exported(adapter_artifact.read(str(adapters / name)), name)
-        for program in exchange.WRITERS:
+        for program in exchange.PROGRAMS:
             folder = str(tmp_path / f"{program}-{name}")
             exchange.write(program, folder, ours, "card")
             theirs = exchange.read(folder, config)

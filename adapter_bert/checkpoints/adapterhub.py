@@ -1,24 +1,14 @@
-"""Writes this project's adapters as AdapterHub's library loads them.
+"""Adapters of AdapterHub's library `adapters` 1.3, read and written.
 
-`AutoAdapterModel.load_adapter(folder, use_safetensors=True)` then computes the
-same. The head reads the pooled output of the BERT that it is loaded upon, which
-the library's models have.
-
-Where AdapterHub's adapters have tensors, and whether the config agrees.
-
-Reads the heads of AdapterHub's adapters.
-
-Its own models have heads of any number of layers, and transformers' models
-their one head.
-
-Reads AdapterHub's adapters, as its library `adapters` 1.3 saves them.
+After `AutoAdapterModel.load_adapter(folder, use_safetensors=True)` the library
+computes the same as this project. Its own models have heads of any number of
+layers, and transformers' models their one head.
 """
 
-import dataclasses
 import functools
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -29,19 +19,16 @@ from adapter_bert.checkpoints.foreign import (
     CLASSIFICATION,
     QUESTIONS,
     Exported,
-    Foreign,
     Head,
-    Layer,
     Tensors,
     activation,
     as_lora_number,
     check_layer,
     check_number,
-    classifier,
     foreign_activation,
-    labels_in_order,
     layers_text,
-    task_of,
+    make_head,
+    unit_scales,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
@@ -52,13 +39,17 @@ from adapter_bert.methods.adapter_variants import (
 )
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.houlsby import SCOPES, SITES, Houlsby
-from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
+from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
 from adapter_bert.methods.prefix import PARTS, Prefix
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
+Arrays = Dict[str, np.ndarray]
+
 WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
+# The dense layers of a bottleneck adapter.
+PARTS_OF_ADAPTER = ("adapter_down.0", "adapter_up")
 # Where invertible adapters are.
 INVERTIBLE = "invertible_adapters"
 
@@ -102,14 +93,14 @@ class Named:
         return self._tensors.take(name, *shape)
 
 
-def by_layer(
+def _by_layer(
     own: Mapping[str, Any],
     tensors: Named,
     config: BertConfig,
     path: str,
     sites: Mapping[str, str],
 ) -> Dict[Tuple[int, str], str]:
-    """Places by layer and name within it.
+    """Places by layer and name within the layer.
 
     Args:
         own: the adapter's config.
@@ -160,7 +151,7 @@ def by_layer(
     return found
 
 
-def check_size(
+def _check_size(
     own: Mapping[str, Any],
     key: str,
     whole: int,
@@ -168,23 +159,14 @@ def check_size(
     path: str,
     layer: str = "",
 ) -> None:
-    """Compares the size of an adapter with the factor that its config has.
+    """Compares an adapter's size with `whole` divided by the config's factor.
 
-    Args:
-        own: the config.
-        key: of the factor: a number, or numbers by layer.
-        whole: what is divided by it.
-        size: what the tensors have.
-        path: of the description, for messages.
-        layer: in which the adapter is.
-
-    Raises:
-        UserError: the factor is none, or makes another size.
+    The factor at `key` is a number, or numbers by layer.
     """
     factor = own.get(key)
     if isinstance(factor, dict):
         factor = factor.get(layer, factor.get("default"))
-    if not is_number(factor):
+    if not _is_number(factor):
         raise UserError(
             f"{path}: {key} is {str(own.get(key))[:80]}, expected a number "
             "above 0, or one for each layer"
@@ -199,14 +181,10 @@ def check_size(
         )
 
 
-def check_count(
+def _check_count(
     own: Mapping[str, Any], key: str, found: int, path: str
 ) -> None:
-    """Compares a size of the config with that of the tensors.
-
-    Raises:
-        UserError: they differ.
-    """
+    """Compares a size of the config with the one of the tensors."""
     if own.get(key) != found:
         raise UserError(
             f"{path}: {key} is {str(own.get(key))[:80]}, but {WEIGHTS_FILE} "
@@ -214,16 +192,14 @@ def check_count(
         )
 
 
-def is_number(scaling: Any) -> bool:
+def _is_number(scaling: Any) -> bool:
     """Whether a value of a description is a number above 0."""
     return isinstance(scaling, (int, float)) and scaling > 0
 
 
 HEAD_CONFIG_FILE = "head_config.json"
-HEAD_WEIGHTS_FILE, HEAD_PICKLE = (
-    "model_head.safetensors",
-    "pytorch_model_head.bin",
-)
+HEAD_WEIGHTS_FILE = "model_head.safetensors"
+HEAD_PICKLE = "pytorch_model_head.bin"
 HEAD_CONFIG = {
     "model_class": str,
     "model_type?": str,
@@ -241,17 +217,10 @@ STATIC_HEADS = {
 FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
 
 
-def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
-    """The head beside an adapter.
-
-    Args:
-        folder: of the adapter.
-        config: of the BERT.
-        labels: in the order of the logits; default: those of the file.
-
-    Raises:
-        UserError: there is none, or it is of a kind that is not read.
-    """
+def _read_head(
+    folder: str, config: BertConfig, labels: Tuple[str, ...]
+) -> Head:
+    """The head beside an adapter; `labels` are by default the file's own."""
     path = os.path.join(folder, HEAD_CONFIG_FILE)
     if not files.exists(path):
         raise UserError(
@@ -276,7 +245,7 @@ def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
             described.get("num_labels"),
             config.hidden_size,
         )
-        head = _make_head(
+        head = make_head(
             STATIC_HEADS[model_class] == "qa_outputs",
             [layer],
             POOLED,
@@ -329,7 +298,7 @@ def _read_flexible(described, tensors, config, labels, path) -> Head:
                 bias or not last,
             )
         )
-    return _make_head(
+    return make_head(
         kind == "question_answering",
         layers,
         shape,
@@ -339,56 +308,23 @@ def _read_flexible(described, tensors, config, labels, path) -> Head:
     )
 
 
-def _make_head(
-    questions: bool,
-    layers: List[Layer],
-    shape: HeadShape,
-    label2id: Optional[Dict[str, Any]],
-    labels: Tuple[str, ...],
-    path: str,
-) -> Head:
-    count = len(layers[-1][0])
-    if questions:
-        if count != 2:
-            raise UserError(f"{path}: a question has 2 logits, not {count}")
-        spans = dataclasses.replace(shape, pooler=False, bias=True)
-        return Head(QUESTIONS, spans, tuple(layers))
-    if labels and len(labels) != count:
-        raise UserError(
-            f"{path}: {len(labels)} labels are named, but the head has {count}"
-        )
-    return classifier(
-        layers, shape, labels or labels_in_order(label2id, count, path)
-    )
-
-
 CONFIG_FILE = "adapter_config.json"
+# A key of the description that no other program's has.
+MARK = "model_type"
 CONFIG = {
     "config": dict,
-    "config.architecture?": str,
-    "config.alpha?": float,
-    "config.leave_out?": list,
-    "config.attn_matrices?": list,
-    "config.non_linearity?": str,
-    "config.r?": int,
-    "config.prefix_length?": int,
-    "config.bottleneck_size?": int,
-    **dict.fromkeys(
-        (
-            f"config.{name}?"
-            for name in (
-                "mh_adapter",
-                "output_adapter",
-                "original_ln_before",
-                "is_parallel",
-                "selfattn_lora",
-                "intermediate_lora",
-                "output_lora",
-                "flat",
-            )
-        ),
-        bool,
-    ),
+    **{
+        f"config.{name}?": kind
+        for kind, names in {
+            str: "architecture non_linearity",
+            float: "alpha",
+            list: "leave_out attn_matrices",
+            int: "r prefix_length bottleneck_size",
+            bool: "mh_adapter output_adapter original_ln_before is_parallel "
+            "selfattn_lora intermediate_lora output_lora flat",
+        }.items()
+        for name in names.split()
+    },
     "name": str,
     "model_type": str,
     "hidden_size": int,
@@ -430,34 +366,25 @@ LORA_FIELDS = {
 }
 
 
-def is_one(folder: str) -> bool:
-    """Whether the folder is an adapter of this program's."""
-    path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path):
-        return False
-    config = files.read_json(path, "an adapter's description")
-    return isinstance(config, dict) and "model_type" in config
-
-
 def read(
-    folder: str,
-    config: BertConfig,
-    pairs: Optional[bool] = None,
-    labels: Sequence[str] = (),
-) -> Foreign:
+    path: str, config: BertConfig, labels: Tuple[str, ...]
+) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
     """Reads an adapter with its head.
 
     Args:
-        folder: as `save_adapter` writes it, with safetensors.
-        config: of the BERT that it was trained upon.
-        pairs: whether its texts are pairs; None for either.
-        labels: in the order of the logits; by default those of the file.
+        path: of the description, in a folder as `save_adapter` writes it, with
+            safetensors.
+        config: of the BERT on which the adapter was trained.
+        labels: in the order of the logits; default: those of the file.
+
+    Returns:
+        The method, its float32 variables by name, the head, and the adapter's
+        version and name.
 
     Raises:
-        UserError: it is damaged, a pickle, of another BERT, or computes what
-            no method of this project's does.
+        UserError: the adapter is damaged, a pickle, of another BERT, or
+            computes what no method of this project's does.
     """
-    path = os.path.join(folder, CONFIG_FILE)
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     found = (described["model_type"], described["hidden_size"])
     if found != ("bert", config.hidden_size):
@@ -467,7 +394,7 @@ def read(
         )
     own = _as_of_now(described)
     architecture = own.get("architecture")
-    readers: Dict[Any, Tuple[Callable[..., Any], Dict[str, Any]]] = {
+    readers: Dict[Any, Any] = {
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
         "lora": (_read_lora, foreign_fields.HUB_LORA),
         "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
@@ -481,22 +408,13 @@ def read(
     reader, known = readers[architecture]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
     foreign_fields.check(own, known, path)
-    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-    tensors = Named(tensors, described["name"])
+    folder, name = os.path.dirname(path), described["name"]
+    tensors = Named(Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE), name)
     method, values = reader(own, tensors, config, path)
     tensors.check_all_taken()
-    head = read_head(folder, config, tuple(labels))
-    task, head_values = task_of(head, pairs)
-    return Foreign(
-        method,
-        task,
-        {**values, **head_values},
-        {
-            "program": "adapterhub",
-            "version": described.get("version"),
-            "name": described["name"],
-        },
-    )
+    head = _read_head(folder, config, labels)
+    origin = {"version": described.get("version"), "name": name}
+    return method, values, head, origin
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -560,35 +478,40 @@ def _read_bottleneck(
     own = {**BOTTLENECK, **own}
     kind = _bottleneck_kind(own, path)
     act = activation(own.get("non_linearity"), path)
-    values, found, sizes = {}, {}, set()
+    values, found, sizes, inverse_size = {}, {}, set(), None
     if kind == "mad_x":
-        values.update(_take_invertible(own, tensors, config, path))
+        half = config.hidden_size // 2
+        for name in ("F", "G"):
+            inverse_size = _take_dense(
+                values,
+                f"{SCOPE}/{name}",
+                tensors,
+                INVERTIBLE,
+                (f"{name}.0", f"{name}.2"),
+                half,
+                inverse_size,
+            )
+            key = "inv_adapter_reduction_factor"
+            _check_size(own, key, half, inverse_size, path)
     sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     named = {
         place: SITE_FIELDS[site]
         for place, site in sites.items()
         if own.get(SITE_FIELDS[site])
     }
-    for (layer, place), full in by_layer(
+    hidden = config.hidden_size
+    for (layer, place), full in _by_layer(
         own, tensors, config, path, named
     ).items():
-        down = tensors.take(
-            full, "adapter_down.0.weight", None, config.hidden_size
-        )
-        size = len(down)
-        check_size(
-            own, "reduction_factor", config.hidden_size, size, path, str(layer)
-        )
-        sizes.add(size)
-        down_bias = tensors.take(full, "adapter_down.0.bias", size)
-        up = tensors.take(full, "adapter_up.weight", config.hidden_size, size)
-        up_bias = tensors.take(full, "adapter_up.bias", config.hidden_size)
-        scale = _scale(own, kind, tensors, full, config)
         scope = f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters"
-        values[f"{scope}/weights1"] = down.T
-        values[f"{scope}/biases1"] = down_bias[np.newaxis]
-        values[f"{scope}/weights2"] = up.T * scale
-        values[f"{scope}/biases2"] = (up_bias * scale)[np.newaxis]
+        size = _take_dense(
+            values, scope, tensors, full, PARTS_OF_ADAPTER, hidden
+        )
+        _check_size(own, "reduction_factor", hidden, size, path, str(layer))
+        sizes.add(size)
+        scale = _scale(own, kind, tensors, full, config)
+        values[f"{scope}/weights2"] = values[f"{scope}/weights2"] * scale
+        values[f"{scope}/biases2"] = values[f"{scope}/biases2"] * scale
         found.setdefault(sites[place], set()).add(layer)
     if (
         not found
@@ -605,34 +528,53 @@ def _read_bottleneck(
     if kind == "pfeiffer":
         return Pfeiffer(**arguments), values
     if kind == "mad_x":
-        inverse_size = len(values[f"{SCOPE}/F/weights2"])
         return MadX(inverse_size=inverse_size, **arguments), values
     if kind == "parallel":
         scaling = own["scaling"]
-        given = float(scaling) if is_number(scaling) else 1.0
+        given = float(scaling) if _is_number(scaling) else 1.0
         return Parallel(scale=given, **arguments), values
     [site] = found if len(found) == 1 else ["both"]
     return Houlsby(sites=site, layer_norms=False, **arguments), values
 
 
-def _take_invertible(
-    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
-) -> Dict[str, np.ndarray]:
-    """The invertible adapter: the two dense layers of F, and those of G."""
-    values: Dict[str, np.ndarray] = {}
-    half, size = config.hidden_size // 2, None
-    for name in ("F", "G"):
-        down = tensors.take(INVERTIBLE, f"{name}.0.weight", size, half)
-        size = len(down)
-        check_size(own, "inv_adapter_reduction_factor", half, size, path)
-        down_bias = tensors.take(INVERTIBLE, f"{name}.0.bias", size)
-        up = tensors.take(INVERTIBLE, f"{name}.2.weight", half, size)
-        up_bias = tensors.take(INVERTIBLE, f"{name}.2.bias", half)
-        values[f"{SCOPE}/{name}/weights1"] = down.T
-        values[f"{SCOPE}/{name}/biases1"] = down_bias[np.newaxis]
-        values[f"{SCOPE}/{name}/weights2"] = up.T
-        values[f"{SCOPE}/{name}/biases2"] = up_bias[np.newaxis]
-    return values
+def _take_dense(
+    values: Arrays,
+    scope: str,
+    tensors: Named,
+    place: str,
+    parts: Tuple[str, str],
+    width: int,
+    size: Optional[int] = None,
+) -> int:
+    """Takes two dense layers, `width` to `size` and back, as a scope's values.
+
+    Returns:
+        The size, which may be any if none is given.
+    """
+    first, second = parts
+    down = tensors.take(place, f"{first}.weight", size, width)
+    size = len(down)
+    down_bias = tensors.take(place, f"{first}.bias", size)
+    up = tensors.take(place, f"{second}.weight", width, size)
+    up_bias = tensors.take(place, f"{second}.bias", width)
+    values[f"{scope}/weights1"] = down.T
+    values[f"{scope}/biases1"] = down_bias[np.newaxis]
+    values[f"{scope}/weights2"] = up.T
+    values[f"{scope}/biases2"] = up_bias[np.newaxis]
+    return size
+
+
+def _give_dense(
+    exported: Exported, scope: str, prefix: str, parts: Tuple[str, str]
+) -> Arrays:
+    """A scope's two dense layers as the library names them."""
+    tensors: Arrays = {}
+    for number, part in zip("12", parts):
+        kernel = exported.read(f"{scope}/weights{number}")
+        tensors[f"{prefix}.{part}.weight"] = kernel.T
+        bias = exported.read(f"{scope}/biases{number}")
+        tensors[f"{prefix}.{part}.bias"] = bias[0]
+    return tensors
 
 
 def _scale(own, kind, tensors, place, config) -> np.ndarray:
@@ -647,7 +589,7 @@ def _scale(own, kind, tensors, place, config) -> np.ndarray:
             f"scaling is {scaling!r}, expected a number, learned or channel"
         )
     check_number(scaling, "scaling")
-    in_method = kind == "parallel" and is_number(scaling)
+    in_method = kind == "parallel" and _is_number(scaling)
     return np.float32([1.0 if in_method else scaling])
 
 
@@ -661,7 +603,7 @@ def _read_lora(
         for place, (field, letter) in LORA_FIELDS.items()
         if own.get(field) and (not letter or letter in matrices)
     }
-    places = by_layer(own, tensors, config, path, named)
+    places = _by_layer(own, tensors, config, path, named)
     mode = own.get("composition_mode", "add")
     if mode == "scale":
         return _read_ia3(own, places, tensors, config, path)
@@ -676,7 +618,7 @@ def _read_lora(
     for (layer, place), full in places.items():
         down = tensors.take(full, "lora_A", None, None)
         up = tensors.take(full, "lora_B", None, len(down))
-        check_count(own, "r", len(down), path)
+        _check_count(own, "r", len(down), path)
         found[layer, LORA_TARGETS[place]] = peft.Factors(
             down.T, up.T, float(own["alpha"])
         )
@@ -686,18 +628,9 @@ def _read_lora(
 def _read_ia3(own, places, tensors, config, path):
     """Scales of keys and values; others act elsewhere than this project's."""
     alpha = 1 if own.get("alpha") is None else own["alpha"]
-    check_count(own, "r", 1, path)
+    _check_count(own, "r", 1, path)
     check_number(alpha, f"{path}: alpha")
-    values = {
-        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
-            size, np.float32
-        )
-        for layer in range(config.num_hidden_layers)
-        for name, size in (
-            *((name, config.hidden_size) for name in KEY_VALUE),
-            (OUTPUT, config.intermediate_size),
-        )
-    }
+    values = unit_scales(config)
     for (layer, place), full in places.items():
         name = place.replace(".", "/")
         if name not in KEY_VALUE:
@@ -740,14 +673,14 @@ def _read_prefix(
             place, f"{part}control_trans.0.weight", None, config.hidden_size
         )
         size = len(inner)
-        check_count(own, "bottleneck_size", size, path)
+        _check_count(own, "bottleneck_size", size, path)
         bias = tensors.take(place, f"{part}control_trans.0.bias", size)
         outer = tensors.take(
             place, f"{part}control_trans.2.weight", count, size
         )
         outer_bias = tensors.take(place, f"{part}control_trans.2.bias", count)
         table = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-    check_count(own, "prefix_length", len(table), path)
+    _check_count(own, "prefix_length", len(table), path)
     slices = np.split(table, 2 * config.num_hidden_layers, axis=1)
     values = {
         f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": slices[
@@ -761,8 +694,6 @@ def _read_prefix(
 
 # By which the library knows how to read the rest.
 VERSION = "adapters.1.3.0"
-
-Arrays = Dict[str, np.ndarray]
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -821,31 +752,17 @@ def _(method: Houlsby, exported: Exported):
             f"{exported.source}: {method} is not written for AdapterHub's "
             "library; expected depth=1 and layer_norm=false"
         )
-    return _bottleneck(
-        method, SITES[method.sites], method.nonlinearity, {}, exported
-    )
+    return _bottleneck(method, exported, SITES[method.sites])
 
 
 @_write.register
 def _(method: Pfeiffer, exported: Exported):
-    return _bottleneck(
-        method,
-        SITES["ffn"],
-        method.nonlinearity,
-        {"original_ln_before": True},
-        exported,
-    )
+    return _bottleneck(method, exported, original_ln_before=True)
 
 
 @_write.register
 def _(method: Parallel, exported: Exported):
-    return _bottleneck(
-        method,
-        SITES["ffn"],
-        method.nonlinearity,
-        {"is_parallel": True, "scaling": method.scale},
-        exported,
-    )
+    return _bottleneck(method, exported, is_parallel=True, scaling=method.scale)
 
 
 @_write.register
@@ -853,25 +770,16 @@ def _(method: MadX, exported: Exported):
     half = exported.config.hidden_size // 2
     config, tensors = _bottleneck(
         method,
-        SITES["ffn"],
-        method.nonlinearity,
-        {
-            "original_ln_before": True,
-            "inv_adapter": NICE,
-            "inv_adapter_reduction_factor": half / (method.inverse_size + 0.5),
-        },
         exported,
+        original_ln_before=True,
+        inv_adapter=NICE,
+        inv_adapter_reduction_factor=half / (method.inverse_size + 0.5),
     )
     for name in ("F", "G"):
-        scope, prefix = (
-            f"{SCOPE}/{name}",
-            f"bert.{INVERTIBLE}.{exported.name}.{name}",
+        prefix = f"bert.{INVERTIBLE}.{exported.name}.{name}"
+        tensors.update(
+            _give_dense(exported, f"{SCOPE}/{name}", prefix, ("0", "2"))
         )
-        for number, part in (("1", "0"), ("2", "2")):
-            kernel = exported.read(f"{scope}/weights{number}")
-            tensors[f"{prefix}.{part}.weight"] = kernel.T
-            bias = exported.read(f"{scope}/biases{number}")
-            tensors[f"{prefix}.{part}.bias"] = bias[0]
     return config, tensors
 
 
@@ -882,16 +790,12 @@ def _(method: AdapterDrop, exported: Exported):
 
 def _bottleneck(
     method: Any,
-    sites: Tuple[str, ...],
-    nonlinearity: str,
-    more: Dict[str, Any],
     exported: Exported,
+    sites: Tuple[str, ...] = SITES["ffn"],
+    **more: Any,
 ) -> Tuple[Dict[str, Any], Arrays]:
-    """Bottleneck adapters of some sites."""
-    hidden, count = (
-        exported.config.hidden_size,
-        exported.config.num_hidden_layers,
-    )
+    """Bottleneck adapters of some sites, with more values of the config."""
+    count = exported.config.num_hidden_layers
     layers = base.choose_layers(method.layers, exported.config)
     tensors: Arrays = {}
     for layer in layers:
@@ -901,18 +805,16 @@ def _bottleneck(
             prefix = (
                 f"bert.encoder.layer.{layer}.{place}.adapters.{exported.name}"
             )
-            for number, part in (("1", "adapter_down.0"), ("2", "adapter_up")):
-                kernel = exported.read(f"{scope}/weights{number}")
-                tensors[f"{prefix}.{part}.weight"] = kernel.T
-                bias = exported.read(f"{scope}/biases{number}")
-                tensors[f"{prefix}.{part}.bias"] = bias[0]
+            tensors.update(
+                _give_dense(exported, scope, prefix, PARTS_OF_ADAPTER)
+            )
     config = {
         **BOTTLENECK,
         "mh_adapter": "attention" in sites,
         "output_adapter": "ffn" in sites,
         # The library divides and rounds down, which this survives.
-        "reduction_factor": hidden / (method.size + 0.5),
-        "non_linearity": foreign_activation(nonlinearity),
+        "reduction_factor": exported.config.hidden_size / (method.size + 0.5),
+        "non_linearity": foreign_activation(method.nonlinearity),
         "leave_out": sorted(set(range(count)) - set(layers)),
         "dropout": 0.0,
         "init_weights": "bert",

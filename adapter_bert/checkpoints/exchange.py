@@ -1,11 +1,12 @@
 """Other programs' adapters, read as this project's, and written from them.
 
-A program is a module with `is_one`, `read` and a function that gives the files
-to write.
+A program is a module with `MARK`, a key that its descriptions alone have;
+`read`, which gives method, variables, head and origin; and `write`, which gives
+the files' contents by name.
 """
 
 import os
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import safetensors.numpy
@@ -13,15 +14,17 @@ import safetensors.numpy
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import adapterhub, peft
-from adapter_bert.checkpoints.foreign import Exported, Foreign, check_is_bert
+from adapter_bert.checkpoints.foreign import (
+    Exported,
+    Foreign,
+    check_is_bert,
+    task_of,
+)
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
 
-READERS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
-WRITERS: Dict[str, Callable[[Exported], Dict[str, Any]]] = {
-    "adapterhub": adapterhub.write,
-    "peft": peft.write,
-}
+PROGRAMS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
+CONFIG_FILE = "adapter_config.json"
 
 
 def detect(folder: str) -> Optional[str]:
@@ -30,9 +33,12 @@ def detect(folder: str) -> Optional[str]:
     Raises:
         UserError: its description cannot be read.
     """
-    for name, program in READERS.items():
-        if program.is_one(folder):
-            return name
+    path = os.path.join(folder, CONFIG_FILE)
+    if files.exists(path):
+        config = files.read_json(path, "an adapter's description")
+        for name, program in PROGRAMS.items():
+            if isinstance(config, dict) and program.MARK in config:
+                return name
     return None
 
 
@@ -58,13 +64,17 @@ def read(
     program = detect(folder)
     if program is None:
         raise UserError(
-            f"{folder} is no adapter of {' or '.join(READERS)}: there is no "
-            f"{adapterhub.CONFIG_FILE} of theirs"
+            f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
+            f"{CONFIG_FILE} of theirs"
         )
+    path = os.path.join(folder, CONFIG_FILE)
     # A library refuses what is not finite then.
     with np.errstate(over="ignore", invalid="ignore"):
-        found = READERS[program].read(folder, config, pairs, labels)
-    kept = found.task.get("labels", ())
+        method, values, head, origin = PROGRAMS[program].read(
+            path, config, tuple(labels)
+        )
+    task, head_values = task_of(head, pairs)
+    kept = head.labels
     if labels and not kept:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
@@ -78,14 +88,19 @@ def read(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"
             )
-    return found
+    return Foreign(
+        method,
+        task,
+        {**values, **head_values},
+        {"program": program, **origin},
+    )
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:
     """Writes an adapter for another program.
 
     Args:
-        program: a name of `WRITERS`.
+        program: a name of `PROGRAMS`.
         folder: that is not there yet, or is empty.
         exported: the adapter.
         card: `README.md`.
@@ -93,7 +108,7 @@ def write(program: str, folder: str, exported: Exported, card: str) -> None:
     Raises:
         UserError: the program cannot compute it, or the folder is not empty.
     """
-    contents = WRITERS[program](exported)
+    contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():
             path = os.path.join(place, name)

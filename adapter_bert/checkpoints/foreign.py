@@ -2,7 +2,16 @@
 
 import dataclasses
 import os
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import safetensors.numpy
@@ -16,6 +25,7 @@ from adapter_bert.checkpoints.weights import UNREADABLE_TENSORS, as_floats
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import ALL_LAYERS, TuningMethod
+from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
 from adapter_bert.tasks.restored import (
     CLASSIFICATION,
     QUESTIONS,
@@ -273,14 +283,55 @@ def labels_in_order(
     return tuple(names[number] for number in range(count))
 
 
-def classifier(
-    layers: Iterable[Layer], shape: HeadShape, labels: Tuple[str, ...]
+def make_head(
+    questions: bool,
+    layers: Sequence[Layer],
+    shape: HeadShape,
+    label2id: Optional[Dict[str, Any]],
+    labels: Tuple[str, ...],
+    source: str,
 ) -> Head:
-    """A head of labels, or with a single output that of a number."""
-    kind = CLASSIFICATION if len(labels) > 1 else REGRESSION
-    return Head(
-        kind, shape, tuple(layers), labels if kind == CLASSIFICATION else ()
-    )
+    """A head of answers, of labels, or with a single output of a number.
+
+    Args:
+        questions: whether it gives answers to questions.
+        layers: first to last.
+        shape: what the layers compute.
+        label2id: as of `labels_in_order`.
+        labels: in the order of the logits; default: those of `label2id`.
+        source: the file, for messages.
+
+    Raises:
+        UserError: the layers give another number of outputs.
+    """
+    count = len(layers[-1][0])
+    if questions:
+        if count != 2:
+            raise UserError(f"{source}: a question has 2 logits, not {count}")
+        shape = dataclasses.replace(shape, pooler=False, bias=True)
+        return Head(QUESTIONS, shape, tuple(layers))
+    if labels and len(labels) != count:
+        raise UserError(
+            f"{source}: {len(labels)} labels are named, but the head has "
+            f"{count}"
+        )
+    labels = labels or labels_in_order(label2id, count, source)
+    if count == 1:
+        return Head(REGRESSION, shape, tuple(layers))
+    return Head(CLASSIFICATION, shape, tuple(layers), labels)
+
+
+def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
+    """The variables of (IA)^3 that change nothing: ones, float32 [outputs]."""
+    sizes = dict.fromkeys(KEY_VALUE, config.hidden_size)
+    sizes[OUTPUT] = config.intermediate_size
+    return {
+        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
+            size, np.float32
+        )
+        for layer in range(config.num_hidden_layers)
+        for name, size in sizes.items()
+    }
 
 
 def task_of(

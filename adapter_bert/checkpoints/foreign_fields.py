@@ -43,30 +43,31 @@ def is_off(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
+def _all(rule: str, names: str) -> Dict[str, Any]:
+    """One rule for several fields."""
+    return dict.fromkeys(names.split(), rule)
+
+
 PEFT = {
-    "peft_type": USED,
-    "task_type": USED,
-    "target_modules": COMPARED,
-    "exclude_modules": COMPARED,
-    "modules_to_save": COMPARED,
+    **_all(USED, "peft_type task_type"),
+    **_all(COMPARED, "target_modules exclude_modules modules_to_save"),
+    **_all(
+        NO_EFFECT,
+        "peft_version auto_mapping base_model_name_or_path revision "
+        "inference_mode",
+    ),
     "fan_in_fan_out": Refused("transposed matrices"),
-    "peft_version": NO_EFFECT,
-    "auto_mapping": NO_EFFECT,
-    "base_model_name_or_path": NO_EFFECT,
-    "revision": NO_EFFECT,
-    "inference_mode": NO_EFFECT,
 }
 PEFT_LORA = {
     **PEFT,
-    "r": COMPARED,
-    "rank_pattern": COMPARED,
-    "layers_to_transform": COMPARED,
-    "layers_pattern": COMPARED,
-    "lora_alpha": USED,
-    "alpha_pattern": USED,
-    "use_rslora": USED,
-    "init_lora_weights": USED,
-    "bias": USED,
+    **_all(COMPARED, "r rank_pattern layers_to_transform layers_pattern"),
+    **_all(USED, "lora_alpha alpha_pattern use_rslora init_lora_weights bias"),
+    **_all(
+        NO_EFFECT,
+        "lora_dropout megatron_core loftq_config eva_config corda_config "
+        "lora_ga_config qalora_group_size ensure_weight_tying runtime_config "
+        "merge_weights",
+    ),
     "use_dora": Refused("DoRA"),
     "use_qalora": Refused("QALoRA"),
     "use_bdlora": Refused("BD-LoRA"),
@@ -81,16 +82,6 @@ PEFT_LORA = {
     "monteclora_config": Refused("MonteCLoRA"),
     "velora_config": Refused("VeLoRA"),
     "enable_lora": Refused("updates of parts of a matrix"),
-    "lora_dropout": NO_EFFECT,
-    "megatron_core": NO_EFFECT,
-    "loftq_config": NO_EFFECT,
-    "eva_config": NO_EFFECT,
-    "corda_config": NO_EFFECT,
-    "lora_ga_config": NO_EFFECT,
-    "qalora_group_size": NO_EFFECT,
-    "ensure_weight_tying": NO_EFFECT,
-    "runtime_config": NO_EFFECT,
-    "merge_weights": NO_EFFECT,
 }
 PEFT_IA3 = {
     **PEFT,
@@ -100,99 +91,64 @@ PEFT_IA3 = {
 
 # Of `adapter_config.json`, and of `head_config.json`.
 HUB_FILE = {
-    "config": USED,
-    "name": USED,
-    "version": USED,
-    "model_class": USED,
-    "model_type": COMPARED,
-    "hidden_size": COMPARED,
-    "num_labels": COMPARED,
-    "label2id": COMPARED,
-    "model_name": NO_EFFECT,
-    "type": NO_EFFECT,
+    **_all(USED, "config name version model_class"),
+    **_all(COMPARED, "model_type hidden_size num_labels label2id"),
+    **_all(NO_EFFECT, "model_name type"),
 }
 HUB_BOTTLENECK = {
-    "architecture": USED,
-    "mh_adapter": COMPARED,
-    "output_adapter": COMPARED,
-    "reduction_factor": COMPARED,
-    "leave_out": COMPARED,
-    "inv_adapter": COMPARED,
-    "inv_adapter_reduction_factor": COMPARED,
-    "scaling": COMPARED,
-    "non_linearity": USED,
-    "original_ln_before": USED,
-    "residual_before_ln": USED,
-    "is_parallel": USED,
+    **_all(
+        USED,
+        "architecture non_linearity original_ln_before residual_before_ln "
+        "is_parallel",
+    ),
+    **_all(
+        COMPARED,
+        "mh_adapter output_adapter reduction_factor leave_out inv_adapter "
+        "inv_adapter_reduction_factor scaling",
+    ),
+    # `adapter_residual_before_ln` is of `ln_after` alone, `cross_adapter` of
+    # decoders, and the second half of `phm_layer`.
+    **_all(
+        NO_EFFECT,
+        "adapter_residual_before_ln cross_adapter dropout stochastic_depth "
+        "init_weights init_weights_seed "
+        "phm_dim phm_rank phm_bias phm_c_init phm_init_range learn_phm "
+        "shared_phm_rule factorized_phm_rule shared_W_phm factorized_phm_W "
+        "hypercomplex_nonlinearity",
+    ),
     "original_ln_after": Refused("no LayerNorm after the adapter", True),
     "ln_before": Refused("a LayerNorm in the adapter"),
     "ln_after": Refused("a LayerNorm in the adapter"),
     "use_gating": Refused("gates"),
     "phm_layer": Refused("Compacter's products"),
     "invertible_adapter": Refused("invertible adapters that are named so"),
-    # Of `ln_after` alone.
-    "adapter_residual_before_ln": NO_EFFECT,
-    # Of decoders alone.
-    "cross_adapter": NO_EFFECT,
-    "dropout": NO_EFFECT,
-    "stochastic_depth": NO_EFFECT,
-    "init_weights": NO_EFFECT,
-    "init_weights_seed": NO_EFFECT,
-    # Of `phm_layer` alone.
-    "phm_dim": NO_EFFECT,
-    "phm_rank": NO_EFFECT,
-    "phm_bias": NO_EFFECT,
-    "phm_c_init": NO_EFFECT,
-    "phm_init_range": NO_EFFECT,
-    "learn_phm": NO_EFFECT,
-    "shared_phm_rule": NO_EFFECT,
-    "factorized_phm_rule": NO_EFFECT,
-    "shared_W_phm": NO_EFFECT,
-    "factorized_phm_W": NO_EFFECT,
-    "hypercomplex_nonlinearity": NO_EFFECT,
 }
 HUB_LORA = {
-    "architecture": USED,
-    "selfattn_lora": COMPARED,
-    "attn_matrices": COMPARED,
-    "intermediate_lora": COMPARED,
-    "output_lora": COMPARED,
-    "leave_out": COMPARED,
-    "r": COMPARED,
-    "alpha": USED,
-    "composition_mode": USED,
+    **_all(USED, "architecture alpha composition_mode"),
+    **_all(
+        COMPARED,
+        "selfattn_lora attn_matrices intermediate_lora output_lora leave_out r",
+    ),
+    **_all(NO_EFFECT, "dropout init_weights init_weights_seed dtype"),
     "use_gating": Refused("gates"),
     "use_dora": Refused("DoRA"),
     "vera_d": Refused("VeRA"),
     "vera_b": Refused("VeRA"),
-    "dropout": NO_EFFECT,
-    "init_weights": NO_EFFECT,
-    "init_weights_seed": NO_EFFECT,
-    "dtype": NO_EFFECT,
 }
 HUB_PREFIX = {
-    "architecture": USED,
-    "flat": COMPARED,
-    "prefix_length": COMPARED,
-    "bottleneck_size": COMPARED,
-    "non_linearity": USED,
+    **_all(USED, "architecture non_linearity"),
+    **_all(COMPARED, "flat prefix_length bottleneck_size"),
+    # The first two are of decoders alone, `shared_gating` of `use_gating`.
+    **_all(
+        NO_EFFECT,
+        "encoder_prefix cross_prefix shared_gating dropout init_weights_seed",
+    ),
     "use_gating": Refused("a prefix with gates"),
     "leave_out": Refused("a prefix without some layers"),
-    # Of decoders alone; `shared_gating` of `use_gating` alone.
-    "encoder_prefix": NO_EFFECT,
-    "cross_prefix": NO_EFFECT,
-    "shared_gating": NO_EFFECT,
-    "dropout": NO_EFFECT,
-    "init_weights_seed": NO_EFFECT,
 }
 HUB_HEAD = {
-    "head_type": USED,
-    "activation_function": USED,
-    "use_pooler": USED,
-    "layers": COMPARED,
-    "bias": COMPARED,
-    "num_labels": COMPARED,
-    "label2id": COMPARED,
+    **_all(USED, "head_type activation_function use_pooler"),
+    **_all(COMPARED, "layers bias num_labels label2id"),
     "dropout_prob": NO_EFFECT,
 }
 # By program and part, for tests and documents.

@@ -1,12 +1,8 @@
 """Hugging Face's peft 0.21: LoRA, and (IA)^3 where it is the same function.
 
-peft keeps no labels: by default they are named as transformers names them.
-
-LoRA, which other programs may give to each matrix in another rank.
-
-Which of BERT's modules the fields of a description of peft's name.
-
-peft finds modules by the ends of their names, or by patterns of whole names.
+peft keeps no labels: by default they are named as transformers names them. It
+finds modules by the ends of their names, or by patterns of whole names, and may
+give each matrix an update of another rank.
 """
 
 import dataclasses
@@ -14,38 +10,25 @@ import functools
 import itertools
 import os
 import re
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import foreign_fields
 from adapter_bert.checkpoints.foreign import (
     QUESTIONS,
     Exported,
-    Foreign,
     Head,
     Tensors,
     as_lora_number,
     check_layer,
     check_number,
-    classifier,
-    labels_in_order,
-    task_of,
+    make_head,
+    unit_scales,
 )
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.methods.base import TuningMethod
@@ -148,25 +131,15 @@ ALL_LINEAR = "all-linear"
 MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 
 
-def check_saved(
+def _check_saved(
     described: Mapping[str, Any],
     tensors: Sequence[str],
     config: BertConfig,
     path: str,
 ) -> None:
-    """Refuses `modules_to_save` that name modules of BERT's without tensors.
-
-    Args:
-        described: the description.
-        tensors: names of those that the file holds.
-        config: of the BERT.
-        path: of the description, for messages.
-
-    Raises:
-        UserError: there are such.
-    """
+    """Refuses `modules_to_save` that name modules of BERT's without tensors."""
     modules = set()
-    for variable in encoder.list_variables(config):
+    for variable in list_variables(config):
         parts = variable.replace("/layer_", "/layer/").split("/")
         modules.update(".".join(parts[: n + 1]) for n in range(len(parts)))
     for name in described.get("modules_to_save") or ():
@@ -181,20 +154,15 @@ def check_saved(
                 )
 
 
-def targeted(
+def _targeted(
     described: Mapping[str, Any], modules: Sequence[str], path: str
 ) -> Set[str]:
     """The modules that a description names, as peft finds them.
 
-    Args:
-        described: the description.
-        modules: names of BERT's modules.
-        path: of the description, for messages.
-
     Source: peft, `check_target_module_exists`.
 
     Raises:
-        UserError: it names none, or in a way that cannot be followed.
+        UserError: none is named, or in a way that cannot be followed.
     """
     kind = described["peft_type"]
     targets = described.get("target_modules")
@@ -202,8 +170,8 @@ def targeted(
         targets = TARGETS_OF_BERT[kind]
     if isinstance(targets, str) and targets.lower() == ALL_LINEAR:
         targets = "(.*)"
-    found = named(targets, "target_modules", modules, path)
-    left_out = named(
+    found = _named(targets, "target_modules", modules, path)
+    left_out = _named(
         described.get("exclude_modules") or (), "exclude_modules", modules, path
     )
     layers = described.get("layers_to_transform")
@@ -257,18 +225,8 @@ def targeted(
     return found
 
 
-def named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
-    """The modules that a pattern matches, or that end with names of a list.
-
-    Args:
-        names: the pattern or the list.
-        key: the field that has it.
-        modules: names of BERT's modules.
-        path: of the description, for messages.
-
-    Raises:
-        UserError: it is neither.
-    """
+def _named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
+    """The modules that a pattern matches, or that end with names of a list."""
     if isinstance(names, str):
         return set(itertools.compress(modules, _matches(names, modules, path)))
     if isinstance(names, (list, tuple)):
@@ -294,9 +252,6 @@ def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
 
     TensorFlow's engine (RE2) takes time in proportion to both. Python's could
     take for ever with a bad pattern.
-
-    Raises:
-        UserError: it is no pattern, or one that only Python's engine takes.
     """
     try:
         # What is under `tf.strings` keeps all patterns in memory.
@@ -310,11 +265,7 @@ def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
 
 
 def _check_patterns(patterns: Any, key: str, path: str) -> None:
-    """Refuses patterns that are too many, or that may take long.
-
-    Raises:
-        UserError: there are such.
-    """
+    """Refuses patterns that are too many, or that may take long."""
     if not isinstance(patterns, list):
         raise UserError(f"{path}: {key} is {patterns!r}, expected a list")
     if len(patterns) > MOST_PATTERNS:
@@ -335,21 +286,12 @@ def _check_patterns(patterns: Any, key: str, path: str) -> None:
             )
 
 
-def by_pattern(
+def _by_pattern(
     described: Mapping[str, Any], key: str, modules: Sequence[str], path: str
 ) -> Dict[str, Any]:
     """The value of each module that a pattern of a field matches.
 
-    Args:
-        described: the description.
-        key: the field, whose keys are patterns.
-        modules: names of BERT's modules.
-        path: of the description, for messages.
-
     Source: peft, `get_pattern_key`: the first pattern that ends the name.
-
-    Raises:
-        UserError: there are too many patterns, or one is none or takes long.
     """
     patterns = described.get(key) or {}
     _check_patterns(list(patterns), key, path)
@@ -367,6 +309,8 @@ def by_pattern(
 
 
 CONFIG_FILE = "adapter_config.json"
+# A key of the description that no other program's has.
+MARK = "peft_type"
 WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 CONFIG = {
     "peft_type": str,
@@ -394,34 +338,23 @@ HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
-def is_one(folder: str) -> bool:
-    """Whether the folder is an adapter of this program's."""
-    path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path):
-        return False
-    config = files.read_json(path, "an adapter's description")
-    return isinstance(config, dict) and "peft_type" in config
-
-
 def read(
-    folder: str,
-    config: BertConfig,
-    pairs: Optional[bool] = None,
-    labels: Sequence[str] = (),
-) -> Foreign:
+    path: str, config: BertConfig, labels: Tuple[str, ...]
+) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
     """Reads an adapter with its head.
 
     Args:
-        folder: as `save_pretrained` writes it.
-        config: of the BERT that it was trained upon.
-        pairs: whether its texts are pairs; None for either.
+        path: of the description, in a folder as `save_pretrained` writes it.
+        config: of the BERT on which the adapter was trained.
         labels: in the order of the logits; default: `LABEL_0`, ...
 
+    Returns:
+        The method, its float32 variables by name, the head, and the version.
+
     Raises:
-        UserError: it is damaged, a pickle, of another BERT, or computes what
-            no method of this project's does.
+        UserError: the adapter is damaged, a pickle, of another BERT, or
+            computes what no method of this project's does.
     """
-    path = os.path.join(folder, CONFIG_FILE)
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
     readers = {
@@ -441,35 +374,21 @@ def read(
             f"{described['bias']!r}), which is no method of this project; "
             "expected bias='none'"
         )
-    tensors = Tensors(folder, WEIGHTS_FILE, PICKLE)
-    _take_names(tensors)
-    head = _read_head(described, tensors, config, tuple(labels), path)
-    method, values = reader(described, tensors, config, path)
-    tensors.check_all_taken()
-    task, head_values = task_of(head, pairs)
-    return Foreign(
-        method,
-        task,
-        {**values, **head_values},
-        {"program": "peft", "version": described.get("peft_version")},
-    )
-
-
-def _take_names(tensors: Tensors) -> None:
-    """Gives the tensors of a state_dict the names of a saved adapter.
-
-    Raises:
-        UserError: BERT itself is among them, or a second adapter.
-    """
+    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, PICKLE)
     if any(".base_layer." in name for name in tensors.names):
         raise UserError(
             f"{tensors.path} holds BERT's own matrices too, as the state_dict "
             "of a whole model does; save the adapter and the head alone "
             "(model.save_pretrained)"
         )
+    # Those of a state_dict get the names of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: m[1] or m[2] or "", name)
     )
+    head = _read_head(described, tensors, config, labels, path)
+    method, values = reader(described, tensors, config, path)
+    tensors.check_all_taken()
+    return method, values, head, {"version": described.get("peft_version")}
 
 
 def _places(
@@ -479,7 +398,7 @@ def _places(
     config: BertConfig,
     path: str,
 ) -> List[Tuple[int, str, str]]:
-    """(layer, name within it, module) of each module that has a part.
+    """(layer, name within the layer, module) of each module that has a part.
 
     Raises:
         UserError: the BERT has no such layer; or the modules are others than
@@ -509,7 +428,7 @@ def _places(
     # A model for questions has none.
     if described.get("task_type") == SEQUENCES:
         known.append(f"{root}pooler.dense")
-    wanted = targeted(described, [*known, *held], path)
+    wanted = _targeted(described, [*known, *held], path)
     for module in known:
         if module in wanted and module not in held:
             raise UserError(
@@ -523,7 +442,7 @@ def _places(
                 "target_modules and what limits it (exclude_modules, "
                 "layers_to_transform, layers_pattern) leave out"
             )
-    check_saved(described, tensors.names, config, path)
+    _check_saved(described, tensors.names, config, path)
     return places
 
 
@@ -543,8 +462,8 @@ def _read_lora(described, tensors, config, path):
             raise UserError(f"{path} has no {key}, which scales the updates")
     places = _places(described, tensors, "lora_A.weight", config, path)
     modules = [module for *_, module in places]
-    alphas = by_pattern(described, "alpha_pattern", modules, path)
-    ranks = by_pattern(described, "rank_pattern", modules, path)
+    alphas = _by_pattern(described, "alpha_pattern", modules, path)
+    ranks = _by_pattern(described, "rank_pattern", modules, path)
     for layer, place, module in places:
         if place not in targets:
             raise UserError(f"{path}: LoRA at {module} is not read")
@@ -570,16 +489,10 @@ def _read_ia3(described, tensors, config, path):
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {name: (hidden, 1) for name in KEY_VALUE}
     shapes[OUTPUT] = (1, inner)
-    values = {
-        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
-            max(shape), np.float32
-        )
-        for layer in range(config.num_hidden_layers)
-        for name, shape in shapes.items()
-    }
+    values = unit_scales(config)
     places = _places(described, tensors, "ia3_l", config, path)
     inputs = described.get("feedforward_modules")
-    inputs = named(
+    inputs = _named(
         [OUTPUT.replace("/", ".")] if inputs is None else inputs,
         "feedforward_modules",
         [module for *_, module in places],
@@ -622,17 +535,8 @@ def _read_head(described, tensors, config, labels, path) -> Head:
             "nothing; save it with modules_to_save"
         )
     layer = tensors.take_layer(name, None, config.hidden_size)
-    count = len(layer[0])
-    if kind == QUESTION_ANSWERS:
-        if count != 2:
-            raise UserError(f"{path}: a question has 2 logits, not {count}")
-        return Head(QUESTIONS, SPANS, (layer,))
-    if labels and len(labels) != count:
-        raise UserError(
-            f"{path}: {len(labels)} labels are named, but the head has {count}"
-        )
-    return classifier(
-        [layer], POOLED, labels or labels_in_order(None, count, path)
+    return make_head(
+        kind == QUESTION_ANSWERS, [layer], POOLED, None, labels, path
     )
 
 

@@ -410,7 +410,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     made.add_argument(
         "--to",
         required=True,
-        choices=sorted(exchange.WRITERS),
+        choices=sorted(exchange.PROGRAMS),
         help="the other program",
     )
     made.add_argument(

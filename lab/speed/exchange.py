@@ -202,7 +202,7 @@ def compare_theirs(
     folder: str, bert: FrozenBert, examples: Dict[str, np.ndarray]
 ) -> Iterator[Comparison]:
     """Reads what the peers have written."""
-    for program in exchange.READERS:
+    for program in exchange.PROGRAMS:
         for place in sorted(glob.glob(os.path.join(folder, program, "*"))):
             artifact = imported(place, bert)
             found = logits(bert, artifact, examples)
@@ -262,7 +262,7 @@ def compare_trained(
     np.savez(os.path.join(folder, EXAMPLES), **examples)
     os.symlink(os.path.abspath(path), os.path.join(folder, BASE))
     ours = logits(bert, artifact, examples)
-    for program in exchange.WRITERS:
+    for program in exchange.PROGRAMS:
         place = os.path.join(folder, program)
         named = dataclasses.replace(
             exported(artifact, "trained"), base_name=BASE
