@@ -1,16 +1,11 @@
-"""Reading the newest of what another process may write and delete.
-
-When what is written is on the disk, and not only handed to the system.
-
-Until then a loss of power may take it: of a file that was renamed it leaves an
-empty one, and of two files the older one alone. Remote files (`gs://`) appear
-when they are whole; here nothing is done for them.
-
-Reading and writing whole files, on local disks and `gs://` alike.
+"""Reading and writing whole files, on local disks and `gs://` alike.
 
 Every write goes to a temporary name first and is then renamed, so that a
-reader never sees half a file and a killed program loses nothing old. What is
-renamed is on the disk before, so that a loss of power takes nothing either.
+reader never sees half a file and a killed program loses nothing old.
+
+A file that is renamed is on the disk before, and not only handed to the system:
+else a loss of power would leave an empty file, and of two files the older one
+alone. Remote files (`gs://`) appear when they are whole.
 """
 
 import codecs
@@ -53,6 +48,18 @@ NO_SYNC = (
     errno.ENOTSUP,
     errno.EOPNOTSUPP,
 )
+# Bytes that are read at once.
+BLOCK = 2**20
+# What a system answers of a path where nothing is.
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# Expression for the names that folders have until they are whole, made of one
+# for the names that they get then.
+NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
+# Of a JSON object that was written with it: the SHA-256 of all else in it.
+SEAL = "content_sha256"
+
+Found = TypeVar("Found")
+Read = TypeVar("Read")
 
 
 def sync(path: str) -> None:
@@ -120,17 +127,6 @@ def make_folder(path: str) -> None:
         sync(folder)
 
 
-# Bytes that are read at once.
-BLOCK = 2**20
-# What a system answers of a path where nothing is.
-NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-# Expression for the names that folders have until they are whole, made of one
-# for the names that they get then.
-NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
-# Of a JSON object that was written with it: the SHA-256 of all else in it.
-SEAL = "content_sha256"
-
-
 def absolute(path: str) -> str:
     """The path from the root, so that it holds from another folder."""
     return path if "://" in path else os.path.abspath(path)
@@ -143,6 +139,17 @@ def is_same(path: str, other: str) -> bool:
     return os.path.samefile(path, other)
 
 
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Makes one line of what the system or TensorFlow says of a path."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {path}: {error.message}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder is there.
 
@@ -150,21 +157,20 @@ def exists(path: str) -> bool:
         UserError: the path's kind (as `s3://`) cannot be read at all, or a
             folder above it may not be looked into.
     """
-    try:
-        found = tf.io.gfile.exists(path)
-        if not found and "://" not in path:
-            # What cannot be seen, by its rights or by a network that is down,
-            # may be there all the same.
-            os.stat(path)
-        return found
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {error.message}") from error
-    except OSError as error:
-        if error.errno in NOT_THERE:
-            return False
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError:
-        # It cannot be a path at all.
+    with _reading(path):
+        try:
+            found = tf.io.gfile.exists(path)
+            if not found and "://" not in path:
+                # What cannot be seen, by its rights or by a network that is
+                # down, may be there all the same.
+                os.stat(path)
+            return found
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise
+        except ValueError:
+            # It cannot be a path at all.
+            pass
         return False
 
 
@@ -179,10 +185,18 @@ def names(path: str) -> List[str]:
     Raises:
         UserError: it is not there, or cannot be read.
     """
-    try:
+    with _reading(path):
         return sorted(os.listdir(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def listed(path: str) -> List[str]:
+    """The names of all that is in a folder, local or `gs://`.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    with _reading(path):
+        return tf.io.gfile.listdir(path)
 
 
 def folders(path: str) -> List[str]:
@@ -193,11 +207,8 @@ def folders(path: str) -> List[str]:
     """
     if not is_folder(path):
         raise UserError(f"there is no folder {path}")
-    try:
-        # Of a bucket, names of folders end with a slash.
-        names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {error.message}") from error
+    # Of a bucket, names of folders end with a slash.
+    names = [name.rstrip("/") for name in listed(path)]
     return sorted(n for n in names if is_folder(os.path.join(path, n)))
 
 
@@ -207,10 +218,8 @@ def size(path: str) -> int:
     Raises:
         UserError: it is missing, or cannot be read.
     """
-    try:
+    with _reading(path):
         return tf.io.gfile.stat(path).length
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {error.message}") from error
 
 
 def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
@@ -272,9 +281,8 @@ def _opened(path: str, what: str) -> Iterator[Any]:
     except tf.errors.NotFoundError as error:
         raise UserError(f"{what} {path} does not exist") from error
     except tf.errors.OpError as error:
-        raise UserError(f"cannot read {what} {path}: {error.message}") from (
-            error
-        )
+        why = error.message
+        raise UserError(f"cannot read {what} {path}: {why}") from error
 
 
 def read_text(path: str, what: str) -> str:
@@ -283,9 +291,7 @@ def read_text(path: str, what: str) -> str:
     Raises:
         UserError: as `read_bytes`, or the bytes are not UTF-8.
     """
-    content = read_bytes(path, what)
-    if content.startswith(codecs.BOM_UTF8):
-        content = content[len(codecs.BOM_UTF8) :]
+    content = read_bytes(path, what).removeprefix(codecs.BOM_UTF8)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -299,8 +305,7 @@ def read_text(path: str, what: str) -> str:
 class _Reader(io.RawIOBase):
     """What a file of TensorFlow's lacks for `io` to read from it."""
 
-    def __init__(self, file: Any):
-        """Reads from a `GFile`."""
+    def __init__(self, file: tf.io.gfile.GFile):
         self._file = file
 
     def readable(self) -> bool:
@@ -602,20 +607,14 @@ def check_disk_space(
         return
     # Results and logs beside.
     needed += 2**20
-    try:
+    with _reading(path):
         free = shutil.disk_usage(path).free
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
     if free < needed:
         raise UserError(
             f"the disk of {path} has {free / 1e6:,.0f} MB free, but the run "
             f"writes up to {needed / 1e6:,.0f} MB; make room or choose another "
             f"{flag}"
         )
-
-
-Found = TypeVar("Found")
-Read = TypeVar("Read")
 
 
 def read_newest(

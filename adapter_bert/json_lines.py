@@ -1,7 +1,4 @@
-"""Lines of files; of JSON Lines an object each, and texts under its keys.
-
-Values that were read of JSON, and can be written as JSON again.
-"""
+"""Lines of files, and values of JSON: objects, and texts under their keys."""
 
 import itertools
 import json
@@ -12,6 +9,9 @@ from adapter_bert.errors import UserError, first_line
 
 # Of lists and objects in one another.
 MOST_LEVELS = 100
+BYTE_ORDER_MARK = "\ufeff"
+# What Python makes of a number as 1e400.
+INFINITE = (math.inf, -math.inf)
 
 
 def check_writable(value: Any, path: str, what: str) -> None:
@@ -46,11 +46,6 @@ def check_writable(value: Any, path: str, what: str) -> None:
             f"{path} is not {what}: it holds what JSON does not have, as NaN "
             f"or half a character ({first_line(error)[:80]})"
         ) from error
-
-
-BYTE_ORDER_MARK = "\ufeff"
-# What Python makes of a number as 1e400.
-INFINITE = (math.inf, -math.inf)
 
 
 def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:

@@ -1,10 +1,9 @@
-"""How long work is shown: a bar on a terminal, plain log lines elsewhere.
+"""Progress of long work: a bar on a terminal, log lines elsewhere, curves.
 
-Curves for TensorBoard: scalars by step, in a file of events.
-
-TensorBoard's own writer makes a folder anew that is gone, tells of a write that
-has failed from another thread, and leaves the order of a run's files, by which
-curves are put together, to the clock.
+Curves are TensorBoard's: scalars by step, in a file of events. TensorBoard's
+own writer makes a folder anew that is gone, tells of a write that has failed
+from another thread, and leaves the order of a run's files, by which curves are
+put together, to the clock.
 """
 
 import functools
@@ -13,7 +12,7 @@ import re
 import socket
 import sys
 import time
-from typing import Iterator, Optional
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -21,13 +20,14 @@ import tqdm
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{1,18})\..*")
 # What TensorBoard asks for, of <tensorboard/plugins/scalar/metadata.py>.
 PLUGIN = "scalars"
 FILE_VERSION = "brain.Event:2"
+# Seconds between log lines where no terminal shows a bar.
+LOG_INTERVAL = 10.0
 
 
 class Curves:
@@ -45,7 +45,8 @@ class Curves:
         """
         files.prepare_folder(folder)
         # Greater than any name there, also if the clock has gone back.
-        numbers = [int(time.time()), *_numbers(folder)]
+        there = filter(None, map(EVENT_FILE.fullmatch, files.listed(folder)))
+        numbers = [int(time.time()), *(int(match[1]) + 1 for match in there)]
         self.path = os.path.join(
             folder,
             f"events.out.tfevents.{max(numbers):010d}.{socket.gethostname()}"
@@ -97,26 +98,6 @@ class Curves:
         event = tf.compat.v1.Event(wall_time=time.time(), **parts)
         with self._writing():
             self._writer.write(event.SerializeToString())
-
-
-def _numbers(folder: str) -> Iterator[int]:
-    """One more than the number of each file of events in a folder.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    try:
-        names = tf.io.gfile.listdir(folder)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {folder}: {error.message}") from error
-    for name in names:
-        match = EVENT_FILE.fullmatch(name)
-        if match:
-            yield int(match[1]) + 1
-
-
-# Seconds between log lines where no terminal shows a bar.
-LOG_INTERVAL = 10.0
 
 
 class Progress:

@@ -114,7 +114,9 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
         if not name.endswith((INDICES, VALUES))
     }
     for variable in changed:
-        shapes[variable] = base.shapes.get(_original(variable), ())
+        # That of BERT, which a part may change.
+        original = changed_by(variable) or variable
+        shapes[variable] = base.shapes.get(original, ())
         _check_changes(variable, shapes[variable], stored, base, path)
     if any(variable.startswith(BERT) for variable in changed):
         # The rest of BERT is as it was.
@@ -134,11 +136,6 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
         return value
 
     return Weights(path, shapes, read)
-
-
-def _original(variable: str) -> str:
-    """The variable of BERT that a part changes, or that itself."""
-    return changed_by(variable) or variable
 
 
 def _check_changes(variable, shape, stored, base, path) -> None:

@@ -8,12 +8,7 @@ from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
 
 # Ours -> the hub's, where they differ.
-METRICS = {
-    "exact_match": "exact_match",
-    "matthews_correlation": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}
+METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 PIPELINES = {
     CLASSIFICATION: "text-classification",
     REGRESSION: "text-classification",
@@ -126,7 +121,11 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
         data_set = "glue"
     elif task == "squad":
         data_set = "squad"
-    metrics = [METRICS.get(name, name) for name in scores if name != "loss"]
+    metrics = {
+        METRICS.get(name, name): value
+        for name, value in scores.items()
+        if name != "loss"
+    }
     head: Dict[str, Any] = {
         "library_name": LIBRARIES[program],
         "base_model": exported.base_name,
@@ -136,23 +135,13 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
     if data_set:
         head["datasets"] = [data_set]
     if metrics:
-        head["metrics"] = metrics
-        head["model-index"] = [
-            {
-                "name": exported.name,
-                "results": [
-                    {
-                        "task": {"type": pipeline},
-                        "dataset": {"name": task, "type": data_set or task},
-                        "metrics": [
-                            {"type": METRICS.get(name, name), "value": value}
-                            for name, value in scores.items()
-                            if name != "loss"
-                        ],
-                    }
-                ],
-            }
-        ]
+        head["metrics"] = list(metrics)
+        result = {
+            "task": {"type": pipeline},
+            "dataset": {"name": task, "type": data_set or task},
+            "metrics": [{"type": k, "value": v} for k, v in metrics.items()],
+        }
+        head["model-index"] = [{"name": exported.name, "results": [result]}]
     return head
 
 

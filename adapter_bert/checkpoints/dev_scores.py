@@ -93,12 +93,9 @@ def read(output_dir: str) -> Optional[DevScores]:
 def write(
     output_dir: str, scores: DevScores, values: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes scores, none yet or of which the last was added now.
+    """Writes all scores, of which the last may have been added now.
 
-    Args:
-        output_dir: the run's folder.
-        scores: all of them.
-        values: what is trained by now, by name; kept if the step is the best.
+    `values` are what is trained by now, by name; kept if the step is the best.
 
     Raises:
         UserError: they cannot be written.
@@ -187,15 +184,7 @@ def _prefix(output_dir: str, step: int) -> str:
 
 
 def _kept(output_dir: str) -> List[str]:
-    """Names of the files of such checkpoints.
-
-    Raises:
-        UserError: the folder cannot be read.
-    """
+    """Names of the files of such checkpoints."""
     if not files.is_folder(output_dir):
         return []
-    try:
-        names = tf.io.gfile.listdir(output_dir)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {output_dir}: {error.message}") from error
-    return sorted(filter(BEST_FILE.fullmatch, names))
+    return sorted(filter(BEST_FILE.fullmatch, files.listed(output_dir)))

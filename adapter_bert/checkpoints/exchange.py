@@ -52,7 +52,7 @@ def read(
 
     Args:
         folder: of the adapter.
-        config: of the BERT that it was trained upon.
+        config: of the BERT on which it was trained.
         pairs: whether its texts are pairs; None for either.
         labels: in the order of the logits; default: those of its files.
 
@@ -97,13 +97,7 @@ def read(
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:
-    """Writes an adapter for another program.
-
-    Args:
-        program: a name of `PROGRAMS`.
-        folder: that is not there yet, or is empty.
-        exported: the adapter.
-        card: `README.md`.
+    """Writes an adapter, with a card, for one of `PROGRAMS`.
 
     Raises:
         UserError: the program cannot compute it, or the folder is not empty.

@@ -103,13 +103,9 @@ class Tensors:
     """
 
     def __init__(self, folder: str, name: str, pickle: str):
-        """Reads a file.
+        """Reads a file of an adapter.
 
-        Args:
-            folder: of the adapter.
-            name: of the file.
-            pickle: name of the file that programs write in its place if nobody
-                asks for safetensors.
+        Programs write a pickle in its place if nobody asks for safetensors.
 
         Raises:
             UserError: the file is missing, damaged, or a pickle.
@@ -157,11 +153,7 @@ class Tensors:
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor, which is then not left over.
-
-        Args:
-            name: of the tensor.
-            *shape: that it must have; None for any size.
+        """A tensor of a shape, with None for any size; it is not left over.
 
         Raises:
             UserError: it is missing or of another shape.
@@ -235,11 +227,7 @@ def foreign_activation(name: str) -> str:
 
 
 def check_layer(layer: int, config: BertConfig, source: str) -> None:
-    """Checks that a model has a layer.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Raises UserError if a model does not have a layer."""
     if layer >= config.num_hidden_layers:
         raise UserError(
             f"{source}: the adapter is in layer {layer} too, but this BERT has "
@@ -337,11 +325,7 @@ def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
 def task_of(
     head: Head, pairs: Optional[bool]
 ) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
-    """A head as this project has it.
-
-    Args:
-        head: of the other program.
-        pairs: whether its texts are pairs; None for either.
+    """A head as this project has it, of texts that may be pairs (None).
 
     Returns:
         The task's description, the head's variables.
@@ -407,11 +391,7 @@ def head_of(artifact: Artifact) -> Head:
 
 
 def check_is_bert(config: BertConfig, source: str) -> None:
-    """Refuses a RoBERTa, whose heads and names other programs have otherwise.
-
-    Raises:
-        UserError: it is one.
-    """
+    """Refuses a RoBERTa, whose heads other programs have otherwise."""
     if config.is_roberta:
         raise UserError(
             f"{source} is of a RoBERTa, but other programs' adapters are read "
@@ -443,11 +423,7 @@ class Exported:
 
 
 def exported(artifact: Artifact, name: str) -> Exported:
-    """One of this project's adapters, read.
-
-    Raises:
-        UserError: as `head_of`; or it is of a RoBERTa.
-    """
+    """One of this project's adapters, read; raises as `head_of`."""
     config, source = artifact.config, artifact.weights.source
     bert_config = run_record.bert_config(config, source)
     check_is_bert(bert_config, source)
@@ -464,11 +440,7 @@ def exported(artifact: Artifact, name: str) -> Exported:
 
 
 def check_number(number: float, name: str) -> None:
-    """Checks that a number can be one of a model's, which are float32.
-
-    Raises:
-        UserError: it is too large, or nan.
-    """
+    """Raises UserError for a number that is too large for float32, or nan."""
     if not abs(number) <= float(np.finfo(np.float32).max):
         raise UserError(
             f"{name} is {str(number)[:50]}, expected a number of at most 3.4e38"

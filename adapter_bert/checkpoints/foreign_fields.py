@@ -22,12 +22,9 @@ NO_EFFECT = "no effect"
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A field that changes what is computed, in a way that no method here has.
+    """A field with which `what` is computed, as by no method here.
 
-    Attributes:
-        what: what is then computed.
-        default: the value that is not refused; false stands for null and for
-            what is empty, too.
+    The default is not refused; false stands for null and for what is empty too.
     """
 
     what: str
@@ -170,14 +167,9 @@ def check(
     source: str,
     is_open: bool = False,
 ) -> None:
-    """Compares a description with the fields that are known.
+    """Compares a description with one of `FIELDS`.
 
-    Args:
-        described: the description.
-        fields: one of `FIELDS`.
-        source: the file, for messages.
-        is_open: whether users may add fields, which then say nothing of what is
-            computed.
+    If it is open, users may add fields, which say nothing of what is computed.
 
     Raises:
         UserError: a field has a value that no method here follows, or is

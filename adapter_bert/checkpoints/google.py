@@ -1,16 +1,16 @@
 """TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own.
 
-What a TensorFlow checkpoint's index may say, before TensorFlow reads it.
-
 TensorFlow's reader believes an index whose checksums are right. One that was
 made on purpose, as with a negative shape or a text of 2^40 bytes, ends the
-whole process. So all that the reader would believe is compared with the files.
+whole process. So all that the reader would believe is compared with the files
+before. The private functions that do so raise ValueError for what cannot be.
 
 Source of the layout: TensorFlow, `tensor_bundle.proto`, `tensor_bundle.cc` and
-`lib/io/table`, which is that of LevelDB's tables.
+`lib/io/table`, which is the layout of LevelDB's tables.
 """
 
 import contextlib
+import math
 import re
 import struct
 from typing import Any, Dict, Iterator, Set, Tuple
@@ -25,6 +25,10 @@ from adapter_bert.bert.encoder import Shape
 from adapter_bert.checkpoints.weights import Weights, as_floats
 from adapter_bert.errors import UserError, first_line
 
+# Ends of a checkpoint's files; all begin with its prefix.
+FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
+# What a training's checkpoints hold, beside what is trained.
+STEP = "global_step"
 # A table's footer, with the number at its end; what follows each block.
 FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
 # The block of what a table tells of itself, with what follows it. TensorFlow
@@ -111,11 +115,7 @@ def check_index(prefix: str) -> Set[str]:
 def _check_entry(
     entry: tensor_bundle_pb2.BundleEntryProto, path: str, available: int
 ) -> None:
-    """Compares an entry with the file of its values.
-
-    Raises:
-        ValueError: it cannot be.
-    """
+    """Compares an entry with the file of its values."""
     if not 0 <= entry.offset <= entry.offset + entry.size <= available:
         raise ValueError(
             f"has {entry.size} bytes from {entry.offset} on, but {path} has "
@@ -128,9 +128,7 @@ def _check_entry(
         or min(shape or [0]) < 0
     ):
         raise ValueError(f"has the shape {str(shape)[:100]}")
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     kind = KINDS.get(entry.dtype)
     if kind is None:
         raise ValueError(f"is of the type {entry.dtype}, no one of numbers")
@@ -150,11 +148,7 @@ def _check_entry(
 
 
 def _check_slices(entry: tensor_bundle_pb2.BundleEntryProto) -> None:
-    """Checks that no slice of a partitioned variable is named twice.
-
-    Raises:
-        ValueError: one is; TensorFlow would end the process.
-    """
+    """Checks that no slice is named twice: TensorFlow would end the process."""
     slices = [
         tuple(
             (part.start, part.length if part.HasField("length") else -1)
@@ -167,11 +161,7 @@ def _check_slices(entry: tensor_bundle_pb2.BundleEntryProto) -> None:
 
 
 def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
-    """The bytes that texts take by the lengths that stand before them.
-
-    Raises:
-        ValueError: the lengths are none.
-    """
+    """The bytes that texts take by the lengths that stand before them."""
     with tf.io.gfile.GFile(path, "rb") as file:
         file.seek(offset)
         content = file.read(size)
@@ -184,11 +174,7 @@ def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
 
 
 def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
-    """The keys and values of a table.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The keys and values of a table."""
     footer = table[-FOOTER:]
     if len(footer) < FOOTER or footer[-8:] != struct.pack("<Q", MAGIC):
         raise ValueError("its index is no table of TensorFlow's")
@@ -211,11 +197,7 @@ def _handle(content: bytes, place: int) -> Tuple[Tuple[int, int], int]:
 
 
 def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
-    """The content of a block.
-
-    Raises:
-        ValueError: it lies outside of the table, or is compressed.
-    """
+    """The content of a block, which may not be compressed."""
     offset, size = handle
     block = table[offset : offset + size + TRAILER]
     if len(block) != size + TRAILER:
@@ -226,11 +208,7 @@ def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
 
 
 def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
-    """The keys and values of a block.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """The keys and values of a block."""
     if len(block) < 4:
         raise ValueError("its index is damaged")
     (restarts,) = struct.unpack("<I", block[-4:])
@@ -251,11 +229,7 @@ def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
 
 
 def _varint(content: bytes, place: int) -> Tuple[int, int]:
-    """A whole number of up to 64 bits, and the place after it.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """A whole number of up to 64 bits, and the place after it."""
     value = 0
     for number, byte in enumerate(content[place : place + 10]):
         value |= (byte & 127) << 7 * number
@@ -265,22 +239,12 @@ def _varint(content: bytes, place: int) -> Tuple[int, int]:
 
 
 def _parse(message, content: bytes):
-    """The message, filled with what the bytes say.
-
-    Raises:
-        ValueError: they are none.
-    """
+    """The message, filled with what the bytes say."""
     try:
         message.ParseFromString(content)
     except DecodeError as error:
         raise ValueError("has a damaged entry") from error
     return message
-
-
-# Ends of a checkpoint's files; all begin with its prefix.
-FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
-# What a training's checkpoints hold, beside what is trained.
-STEP = "global_step"
 
 
 @contextlib.contextmanager

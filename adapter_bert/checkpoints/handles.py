@@ -1,16 +1,15 @@
-"""Models that are named by where they are published: TF-Hub's and Kaggle's.
+"""Models that are named by where they are published, and models in archives.
 
     https://tfhub.dev/google/bert_uncased_L-12_H-768_A-12/1
     tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3
 
-What the libraries of both have in their caches is found there without them.
-Else they fetch it, where they are installed.
+A model that the libraries of TF-Hub and Kaggle have in their caches is found
+there without them. Else they fetch the model, where they are installed.
 
-Models in archives: Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`.
-
-An archive is unpacked once, into a folder beside it, or in the folder that the
-environment variable `ADAPTER_BERT_CACHE` names. That folder's name has a digest
-of the archive, so that another archive of the same name is another folder.
+An archive (Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`) is unpacked once,
+into a folder beside it, or in the folder that the environment variable
+`ADAPTER_BERT_CACHE` names. That folder's name has a digest of the archive, so
+that another archive of the same name is another folder.
 """
 
 import contextlib
@@ -26,8 +25,7 @@ import tempfile
 import zipfile
 import zlib
 from functools import partial
-from types import ModuleType
-from typing import IO, Callable, Iterator, Optional, Tuple
+from typing import IO, Iterator, Optional, Tuple
 
 import tensorflow as tf
 from absl import logging
@@ -71,6 +69,18 @@ DAMAGES = (
 
 # Of each file of an archive: name, size, and what gives no more than that.
 Members = Iterator[Tuple[str, int, IO[bytes]]]
+
+# What Kaggle has of Keras.
+PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
+TF_HUB = "https://tfhub.dev/"
+KAGGLE = "https://www.kaggle.com/models/"
+# owner/model/framework/variation, and a version
+KAGGLE_HANDLE = re.compile(
+    rf"(?:{re.escape(KAGGLE)})?"
+    r"([\w-]+/[\w-]+/(?:tensorflow1|tensorflow2|transformers)/[\w.-]+)"
+    r"(?:/(\d+))?/?",
+    re.IGNORECASE,
+)
 
 
 def is_archive(path: str) -> bool:
@@ -214,22 +224,13 @@ def _zip(file: IO[bytes]) -> Members:
 
 
 class _Limited:
-    """A file of which only so many bytes can be read.
-
-    Attributes:
-        left: how many.
-    """
+    """A file of which only so many bytes can be read as are `left`."""
 
     def __init__(self, file: IO[bytes], left: int):
-        """Reads from a file."""
         self._file, self.left = file, left
 
     def read(self, size: int) -> bytes:
-        """As a file's.
-
-        Raises:
-            tarfile.TarError: that was too much.
-        """
+        """As a file's; raises tarfile.TarError when that was too much."""
         content = self._file.read(size)
         self.left -= len(content)
         if self.left < 0:
@@ -243,11 +244,7 @@ class _Header(tarfile.TarInfo):
     """What stands before a file of a tar archive."""
 
     def _proc_member(self, archive: "_Archive") -> tarfile.TarInfo:
-        """Reads on, by the header's type; Python has this to be overridden.
-
-        Raises:
-            tarfile.TarError: that would take too long.
-        """
+        """Reads on, by the header's type; Python has this to be overridden."""
         if self.type in EXTENDED:
             archive.squares += self.size**2
             if archive.squares > MAX_SQUARES:
@@ -256,11 +253,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """A tar archive.
-
-    Attributes:
-        squares: of the sizes of its extended headers, together.
-    """
+    """A tar archive, with the sum of its extended headers' squared sizes."""
 
     tarinfo = _Header
     squares = 0
@@ -286,11 +279,7 @@ def _tar(file: IO[bytes]) -> Members:
 
 
 def _safe(name: str, path: str) -> str:
-    """The name of an archive's file, which lies within the folder.
-
-    Raises:
-        UserError: it would not.
-    """
+    """The name of an archive's file, which must lie within the folder."""
     parts = pathlib.PureWindowsPath(name).parts
     if not parts or ".." in parts or pathlib.PureWindowsPath(name).anchor:
         raise UserError(
@@ -298,19 +287,6 @@ def _safe(name: str, path: str) -> str:
             "folder; do not use this archive"
         )
     return os.path.join(*parts)
-
-
-# What Kaggle has of Keras.
-PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
-TF_HUB = "https://tfhub.dev/"
-KAGGLE = "https://www.kaggle.com/models/"
-# owner/model/framework/variation, and a version
-KAGGLE_HANDLE = re.compile(
-    rf"(?:{re.escape(KAGGLE)})?"
-    r"([\w-]+/[\w-]+/(?:tensorflow1|tensorflow2|transformers)/[\w.-]+)"
-    r"(?:/(\d+))?/?",
-    re.IGNORECASE,
-)
 
 
 def resolve(path: str) -> str:
@@ -353,11 +329,10 @@ def _tf_hub(handle: str) -> str:
     folder = os.path.join(cache, digest)
     if files.is_folder(folder):
         return folder
-    hub = _library("tensorflow_hub")
     return _fetch(
-        hub and hub.resolve,
-        handle,
         "tensorflow-hub",
+        "resolve",
+        handle,
         f"download it from {handle}?tf-hub-format=compressed and pass the "
         f".tar.gz file as --init_checkpoint, or unpack it into {folder}",
     )
@@ -373,39 +348,28 @@ def _kaggle(model: str, version: Optional[str]) -> str:
     # Without a version kagglehub asks which is the newest.
     if version and files.exists(f"{folder}.complete"):
         return folder
-    hub = _library("kagglehub")
     return _fetch(
-        hub and hub.model_download,
-        handle,
         "kagglehub",
+        "model_download",
+        handle,
         f"download it from {KAGGLE}{handle} and pass the .tar.gz file or its "
         "folder as --init_checkpoint",
     )
 
 
-def _library(name: str) -> Optional[ModuleType]:
-    """A library, or None if it cannot be imported here."""
-    try:
-        return importlib.import_module(name)
-    # As tensorflow_hub beside a TensorFlow after 2.15.
-    except ImportError:
-        return None
-
-
-def _fetch(
-    fetch: Optional[Callable[[str], str]],
-    handle: str,
-    package: str,
-    advice: str,
-) -> str:
-    """What a library's function makes of a handle: a folder.
+def _fetch(package: str, function: str, handle: str, advice: str) -> str:
+    """The folder that a library's function makes of a handle.
 
     Raises:
         UserError: there is no library, or it fails.
     """
-    if fetch is None:
+    try:
+        library = importlib.import_module(package.replace("-", "_"))
+    # As tensorflow_hub beside a TensorFlow after 2.15.
+    except ImportError:
         reason = f"{package}, which would fetch it, cannot be imported here"
     else:
+        fetch = getattr(library, function)
         try:
             return fetch(handle)
         # Whatever there may be of networks, rights and archives.

@@ -6,11 +6,10 @@ TensorFlow 2's (`tensorflow/bert_...`, `small_bert/...`) are objects with
 attributes of these names. Neither is loaded: all that is needed stands in
 their files, so that no Keras and no graph of theirs is asked for.
 
-BERTs that were written by TensorFlow 2, whose checkpoints hold objects.
-
-Such a checkpoint has names like `variables/7/.ATTRIBUTES/VARIABLE_VALUE`. What
-they are is in its object graph. Two generations of names are known, those of
-version 1 of the modules on TF-Hub and those of version 3 and later:
+A checkpoint of objects has names like
+`variables/7/.ATTRIBUTES/VARIABLE_VALUE`; its object graph says which variables
+these are. Two generations of names are known, of version 1 of the modules on
+TF-Hub, and of version 3 and later:
 
     bert_model/encoder/layer_0/self_attention_output/kernel
     transformer/layer_0/self_attention/attention_output/kernel
@@ -29,10 +28,9 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.protobuf import (
-    meta_graph_pb2,
-    saved_model_pb2,
-    trackable_object_graph_pb2,
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+    TrackableObjectGraph,
 )
 
 from adapter_bert import files
@@ -40,6 +38,15 @@ from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
 from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
 from adapter_bert.errors import UserError, first_line
+
+MODEL_FILE = "saved_model.pb"
+CHECKPOINT = os.path.join("variables", "variables")
+ASSETS = "assets"
+VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
+TF1_SIGNATURE = "tokenization_info"
+TF1_ASSETS = "saved_model_assets"
+# By this number the scores of attention are multiplied.
+TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
@@ -89,10 +96,7 @@ NAMES = tuple(
             "(?:pooler_transform|next_sentence/pooler_dense)/(kernel|bias)",
             r"bert/pooler/dense/\1",
         ),
-        (
-            r"(cls/predictions/transform/(?:dense|LayerNorm)/\w+)",
-            r"\1",
-        ),
+        (r"(cls/predictions/transform/(?:dense|LayerNorm)/\w+)", r"\1"),
         ("(cls/predictions/output_bias)/bias", r"\1"),
     )
 )
@@ -125,10 +129,6 @@ class Objects(NamedTuple):
 def open_objects(prefix: str, source: str) -> Objects:
     """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
 
-    Args:
-        prefix: of the checkpoint.
-        source: what it is of, for messages.
-
     Raises:
         UserError: it is damaged, or holds no BERT of the known names.
     """
@@ -139,9 +139,7 @@ def open_objects(prefix: str, source: str) -> Objects:
             "names nor an object graph"
         )
     with guard(prefix):
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-            reader.tensor(GRAPH)
-        )
+        graph = TrackableObjectGraph.FromString(reader.tensor(GRAPH))
         keys = _google_names(graph, source)
         raw = {name: reader.shapes[key] for name, key in keys.items()}
         lower = _child(graph, "do_lower_case")
@@ -156,7 +154,7 @@ def open_objects(prefix: str, source: str) -> Objects:
     shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
     # Those of the first version have Google's own shapes.
     count = heads[1] if len(heads) == 3 else 1
-    config = config_of(shapes, count, source)
+    config = _config_of(shapes, count, source)
 
     def read(name: str) -> np.ndarray:
         value = reader.tensor(keys[name])
@@ -168,20 +166,12 @@ def open_objects(prefix: str, source: str) -> Objects:
     return Objects(Weights(source, shapes, read), known, do_lower_case)
 
 
-def config_of(
+def _config_of(
     shapes: Mapping[str, Shape], heads: int, source: str
 ) -> BertConfig:
     """The sizes of a BERT whose variables have these shapes.
 
     Dropout and activation are what all of Google's have: 0.1, gelu.
-
-    Args:
-        shapes: by Google's names.
-        heads: number of attention heads.
-        source: where they are from, for messages.
-
-    Raises:
-        UserError: a variable is missing, or has too few axes.
     """
     layers = {
         int(match.group(1))
@@ -210,9 +200,7 @@ def config_of(
     )
 
 
-def _google_names(
-    graph: trackable_object_graph_pb2.TrackableObjectGraph, source: str
-) -> Dict[str, str]:
+def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
     """Google's name -> the checkpoint's key, of all that are known."""
     keys: Dict[str, str] = {}
     attributes = [
@@ -242,7 +230,7 @@ def _google_names(
 
 
 def _without_optimizers(
-    graph: trackable_object_graph_pb2.TrackableObjectGraph,
+    graph: TrackableObjectGraph,
 ) -> List[int]:
     """The nodes that are a model's, as those of a training's checkpoint.
 
@@ -280,25 +268,13 @@ def _without_heads(name: str, shape: Shape) -> Shape:
     return (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
 
 
-def _child(
-    graph: trackable_object_graph_pb2.TrackableObjectGraph, name: str
-) -> Optional[str]:
+def _child(graph: TrackableObjectGraph, name: str) -> Optional[str]:
     """The key of a variable that the whole module has by a name."""
     for child in graph.nodes[0].children if graph.nodes else ():
         if child.local_name == name:
             for attribute in graph.nodes[child.node_id].attributes:
                 return attribute.checkpoint_key
     return None
-
-
-MODEL_FILE = "saved_model.pb"
-CHECKPOINT = os.path.join("variables", "variables")
-ASSETS = "assets"
-VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
-TF1_SIGNATURE = "tokenization_info"
-TF1_ASSETS = "saved_model_assets"
-# By this number the scores of attention are multiplied.
-TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
 
 
 def open_module(path: str) -> Pretrained:
@@ -374,7 +350,7 @@ def _tf1_config(
     graph: meta_graph_pb2.MetaGraphDef, weights: Weights
 ) -> Optional[BertConfig]:
     """The sizes; None if the graph does not tell the number of heads."""
-    sizes = config_of(weights.shapes, 1, weights.source)
+    sizes = _config_of(weights.shapes, 1, weights.source)
     value = _constants(graph).get(TF1_SCALE)
     scale = 0.0 if value is None else float(_number(value))
     if not 0 < scale <= 1:
@@ -388,11 +364,7 @@ def _tf1_config(
 
 
 def _number(value: tensor_pb2.TensorProto) -> np.ndarray:
-    """The value of a constant that is a single one.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """The value of a constant, which must be a single number."""
     if value.tensor_shape.dim:
         # A shape that a few bytes can claim would be filled up.
         raise ValueError("a constant is no single number")

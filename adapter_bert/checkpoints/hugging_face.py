@@ -21,82 +21,60 @@ from adapter_bert.errors import UserError
 
 # Of models that have more than the encoder.
 PREFIXES = ("bert.", "roberta.")
-# Hugging Face name -> (Google's name, whether the matrix is transposed)
+# Ends of a Hugging Face name -> ends of Google's.
+DENSE = {"weight": "kernel", "bias": "bias"}
+LAYER_NORM = {"(?:weight|gamma)": "gamma", "(?:bias|beta)": "beta"}
+OUTPUT = {"weight": "weights", "bias": "bias"}
+# Hugging Face name -> Google's name
 HUGGING_FACE_NAMES = (
-    (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1", False),
-    (
-        r"embeddings\.LayerNorm\.(?:weight|gamma)",
-        "bert/embeddings/LayerNorm/gamma",
-        False,
-    ),
-    (
-        r"embeddings\.LayerNorm\.(?:bias|beta)",
-        "bert/embeddings/LayerNorm/beta",
-        False,
-    ),
-    (
-        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:weight|gamma)",
-        r"bert/encoder/layer_\1/\2/LayerNorm/gamma",
-        False,
-    ),
-    (
-        r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm\.(?:bias|beta)",
-        r"bert/encoder/layer_\1/\2/LayerNorm/beta",
-        False,
-    ),
-    (
-        r"encoder\.layer\.(\d+)\.(.*)\.weight",
-        r"bert/encoder/layer_\1/\2/kernel",
-        True,
-    ),
-    (
-        r"encoder\.layer\.(\d+)\.(.*)\.bias",
-        r"bert/encoder/layer_\1/\2/bias",
-        False,
-    ),
-    (r"pooler\.dense\.weight", "bert/pooler/dense/kernel", True),
-    (r"pooler\.dense\.bias", "bert/pooler/dense/bias", False),
-    # RoBERTa's head of texts has two layers.
-    (r"classifier\.dense\.weight", "hidden_weights_0", False),
-    (r"classifier\.dense\.bias", "hidden_bias_0", False),
-    (r"classifier\.(?:out_proj\.)?weight", "output_weights", False),
-    (r"classifier\.(?:out_proj\.)?bias", "output_bias", False),
-    (
-        r"cls\.seq_relationship\.weight",
-        "cls/seq_relationship/output_weights",
-        False,
-    ),
-    (r"cls\.seq_relationship\.bias", "cls/seq_relationship/output_bias", False),
-    (r"qa_outputs\.weight", "cls/squad/output_weights", False),
-    (r"qa_outputs\.bias", "cls/squad/output_bias", False),
-    # RoBERTa calls the same head `lm_head`.
-    (
-        r"(?:cls\.predictions\.transform|lm_head)\.dense\.weight",
-        "cls/predictions/transform/dense/kernel",
-        True,
-    ),
-    (
-        r"(?:cls\.predictions\.transform|lm_head)\.dense\.bias",
-        "cls/predictions/transform/dense/bias",
-        False,
-    ),
-    (
-        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
-        r"\.(?:weight|gamma)",
-        "cls/predictions/transform/LayerNorm/gamma",
-        False,
-    ),
-    (
-        r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
-        r"\.(?:bias|beta)",
-        "cls/predictions/transform/LayerNorm/beta",
-        False,
+    (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1"),
+    *(
+        (rf"{theirs}\.{end}", ours.format(our_end))
+        for theirs, ours, ends in (
+            (
+                r"embeddings\.LayerNorm",
+                "bert/embeddings/LayerNorm/{}",
+                LAYER_NORM,
+            ),
+            (
+                r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm",
+                r"bert/encoder/layer_\1/\2/LayerNorm/{}",
+                LAYER_NORM,
+            ),
+            (
+                r"encoder\.layer\.(\d+)\.(.*)",
+                r"bert/encoder/layer_\1/\2/{}",
+                DENSE,
+            ),
+            (r"pooler\.dense", "bert/pooler/dense/{}", DENSE),
+            # RoBERTa's head of texts has two layers.
+            (r"classifier\.dense", "hidden_{}_0", OUTPUT),
+            (r"classifier(?:\.out_proj)?", "output_{}", OUTPUT),
+            (
+                r"cls\.seq_relationship",
+                "cls/seq_relationship/output_{}",
+                OUTPUT,
+            ),
+            ("qa_outputs", "cls/squad/output_{}", OUTPUT),
+            # RoBERTa calls the same head `lm_head`.
+            (
+                r"(?:cls\.predictions\.transform|lm_head)\.dense",
+                "cls/predictions/transform/dense/{}",
+                DENSE,
+            ),
+            (
+                r"(?:cls\.predictions\.transform\.LayerNorm"
+                r"|lm_head\.layer_norm)",
+                "cls/predictions/transform/LayerNorm/{}",
+                LAYER_NORM,
+            ),
+        )
+        for end, our_end in ends.items()
     ),
     # The product's other part, `decoder.weight`, is the word embeddings.
     (
         r"(?:cls\.predictions|lm_head)\.(?:decoder\.)?bias",
         "cls/predictions/output_bias",
-        False,
     ),
 )
 # Google's name -> Hugging Face's, of what is not named by the same parts
@@ -111,27 +89,18 @@ HEADS = {
 }
 # What a head gives, as tasks have it -> transformers' class of a BERT with such
 # a head, and its `problem_type`.
+TEXTS = "BertForSequenceClassification"
 HEAD_CLASSES = {
-    "classification": (
-        "BertForSequenceClassification",
-        "single_label_classification",
-    ),
-    "multi-label": (
-        "BertForSequenceClassification",
-        "multi_label_classification",
-    ),
-    "regression": ("BertForSequenceClassification", "regression"),
+    "classification": (TEXTS, "single_label_classification"),
+    "multi-label": (TEXTS, "multi_label_classification"),
+    "regression": (TEXTS, "regression"),
     "multiple choice": ("BertForMultipleChoice", None),
     "tagging": ("BertForTokenClassification", None),
     "questions": ("BertForQuestionAnswering", None),
     "masked_lm": ("BertForMaskedLM", None),
 }
-HEAD_FIELDS = (
-    "architectures",
-    "problem_type",
-    "num_labels",
-    "id2label",
-    "label2id",
+HEAD_FIELDS = tuple(
+    "architectures problem_type num_labels id2label label2id".split()
 )
 # Bytes, as float32, that are read of a file before it is opened anew.
 HELD = 2**20
@@ -147,10 +116,11 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     name = hugging_face_name
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    for pattern, replacement, transposed in HUGGING_FACE_NAMES:
-        if re.fullmatch(pattern, name):
-            result = re.sub(pattern, replacement, name)
-            return result.replace(".", "/"), transposed
+    for pattern, replacement in HUGGING_FACE_NAMES:
+        match = re.fullmatch(pattern, name)
+        if match:
+            result = match.expand(replacement).replace(".", "/")
+            return result, result.endswith("/kernel")
     return None, False
 
 
@@ -228,15 +198,11 @@ class _Opened:
     """A safetensors file that is opened anew from time to time.
 
     Left open, all that was read would stay in the process's memory. Opened for
-    each tensor, a file of many small ones would take long: all of its header
-    is read each time.
-
-    Attributes:
-        lock: of whoever reads from it; several threads may want to.
+    each tensor, a file of many small ones would take long: the whole header is
+    read each time. Whoever reads holds `lock`; several threads may want to.
     """
 
     def __init__(self, path: str):
-        """Opens nothing yet."""
         self.lock = threading.Lock()
         self._path = path
         self._held = contextlib.ExitStack()

@@ -1,6 +1,7 @@
 """The values of trained adapters that are parts of another method."""
 
 import contextlib
+import dataclasses
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
@@ -35,11 +36,7 @@ def adapters_in(folder: str) -> Dict[str, str]:
 
 
 def places(folder: str) -> List[str]:
-    """Where the parts of an adapter may lie: around it, and as it was trained.
-
-    Args:
-        folder: of the adapter; beside it lies what its run has written.
-    """
+    """Where an adapter's parts may lie: around it, and as it was trained."""
     around = os.path.dirname(files.absolute(folder))
     lay = run_record.places_of_parts(around).values()
     return list(dict.fromkeys([around, *map(os.path.dirname, lay)]))
@@ -53,7 +50,7 @@ def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
 def as_part(
     name: str, artifact: Artifact, base: Weights, own: Mapping[str, Shape]
 ) -> Weights:
-    """An adapter's weights as those of a part.
+    """An adapter's weights as the ones of a part.
 
     Args:
         name: of the part.
@@ -62,46 +59,48 @@ def as_part(
         own: BERT's own variables, shape by name.
 
     Returns:
-        Its variables by the names that a composition has for them; of those
-        of BERT's own what has changed, float32. What was trained without a
-        pooler has not changed it.
+        Its variables by the names that a composition has for them; of BERT's
+        own variables the changes, float32.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
+
+    def read(variable: str) -> np.ndarray:
+        value = weights.read(variable)
+        return value - base.read(variable) if variable in own else value
+
     original = {
         f"{scope}{CHANGES if variable in own else ''}{variable}": variable
         for variable in weights.shapes
     }
+    changed = dataclasses.replace(weights, read=read)
+    return _renamed(changed, original, own)
 
-    def read(name: str) -> np.ndarray:
-        variable = original[name]
-        value = weights.read(variable)
-        return value - base.read(variable) if variable in own else value
 
+def _renamed(
+    weights: Weights, original: Mapping[str, str], own: Mapping[str, Shape]
+) -> Weights:
+    """A part's weights by new names, of old ones by `original`.
+
+    Of a part that was trained without a pooler there is no change of the
+    pooler, but zeros.
+    """
     shapes = {name: weights.shapes[old] for name, old in original.items()}
-    return _with_poolers(Weights(weights.source, shapes, read), own)
-
-
-def _with_poolers(weights: Weights, own: Mapping[str, Shape]) -> Weights:
-    """No change of the pooler in every part that was trained without one."""
-    poolers = {n: shape for n, shape in own.items() if n.startswith(POOLER)}
     scopes = {
-        name[: -len(changed_by(name))]
-        for name in weights.shapes
-        if changed_by(name)
+        name[: -len(changed_by(name))] for name in shapes if changed_by(name)
     }
     zeros = {
         f"{scope}{name}": shape
         for scope in scopes
-        for name, shape in poolers.items()
-        if f"{scope}{name}" not in weights.shapes
+        for name, shape in own.items()
+        if name.startswith(POOLER) and f"{scope}{name}" not in shapes
     }
 
     def read(name: str) -> np.ndarray:
         if name in zeros:
             return np.zeros(zeros[name], np.float32)
-        return weights.read(name)
+        return weights.read(original[name])
 
-    return Weights(weights.source, {**weights.shapes, **zeros}, read)
+    return Weights(weights.source, {**shapes, **zeros}, read)
 
 
 def join(several: Iterable[Weights]) -> Optional[Weights]:
@@ -149,24 +148,27 @@ def complete(
             of_parts.get(held) if held else read.config["sha256"],
         )
         if held:
-            found.append(_held(name, held, read.weights, own))
+            # The name that the part has in what carries it.
+            scope = f"{PARTS}{held}/"
+            original = {
+                f"{PARTS}{name}/{key[len(scope) :]}": key
+                for key in read.weights.shapes
+                if key.startswith(scope)
+            }
+            found.append(_renamed(read.weights, original, own))
         else:
             around = [*libraries, *places(folder)]
             read = complete(read, around, base, own)
             found.append(as_part(name, read, base, own))
-    joined = join(found)
-    return Artifact(
-        artifact.config,
-        Weights(artifact.weights.source, joined.shapes, joined.read),
-    )
+    source = artifact.weights.source
+    weights = dataclasses.replace(join(found), source=source)
+    return Artifact(artifact.config, weights)
 
 
 def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
     """Checks that the parts are whole that an adapter does not hold.
 
-    Args:
-        folder: of the adapter, around which they are looked for too.
-        libraries: folders of adapters, as of `complete`.
+    Parts are looked for in `libraries`, and around the adapter.
 
     Raises:
         UserError: one is nowhere, or is damaged.
@@ -202,12 +204,7 @@ def _locate(
 
 
 def check_same(folder: str, expected: str, found: Optional[str]) -> None:
-    """Compares an adapter that was read with the one that was chosen.
-
-    Args:
-        folder: that it was chosen by.
-        expected: SHA-256 of that one.
-        found: of the one that was read.
+    """Compares the SHA-256 of an adapter that was read with the chosen one's.
 
     Raises:
         UserError: another process has put another one in its place.
@@ -245,20 +242,3 @@ def by_hash(
                     for part, sha256 in config["parts"].items():
                         found.setdefault(sha256, (folder, part))
     return found
-
-
-def _held(
-    name: str, held: str, weights: Weights, own: Mapping[str, Shape]
-) -> Weights:
-    """A part by another name than it has in what carries it."""
-    scope = f"{PARTS}{held}/"
-    original = {
-        f"{PARTS}{name}/{key[len(scope) :]}": key
-        for key in weights.shapes
-        if key.startswith(scope)
-    }
-    shapes = {key: weights.shapes[old] for key, old in original.items()}
-    renamed = Weights(
-        weights.source, shapes, lambda key: weights.read(original[key])
-    )
-    return _with_poolers(renamed, own)

@@ -107,12 +107,9 @@ def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """What something trained supplies, which needs no flags: for the log.
+    """What a description supplies, which needs no flags: for the log.
 
-    Args:
-        description: `run.json` or `adapter_config.json`.
-        length: longest input here, in tokens.
-        is_adapter: whether it is `--adapter`, which supplies its length too.
+    `length` is the longest input here, in tokens; `--adapter` supplies its own.
     """
     task, settings = description["task"], description.get("task_settings", {})
     found = [f"task {task['name']}"]
@@ -166,14 +163,7 @@ def write(
     base: Base,
     parts: Optional[Mapping[str, str]] = None,
 ) -> None:
-    """Writes `run.json` and `places.json`.
-
-    Args:
-        output_dir: of the run.
-        record: what the run is.
-        base: its BERT.
-        parts: folders of the trained adapters that its method is made of.
-    """
+    """Writes `run.json`, and `places.json` of the BERT and parts' folders."""
     places: Dict[str, Any] = {"base": base.path}
     if parts:
         places["parts"] = dict(parts)
@@ -291,9 +281,9 @@ def check(
 def _compare(
     name: str, old: Any, new: Any, partial: bool = False
 ) -> Iterator[Tuple[str, Any, Any]]:
-    """Yields (dotted name, old, new) for every leaf that differs.
+    """(dotted name, old, new) of every leaf that differs.
 
-    Of those that the new one does not have only if it is not partial.
+    If the new one is partial, leaves that it lacks are left out.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(set(new) if partial else set(old) | set(new)):

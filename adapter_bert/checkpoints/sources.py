@@ -1,6 +1,6 @@
-"""What lies beside a pretrained model's weights: its sizes and vocabulary.
+"""The model that `--init_checkpoint` names, in every layout that is read.
 
-What `--init_checkpoint` names, in every layout that can start a run.
+Beside the weights lie the sizes and the vocabulary.
 """
 
 import dataclasses
@@ -44,10 +44,11 @@ from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
-# Beside the first.
-CONFIG_FILE = "config.json"
-# Beside the second.
-BERT_CONFIG_FILE = "bert_config.json"
+VOCABULARY_FILE = "vocab.txt"
+# Google's, and Hugging Face's.
+CONFIG_FILES = BERT_CONFIG_FILE, CONFIG_FILE = "bert_config.json", "config.json"
+# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
+MAX_VOCABULARY_PADDING = 1023
 # Of BERTs for languages or texts whose words no rule of BERT's finds.
 FOREIGN_TOKENIZERS = (
     "BertJapaneseTokenizer",
@@ -193,7 +194,14 @@ def _open_file(path: str) -> Pretrained:
     """As `open_pretrained`, of a file or a prefix of files."""
     folder, name = os.path.split(path)
     if name in FOREIGN and files.exists(path):
-        _refuse(path)
+        whole = os.path.join(folder, SAFETENSORS_FILE)
+        if name == "pytorch_model.bin":
+            raise UserError(pickle_advice(path, whole))
+        raise UserError(
+            f"--init_checkpoint {path} cannot be read here, expected "
+            f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
+            "transformers are, as docs/checkpoints.md says"
+        )
     if name == hub_module.MODEL_FILE:
         return hub_module.open_module(path)
     if path.endswith(".safetensors"):
@@ -216,12 +224,7 @@ def _open_file(path: str) -> Pretrained:
 
 
 def _open_hugging_face(path: str, folder: str) -> Pretrained:
-    """Opens a safetensors file, and reads what lies beside it.
-
-    Raises:
-        UserError: a file is damaged; or texts are prepared as cannot be done
-            here.
-    """
+    """Opens a safetensors file, and reads what lies beside it."""
     weights = open_safetensors(path, translate=True)
     found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
@@ -271,25 +274,6 @@ def _labels(named: Any) -> Tuple[str, ...]:
     labels = tuple(str(named.get(str(i), "")) for i in range(len(named)))
     unnamed = tuple(f"LABEL_{i}" for i in range(len(named)))
     return labels if all(labels) and labels != unnamed else ()
-
-
-def _refuse(path: str) -> None:
-    """Says how to make a file that can be read of one that cannot."""
-    folder, name = os.path.split(path)
-    whole = os.path.join(folder, SAFETENSORS_FILE)
-    if name == "pytorch_model.bin":
-        raise UserError(pickle_advice(path, whole))
-    raise UserError(
-        f"--init_checkpoint {path} cannot be read here, expected "
-        f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
-        "transformers are, as docs/checkpoints.md says"
-    )
-
-
-VOCABULARY_FILE = "vocab.txt"
-CONFIG_FILES = ("bert_config.json", "config.json")
-# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
-MAX_VOCABULARY_PADDING = 1023
 
 
 def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
@@ -360,7 +344,17 @@ def read_tokenizer(
     tokenizer = FullTokenizer(path, do_lower_case is not False)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False)
-    _check_vocabulary(tokenizer, config, said)
+    _check_size(tokenizer, config)
+    if tokenizer.do_lower_case and tokenizer.is_cased:
+        raise UserError(
+            f"{said}the vocabulary has words with capital letters, which texts "
+            "in lower case never use; pass --do_lower_case=false"
+        )
+    if not tokenizer.do_lower_case and tokenizer.is_uncased:
+        raise UserError(
+            f"{said}the vocabulary has no words with capital letters, so each "
+            "such word of a text would be unknown; pass --do_lower_case=true"
+        )
     return tokenizer
 
 
@@ -402,26 +396,6 @@ def find_vocabulary(opened: InitCheckpoint) -> str:
     return opened.vocab_file or _beside(
         opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
     )
-
-
-def _check_vocabulary(
-    tokenizer: FullTokenizer, config: BertConfig, said: str
-) -> None:
-    """Compares the vocabulary with the model and with the letters' case.
-
-    `said` is the start of a message, if the model itself told the case.
-    """
-    _check_size(tokenizer, config)
-    if tokenizer.do_lower_case and tokenizer.is_cased:
-        raise UserError(
-            f"{said}the vocabulary has words with capital letters, which texts "
-            "in lower case never use; pass --do_lower_case=false"
-        )
-    if not tokenizer.do_lower_case and tokenizer.is_uncased:
-        raise UserError(
-            f"{said}the vocabulary has no words with capital letters, so each "
-            "such word of a text would be unknown; pass --do_lower_case=true"
-        )
 
 
 def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:

@@ -8,7 +8,7 @@ lie there whole: the newest of these is where a training stands, whatever
 import functools
 import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,26 +30,10 @@ NAMED = re.compile(
 )
 
 
-class _State(NamedTuple):
-    """What a folder holds.
-
-    Attributes:
-        path: of the newest whole checkpoint, or None.
-        lost: what should be there beside and is not, for people to read.
-    """
-
-    path: Optional[str]
-    lost: List[str]
-
-
 def check_training_checkpoint(
     path: str, trained: Mapping[str, Tuple[int, ...]]
 ) -> None:
-    """Compares a training checkpoint with what a model trains.
-
-    Args:
-        path: of a whole checkpoint.
-        trained: shape by name.
+    """Compares a whole training checkpoint with the shapes that a model trains.
 
     Raises:
         UserError: it is of another model.
@@ -96,10 +80,7 @@ def save_training(
 ) -> None:
     """Saves `model.ckpt-<step>` and forgets all but the newest few.
 
-    Args:
-        output_dir: folder of the checkpoints.
-        step: training steps done.
-        values: arrays by name, the step as `global_step`.
+    `values` are arrays by name, the step as `global_step`.
 
     Raises:
         UserError: it cannot be written.
@@ -126,7 +107,7 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
             that this process holds is gone; so a training from the first step
             on is not begun by mistake.
     """
-    path = _read_state(output_dir).path
+    path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
 
 
@@ -138,17 +119,21 @@ def recover(output_dir: str) -> None:
     Raises:
         UserError: as `latest_step`, or the file cannot be written.
     """
-    state = _read_state(output_dir)
-    for text in state.lost:
+    path, lost = _read_state(output_dir)
+    for text in lost:
         logging.warning("%s", text)
-    if state.path is None:
-        if state.lost:
+    if path is None:
+        if lost:
             logging.warning("%s: the training begins anew", output_dir)
         return
-    newest = step_of(state.path)
-    if state.lost:
-        logging.warning("%s is taken, the newest whole one", state.path)
-    if not _is_right(output_dir, newest):
+    newest = step_of(path)
+    if lost:
+        logging.warning("%s is taken, the newest whole one", path)
+    # TensorFlow reads nothing of a file that is damaged anywhere, and would
+    # look for a whole path in the folder that the file names.
+    named = sorted(_named_steps(output_dir) or ())
+    is_named = named[-1:] == [newest]
+    if not is_named or _state_text(output_dir) != _listed(named):
         whole = [
             step
             for step in sorted(_steps_with_files(output_dir))
@@ -180,11 +165,12 @@ def _prefix(output_dir: str, step: int) -> str:
     return os.path.join(output_dir, f"model.ckpt-{step}")
 
 
-def _read_state(output_dir: str) -> _State:
-    """Looks for the newest whole checkpoint.
+def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
+    """Looks for the newest whole checkpoint; raises as `latest_step`.
 
-    Raises:
-        UserError: as `latest_step`.
+    Returns:
+        The path of the checkpoint, or None; and what should be there beside and
+        is not, for people to read.
     """
     folder_lock.check(output_dir)
     named = _named_steps(output_dir)
@@ -208,26 +194,22 @@ def _read_state(output_dir: str) -> _State:
             f"{state_file} names"
         )
         if damage is None:
-            return _State(_prefix(output_dir, step), lost)
+            return _prefix(output_dir, step), lost
         lost.append(damage)
     # A save that is broken off leaves no index, and `checkpoint` says nothing
     # of it; the first leaves no other files.
     if named is None and len(found) <= 1 and not has_index:
-        return _State(None, lost)
+        return None, lost
     if lost:
         raise UserError(
             f"no checkpoint in {output_dir} is whole: {'; '.join(lost)}; "
             "choose another --output_dir, or copy the folder's files again"
         )
-    return _State(None, lost)
+    return None, lost
 
 
 def _state_text(output_dir: str) -> Optional[str]:
-    """What stands in `checkpoint`; None without it.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """What stands in `checkpoint`; None without it."""
     path = os.path.join(output_dir, STATE_FILE)
     if not files.exists(path):
         return None
@@ -235,23 +217,8 @@ def _state_text(output_dir: str) -> Optional[str]:
     return content.decode("utf-8", "replace")
 
 
-def _is_right(output_dir: str, newest: int) -> bool:
-    """Whether `checkpoint` is as this module writes it, for a newest step.
-
-    TensorFlow reads nothing of a file that is damaged anywhere, and would look
-    for a whole path in the folder that it names.
-    """
-    steps = sorted(_named_steps(output_dir) or ())
-    is_named = steps[-1:] == [newest]
-    return is_named and _state_text(output_dir) == _listed(steps)
-
-
 def _named_steps(output_dir: str) -> Optional[List[int]]:
-    """The steps that `checkpoint` names, the newest first; None without it.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """The steps that `checkpoint` names, the newest first; None without it."""
     text = _state_text(output_dir)
     if text is None:
         return None
@@ -279,18 +246,10 @@ def _listed(steps: List[int]) -> str:
 
 
 def _steps_with_files(output_dir: str) -> Set[int]:
-    """Steps of which any file lies there, whole or not.
-
-    Raises:
-        UserError: the folder cannot be read.
-    """
+    """Steps of which any file lies there, whole or not."""
     if not files.is_folder(output_dir):
         return set()
-    try:
-        names = tf.io.gfile.listdir(output_dir)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {output_dir}: {error.message}") from error
-    matches = map(CHECKPOINT_FILE.fullmatch, names)
+    matches = map(CHECKPOINT_FILE.fullmatch, files.listed(output_dir))
     return {int(match.group(1)) for match in matches if match}
 
 

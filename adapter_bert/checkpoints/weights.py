@@ -1,4 +1,4 @@
-"""What weights are: named tensors; where each variable's first value is from.
+"""Named tensors, and where each variable's first value is from.
 
 Readers of the publishers' layouts (`google.py`, `hugging_face.py`) give all
 names as Google's checkpoints have them.
@@ -14,7 +14,6 @@ from typing import (
     Callable,
     Dict,
     Iterable,
-    List,
     Mapping,
     Optional,
     Protocol,
@@ -134,11 +133,9 @@ def as_floats(value: np.ndarray) -> np.ndarray:
 
 
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
-    """Reads a BERT whole, and says which it is.
+    """Reads a BERT whole, whose pooler may be missing, and says which it is.
 
-    Args:
-        weights: hold every one of the variables; a pooler may be missing.
-        variables: BERT's own, as `modeling.list_variables` lists them.
+    `variables` are BERT's own, as `encoder.list_variables` lists them.
 
     Raises:
         UserError: a variable is missing, of another shape, or unreadable.
@@ -188,11 +185,6 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
         )
 
 
-def _numbers(count: int) -> List[str]:
-    """The numbers from 0, as texts in their own order."""
-    return sorted(map(str, range(count)))
-
-
 def with_labels(
     weights: Weights, named: Sequence[str], labels: Sequence[str]
 ) -> Weights:
@@ -221,7 +213,8 @@ def with_labels(
         if name in weights.shapes
     )
     is_same = sorted(theirs) == sorted(ours) and len(set(ours)) == len(ours)
-    if not is_same and _numbers(len(ours)) in (sorted(ours), sorted(theirs)):
+    numbers = sorted(map(str, range(len(ours))))
+    if not is_same and numbers in (sorted(ours), sorted(theirs)):
         return weights
     if not is_same or not fits:
         return without_head(weights)
