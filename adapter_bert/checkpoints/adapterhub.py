@@ -5,6 +5,7 @@ computes the same as this project. Its own models have heads of any number of
 layers, and transformers' models their one head.
 """
 
+import dataclasses
 import functools
 import os
 import re
@@ -20,6 +21,7 @@ from adapter_bert.checkpoints.foreign import (
     QUESTIONS,
     Exported,
     Head,
+    Layer,
     Tensors,
     activation,
     as_lora_number,
@@ -47,270 +49,14 @@ from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
 
+CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
 WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
-# The dense layers of a bottleneck adapter.
-PARTS_OF_ADAPTER = ("adapter_down.0", "adapter_up")
-# Where invertible adapters are.
-INVERTIBLE = "invertible_adapters"
-
-
-class Named:
-    """Tensors by place, whose own names have the adapter's name in them."""
-
-    def __init__(self, tensors: Tensors, name: str):
-        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
-
-        Invertible adapters are in no module: their kind is their place.
-        """
-        self._tensors = tensors
-        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
-        pattern = re.compile(
-            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
-            rf"{re.escape(name)}\.(.*)"
-        )
-        self._names: Dict[Tuple[str, str], str] = {}
-        copies = []
-        for full in tensors.names:
-            match = pattern.fullmatch(full)
-            if match is None:
-                continue
-            place = match[1] or match[2]
-            # A prefix is in the model once for all layers, and once in each.
-            if place.endswith("prefix_tuning.pool"):
-                copies.append(full)
-                continue
-            self._names[place, match[3]] = full
-        tensors.drop(copies)
-        self.check_all_taken = tensors.check_all_taken
-
-    def places(self) -> List[str]:
-        """Modules that have a tensor left, each once."""
-        return list(dict.fromkeys(place for place, _ in self._names))
-
-    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
-        """A module's tensor, as `Tensors.take`."""
-        name = self._names.pop((place, part), f"{place}...{part}")
-        return self._tensors.take(name, *shape)
-
-
-def _by_layer(
-    own: Mapping[str, Any],
-    tensors: Named,
-    config: BertConfig,
-    path: str,
-    sites: Mapping[str, str],
-) -> Dict[Tuple[int, str], str]:
-    """Places by layer and name within the layer.
-
-    Args:
-        own: the adapter's config.
-        tensors: of the adapter.
-        config: of the BERT.
-        path: of the description, for messages.
-        sites: the names within a layer where the config has tensors -> the
-            field that says so.
-
-    Raises:
-        UserError: a place is in no layer, or the tensors are at other places
-            than the config says.
-    """
-    left_out = own.get("leave_out") or ()
-    layers = range(config.num_hidden_layers)
-    for layer in left_out:
-        if type(layer) is not int or layer not in layers:
-            raise UserError(
-                f"{path}: leave_out names the layer {str(layer)[:80]}, "
-                f"expected numbers from 0 to {len(layers) - 1}"
-            )
-    found = {}
-    for place in tensors.places():
-        match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
-        if match is None:
-            raise UserError(
-                f"{path}: no method of this project has anything at {place}"
-            )
-        check_layer(int(match[1]), config, path)
-        found[int(match[1]), match[2]] = place
-    for layer, name in found:
-        if layer in left_out or name not in sites:
-            which = "no field of the config names"
-            if layer in left_out:
-                which = "leave_out excludes"
-            raise UserError(
-                f"{path}: {WEIGHTS_FILE} has tensors of {name} in layer "
-                f"{layer}, which {which}; the description contradicts the "
-                "tensors"
-            )
-    for layer in layers:
-        for name, field in sites.items():
-            if layer not in left_out and (layer, name) not in found:
-                raise UserError(
-                    f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} in "
-                    f"layer {layer}, which {field} names and leave_out does not"
-                )
-    return found
-
-
-def _check_size(
-    own: Mapping[str, Any],
-    key: str,
-    whole: int,
-    size: int,
-    path: str,
-    layer: str = "",
-) -> None:
-    """Compares an adapter's size with `whole` divided by the config's factor.
-
-    The factor at `key` is a number, or numbers by layer.
-    """
-    factor = own.get(key)
-    if isinstance(factor, dict):
-        factor = factor.get(layer, factor.get("default"))
-    if not _is_number(factor):
-        raise UserError(
-            f"{path}: {key} is {str(own.get(key))[:80]}, expected a number "
-            "above 0, or one for each layer"
-        )
-    # As the library rounds; a huge factor is of size 1, a tiny one of none.
-    expected = max(1, whole // factor)
-    if size != expected:
-        raise UserError(
-            f"{path}: {key} is {str(factor)[:80]}, so adapters have the size "
-            f"{expected:.0f}, but {WEIGHTS_FILE} has one of the size {size}; "
-            "the description contradicts the tensors"
-        )
-
-
-def _check_count(
-    own: Mapping[str, Any], key: str, found: int, path: str
-) -> None:
-    """Compares a size of the config with the one of the tensors."""
-    if own.get(key) != found:
-        raise UserError(
-            f"{path}: {key} is {str(own.get(key))[:80]}, but {WEIGHTS_FILE} "
-            f"has {found}; the description contradicts the tensors"
-        )
-
-
-def _is_number(scaling: Any) -> bool:
-    """Whether a value of a description is a number above 0."""
-    return isinstance(scaling, (int, float)) and scaling > 0
-
-
-HEAD_CONFIG_FILE = "head_config.json"
 HEAD_WEIGHTS_FILE = "model_head.safetensors"
 HEAD_PICKLE = "pytorch_model_head.bin"
-HEAD_CONFIG = {
-    "model_class": str,
-    "model_type?": str,
-    "hidden_size?": int,
-    "config?": dict,
-    "config?.use_pooler?": bool,
-    "config?.bias?": bool,
-    "num_labels?": int,
-}
-# Class of a model of transformers' -> its head's tensors.
-STATIC_HEADS = {
-    "BertForSequenceClassification": "classifier",
-    "BertForQuestionAnswering": "qa_outputs",
-}
-FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
-
-
-def _read_head(
-    folder: str, config: BertConfig, labels: Tuple[str, ...]
-) -> Head:
-    """The head beside an adapter; `labels` are by default the file's own."""
-    path = os.path.join(folder, HEAD_CONFIG_FILE)
-    if not files.exists(path):
-        raise UserError(
-            f"{folder} holds an adapter without a head ({HEAD_CONFIG_FILE} is "
-            "missing), which answers nothing; save it with its head"
-        )
-    described = files.read_object(path, "AdapterHub's head", HEAD_CONFIG)
-    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    for key, expected in (
-        ("model_type", "bert"),
-        ("hidden_size", config.hidden_size),
-    ):
-        if described.get(key) not in (None, expected):
-            raise UserError(
-                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
-            )
-    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_PICKLE)
-    model_class = described["model_class"]
-    if model_class in STATIC_HEADS:
-        layer = tensors.take_layer(
-            STATIC_HEADS[model_class],
-            described.get("num_labels"),
-            config.hidden_size,
-        )
-        head = make_head(
-            STATIC_HEADS[model_class] == "qa_outputs",
-            [layer],
-            POOLED,
-            described.get("label2id"),
-            labels,
-            path,
-        )
-    elif model_class in FLEXIBLE:
-        head = _read_flexible(described, tensors, config, labels, path)
-    else:
-        raise UserError(
-            f"{path}: the head is of a {model_class}, expected one of "
-            f"{', '.join((*FLEXIBLE, *STATIC_HEADS))}"
-        )
-    tensors.check_all_taken()
-    return head
-
-
-def _read_flexible(described, tensors, config, labels, path) -> Head:
-    """A head of a model with any number of them."""
-    own = described.get("config") or {}
-    kind, count = own.get("head_type"), own.get("layers")
-    if kind not in ("classification", "question_answering"):
-        raise UserError(
-            f"{path}: a head of the type {kind!r} is not read; expected "
-            "classification or question_answering"
-        )
-    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
-    if not isinstance(count, int) or count < 1:
-        raise UserError(f"{path}: the head has {count!r} layers")
-    name, bias = described.get("name"), own.get("bias", True)
-    shape = HeadShape(
-        layers=count,
-        activation=activation(own.get("activation_function") or "linear", path)
-        if count > 1
-        else HeadShape.activation,
-        pooler=bool(own.get("use_pooler")),
-        bias=bias,
-    )
-    # Dropout, dense layer and activation are numbered in one row.
-    step = 3 if own.get("activation_function") else 2
-    layers = []
-    for number in range(count):
-        last = number == count - 1
-        layers.append(
-            tensors.take_layer(
-                f"heads.{name}.{1 + step * number}",
-                own.get("num_labels", 2) if last else config.hidden_size,
-                config.hidden_size,
-                bias or not last,
-            )
-        )
-    return make_head(
-        kind == "question_answering",
-        layers,
-        shape,
-        own.get("label2id"),
-        labels,
-        path,
-    )
-
-
-CONFIG_FILE = "adapter_config.json"
 # A key of the description that no other program's has.
 MARK = "model_type"
+# By which the library knows how to read the rest.
+VERSION = "adapters.1.3.0"
 CONFIG = {
     "config": dict,
     **{
@@ -330,6 +76,21 @@ CONFIG = {
     "hidden_size": int,
     "version?": str,
 }
+HEAD_CONFIG = {
+    "model_class": str,
+    "model_type?": str,
+    "hidden_size?": int,
+    "config?": dict,
+    "config?.use_pooler?": bool,
+    "config?.bias?": bool,
+    "num_labels?": int,
+}
+# Class of a model of transformers' -> its head's tensors.
+STATIC_HEADS = {
+    "BertForSequenceClassification": "classifier",
+    "BertForQuestionAnswering": "qa_outputs",
+}
+FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
 # What a bottleneck's config has that says nothing else. Source:
 # `adapters.BnConfig`.
 BOTTLENECK = {
@@ -345,8 +106,10 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
-# The invertible adapters that this project has.
-NICE = "nice"
+# The dense layers of a bottleneck adapter.
+PARTS_OF_ADAPTER = ("adapter_down.0", "adapter_up")
+# Where invertible adapters are, and the kind that this project has.
+INVERTIBLE, NICE = "invertible_adapters", "nice"
 # Site -> the field that says whether there are adapters.
 SITE_FIELDS = {"attention": "mh_adapter", "ffn": "output_adapter"}
 LORA_TARGETS = {
@@ -364,6 +127,164 @@ LORA_FIELDS = {
     else (f"{name}_lora", "")
     for place, name in LORA_TARGETS.items()
 }
+
+
+class _Adapter:
+    """An adapter's config, and its tensors by place.
+
+    Attributes:
+        own: the config.
+        config: of the BERT.
+        path: of the description, for messages.
+    """
+
+    def __init__(
+        self, own: Dict[str, Any], config: BertConfig, path: str, name: str
+    ):
+        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
+
+        Invertible adapters are in no module: their kind is their place.
+        """
+        self.own, self.config, self.path = own, config, path
+        folder = os.path.dirname(path)
+        self._tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
+        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
+        pattern = re.compile(
+            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
+            rf"{re.escape(name)}\.(.*)"
+        )
+        self._names: Dict[Tuple[str, str], str] = {}
+        copies = []
+        for full in self._tensors.names:
+            match = pattern.fullmatch(full)
+            if match is None:
+                continue
+            place = match[1] or match[2]
+            # A prefix is in the model once for all layers, and once in each.
+            if place.endswith("prefix_tuning.pool"):
+                copies.append(full)
+                continue
+            self._names[place, match[3]] = full
+        self._tensors.drop(copies)
+        self.check_all_taken = self._tensors.check_all_taken
+
+    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
+        """A module's tensor, as `Tensors.take`."""
+        name = self._names.pop((place, part), f"{place}...{part}")
+        return self._tensors.take(name, *shape)
+
+    def take_dense(
+        self,
+        place: str,
+        parts: Tuple[str, str],
+        width: int,
+        size: Optional[int] = None,
+    ) -> Tuple[int, Arrays]:
+        """Two dense layers, from `width` to `size` and back.
+
+        Returns:
+            The size, which may be any if none is given; and the values by the
+            names within a scope.
+        """
+        first, second = parts
+        down = self.take(place, f"{first}.weight", size, width)
+        size = len(down)
+        down_bias = self.take(place, f"{first}.bias", size)
+        up = self.take(place, f"{second}.weight", width, size)
+        up_bias = self.take(place, f"{second}.bias", width)
+        return size, {
+            "weights1": down.T,
+            "biases1": down_bias[np.newaxis],
+            "weights2": up.T,
+            "biases2": up_bias[np.newaxis],
+        }
+
+    def by_layer(self, sites: Mapping[str, str]) -> Dict[Tuple[int, str], str]:
+        """Places by layer and name within the layer.
+
+        Args:
+            sites: the names within a layer where the config has tensors -> the
+                field that says so.
+
+        Raises:
+            UserError: a place is in no layer, or the tensors are at other
+                places than the config says.
+        """
+        path = self.path
+        left_out = self.own.get("leave_out") or ()
+        layers = range(self.config.num_hidden_layers)
+        for layer in left_out:
+            if type(layer) is not int or layer not in layers:
+                raise UserError(
+                    f"{path}: leave_out names the layer {str(layer)[:80]}, "
+                    f"expected numbers from 0 to {len(layers) - 1}"
+                )
+        found = {}
+        for place, _ in self._names:
+            match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
+            if match is None:
+                raise UserError(
+                    f"{path}: no method of this project has anything at {place}"
+                )
+            check_layer(int(match[1]), self.config, path)
+            found[int(match[1]), match[2]] = place
+        for layer, name in found:
+            if layer in left_out or name not in sites:
+                which = "no field of the config names"
+                if layer in left_out:
+                    which = "leave_out excludes"
+                raise UserError(
+                    f"{path}: {WEIGHTS_FILE} has tensors of {name} in layer "
+                    f"{layer}, which {which}; the description contradicts the "
+                    "tensors"
+                )
+        for layer in layers:
+            for name, field in sites.items():
+                if layer not in left_out and (layer, name) not in found:
+                    raise UserError(
+                        f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} "
+                        f"in layer {layer}, which {field} names and leave_out "
+                        "does not"
+                    )
+        return found
+
+    def check_size(
+        self, key: str, whole: int, size: int, layer: str = ""
+    ) -> None:
+        """Compares a size with `whole` divided by the config's factor.
+
+        The factor at `key` is a number, or numbers by layer.
+        """
+        said = factor = self.own.get(key)
+        if isinstance(factor, dict):
+            factor = factor.get(layer, factor.get("default"))
+        if not _is_number(factor):
+            raise UserError(
+                f"{self.path}: {key} is {str(said)[:80]}, expected a number "
+                "above 0, or one for each layer"
+            )
+        # As the library rounds; a huge factor is of size 1, a tiny one of none.
+        expected = max(1, whole // factor)
+        if size != expected:
+            raise UserError(
+                f"{self.path}: {key} is {str(factor)[:80]}, so adapters have "
+                f"the size {expected:.0f}, but {WEIGHTS_FILE} has one of the "
+                f"size {size}; the description contradicts the tensors"
+            )
+
+    def check_count(self, key: str, found: int) -> None:
+        """Compares a size of the config with the one of the tensors."""
+        if self.own.get(key) != found:
+            raise UserError(
+                f"{self.path}: {key} is {str(self.own.get(key))[:80]}, but "
+                f"{WEIGHTS_FILE} has {found}; the description contradicts the "
+                "tensors"
+            )
+
+
+def _is_number(scaling: Any) -> bool:
+    """Whether a value of a description is a number above 0."""
+    return isinstance(scaling, (int, float)) and scaling > 0
 
 
 def read(
@@ -408,12 +329,11 @@ def read(
     reader, known = readers[architecture]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
     foreign_fields.check(own, known, path)
-    folder, name = os.path.dirname(path), described["name"]
-    tensors = Named(Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE), name)
-    method, values = reader(own, tensors, config, path)
-    tensors.check_all_taken()
-    head = _read_head(folder, config, labels)
-    origin = {"version": described.get("version"), "name": name}
+    adapter = _Adapter(own, config, path, described["name"])
+    method, values = reader(adapter)
+    adapter.check_all_taken()
+    head = _read_head(os.path.dirname(path), config, labels)
+    origin = {"version": described.get("version"), "name": described["name"]}
     return method, values, head, origin
 
 
@@ -432,6 +352,86 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
         if re.match(r"adapters\.(0|1\.0)\.", version or ""):
             own["alpha"] = own.get("r")
     return own
+
+
+def _read_head(
+    folder: str, config: BertConfig, labels: Tuple[str, ...]
+) -> Head:
+    """The head beside an adapter; `labels` are by default the file's own."""
+    path = os.path.join(folder, HEAD_CONFIG_FILE)
+    if not files.exists(path):
+        raise UserError(
+            f"{folder} holds an adapter without a head ({HEAD_CONFIG_FILE} is "
+            "missing), which answers nothing; save it with its head"
+        )
+    described = files.read_object(path, "AdapterHub's head", HEAD_CONFIG)
+    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
+    hidden = config.hidden_size
+    for key, expected in (("model_type", "bert"), ("hidden_size", hidden)):
+        if described.get(key) not in (None, expected):
+            raise UserError(
+                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
+            )
+    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_PICKLE)
+    model_class = described["model_class"]
+    if model_class in STATIC_HEADS:
+        own, name = described, STATIC_HEADS[model_class]
+        questions, shape = name == "qa_outputs", POOLED
+        layers = [tensors.take_layer(name, own.get("num_labels"), hidden)]
+    elif model_class in FLEXIBLE:
+        own = described.get("config") or {}
+        questions = own.get("head_type") == "question_answering"
+        shape, layers = _read_flexible(
+            own, f"heads.{described.get('name')}", tensors, hidden, path
+        )
+    else:
+        raise UserError(
+            f"{path}: the head is of a {model_class}, expected one of "
+            f"{', '.join((*FLEXIBLE, *STATIC_HEADS))}"
+        )
+    label2id = own.get("label2id")
+    head = make_head(questions, layers, shape, label2id, labels, path)
+    tensors.check_all_taken()
+    return head
+
+
+def _read_flexible(
+    own: Mapping[str, Any],
+    prefix: str,
+    tensors: Tensors,
+    hidden: int,
+    path: str,
+) -> Tuple[HeadShape, List[Layer]]:
+    """A head of a model with any number of them."""
+    kind, count = own.get("head_type"), own.get("layers")
+    if kind not in ("classification", "question_answering"):
+        raise UserError(
+            f"{path}: a head of the type {kind!r} is not read; expected "
+            "classification or question_answering"
+        )
+    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
+    if not isinstance(count, int) or count < 1:
+        raise UserError(f"{path}: the head has {count!r} layers")
+    bias, name = own.get("bias", True), own.get("activation_function")
+    shape = HeadShape(
+        layers=count, pooler=bool(own.get("use_pooler")), bias=bias
+    )
+    if count > 1:
+        known = activation(name or "linear", path)
+        shape = dataclasses.replace(shape, activation=known)
+    # Dropout, dense layer and activation are numbered in one row.
+    layers = []
+    for number in range(count):
+        last = number == count - 1
+        layers.append(
+            tensors.take_layer(
+                f"{prefix}.{1 + (3 if name else 2) * number}",
+                own.get("num_labels", 2) if last else hidden,
+                hidden,
+                bias or not last,
+            )
+        )
+    return shape, layers
 
 
 def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
@@ -471,47 +471,44 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
     )
 
 
-def _read_bottleneck(
-    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
-) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+def _read_bottleneck(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
     """Bottleneck adapters; a scale goes into their second matrix."""
-    own = {**BOTTLENECK, **own}
+    config, path = adapter.config, adapter.path
+    own = adapter.own = {**BOTTLENECK, **adapter.own}
     kind = _bottleneck_kind(own, path)
     act = activation(own.get("non_linearity"), path)
     values, found, sizes, inverse_size = {}, {}, set(), None
+    hidden, half = config.hidden_size, config.hidden_size // 2
+
+    def keep(scope: str, layers: Arrays) -> None:
+        values.update({f"{scope}/{name}": v for name, v in layers.items()})
+
     if kind == "mad_x":
-        half = config.hidden_size // 2
         for name in ("F", "G"):
-            inverse_size = _take_dense(
-                values,
-                f"{SCOPE}/{name}",
-                tensors,
-                INVERTIBLE,
-                (f"{name}.0", f"{name}.2"),
-                half,
-                inverse_size,
+            inverse_size, layers = adapter.take_dense(
+                INVERTIBLE, (f"{name}.0", f"{name}.2"), half, inverse_size
             )
-            key = "inv_adapter_reduction_factor"
-            _check_size(own, key, half, inverse_size, path)
+            adapter.check_size(
+                "inv_adapter_reduction_factor", half, inverse_size
+            )
+            keep(f"{SCOPE}/{name}", layers)
     sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     named = {
         place: SITE_FIELDS[site]
         for place, site in sites.items()
         if own.get(SITE_FIELDS[site])
     }
-    hidden = config.hidden_size
-    for (layer, place), full in _by_layer(
-        own, tensors, config, path, named
-    ).items():
-        scope = f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters"
-        size = _take_dense(
-            values, scope, tensors, full, PARTS_OF_ADAPTER, hidden
-        )
-        _check_size(own, "reduction_factor", hidden, size, path, str(layer))
+    for (layer, place), full in adapter.by_layer(named).items():
+        size, layers = adapter.take_dense(full, PARTS_OF_ADAPTER, hidden)
+        adapter.check_size("reduction_factor", hidden, size, str(layer))
         sizes.add(size)
-        scale = _scale(own, kind, tensors, full, config)
-        values[f"{scope}/weights2"] = values[f"{scope}/weights2"] * scale
-        values[f"{scope}/biases2"] = values[f"{scope}/biases2"] * scale
+        scale = _scale(adapter, kind, full)
+        for name in ("weights2", "biases2"):
+            layers[name] = layers[name] * scale
+        keep(
+            f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters",
+            layers,
+        )
         found.setdefault(sites[place], set()).add(layer)
     if (
         not found
@@ -523,8 +520,11 @@ def _read_bottleneck(
             f"the layers {[sorted(layers) for layers in found.values()]}; "
             "expected one size, and the same layers at both sites"
         )
-    layers = layers_text(next(iter(found.values())), config)
-    arguments = {"size": sizes.pop(), "nonlinearity": act, "layers": layers}
+    arguments = {
+        "size": sizes.pop(),
+        "nonlinearity": act,
+        "layers": layers_text(next(iter(found.values())), config),
+    }
     if kind == "pfeiffer":
         return Pfeiffer(**arguments), values
     if kind == "mad_x":
@@ -537,53 +537,13 @@ def _read_bottleneck(
     return Houlsby(sites=site, layer_norms=False, **arguments), values
 
 
-def _take_dense(
-    values: Arrays,
-    scope: str,
-    tensors: Named,
-    place: str,
-    parts: Tuple[str, str],
-    width: int,
-    size: Optional[int] = None,
-) -> int:
-    """Takes two dense layers, `width` to `size` and back, as a scope's values.
-
-    Returns:
-        The size, which may be any if none is given.
-    """
-    first, second = parts
-    down = tensors.take(place, f"{first}.weight", size, width)
-    size = len(down)
-    down_bias = tensors.take(place, f"{first}.bias", size)
-    up = tensors.take(place, f"{second}.weight", width, size)
-    up_bias = tensors.take(place, f"{second}.bias", width)
-    values[f"{scope}/weights1"] = down.T
-    values[f"{scope}/biases1"] = down_bias[np.newaxis]
-    values[f"{scope}/weights2"] = up.T
-    values[f"{scope}/biases2"] = up_bias[np.newaxis]
-    return size
-
-
-def _give_dense(
-    exported: Exported, scope: str, prefix: str, parts: Tuple[str, str]
-) -> Arrays:
-    """A scope's two dense layers as the library names them."""
-    tensors: Arrays = {}
-    for number, part in zip("12", parts):
-        kernel = exported.read(f"{scope}/weights{number}")
-        tensors[f"{prefix}.{part}.weight"] = kernel.T
-        bias = exported.read(f"{scope}/biases{number}")
-        tensors[f"{prefix}.{part}.bias"] = bias[0]
-    return tensors
-
-
-def _scale(own, kind, tensors, place, config) -> np.ndarray:
-    """What an adapter's output is multiplied by, beside the method's scale."""
-    scaling = own["scaling"]
+def _scale(adapter: _Adapter, kind: str, place: str) -> np.ndarray:
+    """A factor of an adapter's output, beside the method's scale."""
+    scaling = adapter.own["scaling"]
     if scaling == "learned":
-        return tensors.take(place, "scaling", 1)
+        return adapter.take(place, "scaling", 1)
     if scaling == "channel":
-        return tensors.take(place, "scaling", config.hidden_size)
+        return adapter.take(place, "scaling", adapter.config.hidden_size)
     if not isinstance(scaling, (int, float)):
         raise UserError(
             f"scaling is {scaling!r}, expected a number, learned or channel"
@@ -593,20 +553,20 @@ def _scale(own, kind, tensors, place, config) -> np.ndarray:
     return np.float32([1.0 if in_method else scaling])
 
 
-def _read_lora(
-    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
-) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+def _read_lora(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
     """LoRA, and (IA)^3, which is LoRA for this program."""
+    own, path = adapter.own, adapter.path
     matrices = own.get("attn_matrices") or ()
-    named = {
-        place: field
-        for place, (field, letter) in LORA_FIELDS.items()
-        if own.get(field) and (not letter or letter in matrices)
-    }
-    places = _by_layer(own, tensors, config, path, named)
+    places = adapter.by_layer(
+        {
+            place: field
+            for place, (field, letter) in LORA_FIELDS.items()
+            if own.get(field) and (not letter or letter in matrices)
+        }
+    )
     mode = own.get("composition_mode", "add")
     if mode == "scale":
-        return _read_ia3(own, places, tensors, config, path)
+        return _read_ia3(adapter, places)
     if mode != "add":
         raise UserError(
             f"{path}: composition_mode is {mode!r}, expected add or scale"
@@ -616,21 +576,24 @@ def _read_lora(
     check_number(own["alpha"], f"{path}: alpha")
     found = {}
     for (layer, place), full in places.items():
-        down = tensors.take(full, "lora_A", None, None)
-        up = tensors.take(full, "lora_B", None, len(down))
-        _check_count(own, "r", len(down), path)
+        down = adapter.take(full, "lora_A", None, None)
+        up = adapter.take(full, "lora_B", None, len(down))
+        adapter.check_count("r", len(down))
         found[layer, LORA_TARGETS[place]] = peft.Factors(
             down.T, up.T, float(own["alpha"])
         )
-    return peft.to_method(found, config, path)
+    return peft.to_method(found, adapter.config, path)
 
 
-def _read_ia3(own, places, tensors, config, path):
+def _read_ia3(
+    adapter: _Adapter, places: Mapping[Tuple[int, str], str]
+) -> Tuple[TuningMethod, Arrays]:
     """Scales of keys and values; others act elsewhere than this project's."""
+    own, path = adapter.own, adapter.path
     alpha = 1 if own.get("alpha") is None else own["alpha"]
-    _check_count(own, "r", 1, path)
+    adapter.check_count("r", 1)
     check_number(alpha, f"{path}: alpha")
-    values = unit_scales(config)
+    values = unit_scales(adapter.config)
     for (layer, place), full in places.items():
         name = place.replace(".", "/")
         if name not in KEY_VALUE:
@@ -640,60 +603,48 @@ def _read_ia3(own, places, tensors, config, path):
                 "values and what comes after the activation; expected "
                 "intermediate_lora=false"
             )
-        scale = tensors.take(full, "lora_B", config.hidden_size, 1)[:, 0]
+        scale = adapter.take(full, "lora_B", adapter.config.hidden_size, 1)
         key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
-        values[key] = scale * np.float32(alpha)
+        values[key] = scale[:, 0] * np.float32(alpha)
     return Ia3(), values
 
 
-def _read_prefix(
-    own: Mapping[str, Any], tensors: Named, config: BertConfig, path: str
-) -> Tuple[TuningMethod, Dict[str, np.ndarray]]:
+def _read_prefix(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
     """A prefix, of which the network's output is kept."""
-    place, part = "prefix_tuning", "self_prefix."
-    count = 2 * config.num_hidden_layers * config.hidden_size
+    own, path, config = adapter.own, adapter.path, adapter.config
+    take = functools.partial(adapter.take, "prefix_tuning")
+    table, hidden = "self_prefix.control_trans", config.hidden_size
+    count = 2 * config.num_hidden_layers * hidden
     if own.get("flat"):
-        table = tensors.take(place, f"{part}control_trans", None)
-        if table.size % count:
+        rows = take(table, None)
+        if rows.size % count:
             raise UserError(
-                f"{path}: the prefix has {table.size} numbers, expected a "
+                f"{path}: the prefix has {rows.size} numbers, expected a "
                 f"multiple of {count}"
             )
-        table = table.reshape(-1, count)
+        rows = rows.reshape(-1, count)
     else:
-        words = tensors.take(
-            place, f"{part}wte.weight", None, config.hidden_size
-        )
+        words = take("self_prefix.wte.weight", None, hidden)
         if own.get("non_linearity", "tanh") != "tanh":
             raise UserError(
                 f"{path}: the prefix's network has the activation "
                 f"{own['non_linearity']!r}, expected tanh"
             )
-        inner = tensors.take(
-            place, f"{part}control_trans.0.weight", None, config.hidden_size
-        )
+        inner = take(f"{table}.0.weight", None, hidden)
         size = len(inner)
-        _check_count(own, "bottleneck_size", size, path)
-        bias = tensors.take(place, f"{part}control_trans.0.bias", size)
-        outer = tensors.take(
-            place, f"{part}control_trans.2.weight", count, size
-        )
-        outer_bias = tensors.take(place, f"{part}control_trans.2.bias", count)
-        table = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-    _check_count(own, "prefix_length", len(table), path)
-    slices = np.split(table, 2 * config.num_hidden_layers, axis=1)
+        adapter.check_count("bottleneck_size", size)
+        bias = take(f"{table}.0.bias", size)
+        outer = take(f"{table}.2.weight", count, size)
+        outer_bias = take(f"{table}.2.bias", count)
+        rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
+    adapter.check_count("prefix_length", len(rows))
+    slices = iter(np.split(rows, 2 * config.num_hidden_layers, axis=1))
     values = {
-        f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": slices[
-            2 * layer + number
-        ]
+        f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": next(slices)
         for layer in range(config.num_hidden_layers)
-        for number, name in enumerate(PARTS)
+        for name in PARTS
     }
-    return Prefix(length=len(table), reparameterize=False), values
-
-
-# By which the library knows how to read the rest.
-VERSION = "adapters.1.3.0"
+    return Prefix(length=len(rows), reparameterize=False), values
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -786,6 +737,19 @@ def _(method: MadX, exported: Exported):
 @_write.register
 def _(method: AdapterDrop, exported: Exported):
     return _write(method.kept(exported.config), exported)
+
+
+def _give_dense(
+    exported: Exported, scope: str, prefix: str, parts: Tuple[str, str]
+) -> Arrays:
+    """A scope's two dense layers as the library names them."""
+    tensors: Arrays = {}
+    for number, part in zip("12", parts):
+        kernel = exported.read(f"{scope}/weights{number}")
+        tensors[f"{prefix}.{part}.weight"] = kernel.T
+        bias = exported.read(f"{scope}/biases{number}")
+        tensors[f"{prefix}.{part}.bias"] = bias[0]
+    return tensors
 
 
 def _bottleneck(
