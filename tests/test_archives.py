@@ -512,3 +512,27 @@ def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     found = plain_user(handles.unpack, str(path))
     assert found.startswith(f"the archive {path} cannot be unpacked: ")
     assert "Permission denied" in found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"1" * 20_000, b"2 " * 10_000 + b"="],
+    ids=["digits", "keys in keys"],
+)
+@pytest.mark.parametrize("kind", handles.EXTENDED)
+def test_extended_headers_take_no_time(tmp_path, kind, content):
+    """Before 3.11.10, Python takes the square of their size for each."""
+    path = tmp_path / "bert.tar.gz"
+    path.write_bytes(tar_of(tar_header("x", kind, content)))
+    with pytest.raises(UserError, match="its extended headers are too long"):
+        handles.unpack(str(path))
+
+
+def test_many_extended_headers_are_no_damage(tmp_path):
+    path = tmp_path / "bert.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(handles.MAX_FILES):
+            info = tarfile.TarInfo(f"{number:0150d}")
+            info.mtime = 0.5
+            archive.addfile(info)
+    assert len(os.listdir(handles.unpack(str(path)))) == handles.MAX_FILES

@@ -1,12 +1,18 @@
 """Other programs' adapters compute here what they compute there.
 
 What AdapterHub's `adapters` 1.3 and peft 0.21 wrote, and what they made of this
-project's adapters, was recorded by `lab/speed/exchange.py`.
+project's adapters, was recorded by `lab/speed/exchange.py`. What cannot be
+followed is refused by name; each field of a description is compared, used or
+listed.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
+import re
+import shlex
+import shutil
 import types
 
 import numpy as np
@@ -17,10 +23,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import exchange, peft
-from adapter_bert.checkpoints import foreign as foreign_module
+from adapter_bert.checkpoints import exchange, foreign, foreign_fields, peft
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints.foreign import exported, head_of
+from adapter_bert.checkpoints.foreign_fields import (
+    COMPARED,
+    FIELDS,
+    NO_EFFECT,
+    USED,
+    Refused,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import TARGETS
 from adapter_bert.methods.registry import parse
@@ -119,33 +131,26 @@ def test_what_was_written_is_read_as_it_was(bert, artifacts, case, tmp_path):
 
 
 def test_golden_labels_are_those_of_the_file():
-    foreign = read("adapterhub/houlsby_7")
-    assert foreign.task["labels"] == [
-        "not at all",
-        "yes, of course",
-        "größer ≥ 7 日本",
-    ]
-    assert foreign.task["pairs"] is None
-    assert foreign.origin == {
+    found = read("adapterhub/houlsby_7")
+    labels = ["not at all", "yes, of course", "größer ≥ 7 日本"]
+    assert found.task["labels"] == labels
+    assert found.task["pairs"] is None
+    assert found.origin == {
         "program": "adapterhub",
         "version": "adapters.1.3.0",
         "name": "my task",
     }
-    assert read("adapterhub/static_classifier").task["labels"] == [
-        "LABEL_0",
-        "LABEL_1",
-        "LABEL_2",
-    ]
+    labels = ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert read("adapterhub/static_classifier").task["labels"] == labels
 
 
 @pytest.mark.parametrize("case", ["adapterhub/houlsby_7", "peft/lora_7"])
 def test_labels_and_pairs_can_be_told(case):
-    config = config_of_bert()
     labels = ["a", "b, c", "ß"]
-    task = exchange.read(str(GOLDEN / case), config, True, labels).task
+    task = read(case, True, labels).task
     assert (task["labels"], task["pairs"]) == (labels, True)
     with pytest.raises(UserError, match="2 labels are named, but the head has"):
-        exchange.read(str(GOLDEN / case), config, True, labels[:2])
+        read(case, True, labels[:2])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_labels_and_pairs_can_be_told(case):
 )
 def test_labels_are_names_of_a_heads_outputs(case, labels, message):
     with pytest.raises(UserError, match=message):
-        exchange.read(str(GOLDEN / case), config_of_bert(), None, labels)
+        read(case, None, labels)
 
 
 def config_of_bert():
@@ -170,8 +175,9 @@ def config_of_bert():
     return BertConfig(**{k: v for k, v in config.items() if k in names})
 
 
-def read(case, folder=GOLDEN):
-    return exchange.read(str(folder / case), config_of_bert())
+def read(case, *told):
+    """Reads a recorded adapter, or the one of a whole path."""
+    return exchange.read(str(GOLDEN / case), config_of_bert(), *told)
 
 
 @pytest.mark.parametrize(
@@ -238,12 +244,10 @@ def test_nothing_is_written_over(bert, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", foreign_module.ACTIVATIONS.values())
+@pytest.mark.parametrize("name", foreign.ACTIVATIONS.values())
 def test_activations_go_there_and_back(name):
-    assert (
-        foreign_module.activation(foreign_module.foreign_activation(name), "x")
-        == name
-    )
+    theirs = foreign.foreign_activation(name)
+    assert foreign.activation(theirs, "x") == name
 
 
 @given(
@@ -291,3 +295,634 @@ def test_names_with_dots_are_names_of_modules(bert):
     artifact = both.random_artifact(bert, parse("lora(2)"), both.THREE, 0)
     assert isinstance(artifact, Artifact)
     assert exported(artifact, "sst-2.v1").name == "sst-2_v1"
+
+
+REFUSED = {
+    "adapterhub_refused/compacter": "computes Compacter's products",
+    "adapterhub_refused/dora": "use_dora is True",
+    "adapterhub_refused/gated": "computes gates",
+    "adapterhub_refused/ia3": "scales intermediate.dense .* intermediate_lora",
+    "adapterhub_refused/multilabel": "multilabel_classification",
+    "adapterhub_refused/no_head": "without a head",
+    "adapterhub_refused/other_residual": "residual_before_ln=False",
+    "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
+    "adapterhub_refused/reft": "'reft'",
+    "adapterhub_refused/sizes_by_layer": r"the sizes \[2, 4\]",
+    "adapterhub_refused/tagging": "'tagging' is not read",
+    "adapterhub_refused/union": "'union'",
+    "peft_refused/dora": "use_dora is True",
+    "peft_refused/ia3": "scales attention.output.dense too",
+    "peft_refused/lora_bias": "bias='all'",
+    "peft_refused/pooler": "of no part that .*pooler.dense.bias",
+    "peft_refused/prefix": "PREFIX_TUNING is not read",
+    "peft_refused/prompt": "PROMPT_TUNING is not read",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_golden_adapters_that_no_method_computes_are_refused(case):
+    with pytest.raises(UserError, match=REFUSED[case]):
+        read(case)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of a recorded adapter, whose files may be changed."""
+
+    def copy(case):
+        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
+
+    return copy
+
+
+def change(path, **values):
+    """Replaces parts of a JSON file, dotted names with `__` for the dot."""
+    content = json.loads(path.read_text())
+    for key, value in values.items():
+        *parents, last = key.split("__")
+        part = content
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+    path.write_text(json.dumps(content))
+
+
+def change_tensors(path, function):
+    tensors = safetensors.numpy.load_file(path)
+    function(tensors)
+    safetensors.numpy.save_file(tensors, path)
+
+
+HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
+HUB_TENSORS, HEAD_TENSORS = "adapter.safetensors", "model_head.safetensors"
+PEFT_TENSORS = "adapter_model.safetensors"
+
+
+# Case, file, where in it -> values that it may not have, and why.
+CONTRADICTIONS = {
+    ("adapterhub/houlsby_7", HUB, ""): [
+        ({"hidden_size": 32}, "hidden size 32"),
+        ({"model_type": "gpt2"}, "of a gpt2"),
+        ({"config": 7}, "no config of type dict"),
+    ],
+    ("adapterhub/houlsby_7", HUB, "config__"): [
+        (
+            {"non_linearity": "laplace"},
+            "activation 'laplace' is not known; expected one of gelu",
+        ),
+        ({"scaling": "what"}, "scaling is 'what', expected a number"),
+        (
+            {"scaling": -1e300},
+            r"^scaling is -1e\+300, expected a number of at most 3.4e38",
+        ),
+        ({"reduction_factor": 4}, "the size 4, .* the size 7;"),
+        (
+            {"reduction_factor": {"2": 8, "default": 16 / 7.5}},
+            "is 8, so adapters have the size 2, but .* the size 7",
+        ),
+        ({"reduction_factor": {"7": 8}}, "or one for each layer"),
+        ({"reduction_factor": 5e-324}, "the size inf, but"),
+        ({"leave_out": [1]}, "in layer 1, which leave_out exclu"),
+        ({"leave_out": [3]}, "layer 3, expected .* 0 to 2"),
+        ({"mh_adapter": False}, "attention.output .*no field"),
+        ({"output_adapter": False}, "of output in .*no field"),
+        ({"non_linearity": None}, "activation None is not known"),
+        ({"ln_before": True}, "computes a LayerNorm in the adap"),
+        ({"original_ln_after": False}, "computes no LayerNorm af"),
+        ({"original_ln_before": 7}, "original_ln_before of type"),
+        ({"scaling": "learned"}, "lacks the tensor .*scaling"),
+        ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
+    ],
+    ("adapterhub/houlsby_7", HUB_HEAD, ""): [
+        (
+            {"model_class": "RobertaAdapterModel"},
+            "of a RobertaAdapterModel, expected one of BertAdapterModel",
+        ),
+        ({"model_type": "roberta"}, "'roberta', expected 'bert'"),
+    ],
+    ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
+        (
+            {"label2id": {"a": 0, "b": 1, "c": 3}},
+            "expected a number from 0 to 2 for each of 3 labels",
+        ),
+        ({"layers": 0}, "the head has 0 layers"),
+        (
+            {"label2id": {"a": 0, "b": 1, "c": float("inf")}},
+            "holds what JSON does not have",
+        ),
+        ({"num_labels": 2}, r"shape \[3, 16\], expected"),
+        ({"layers": 1}, r"has the shape \[16, 16\]"),
+        ({"bias": False}, "tensors are of no part .*bias"),
+        ({"of_tomorrow": 1}, "does not know"),
+        (
+            {"head_type": "masked_lm", "vocab_size": 30},
+            "a head of the type 'masked_lm' is not read",
+        ),
+    ],
+    ("adapterhub/houlsby_attention", HUB, "config__"): [
+        ({"leave_out": []}, "in layer 0, which mh_adapter"),
+        ({"output_adapter": True}, "which output_adapter"),
+    ],
+    ("adapterhub/ia3_keys_values", HUB, "config__"): [
+        ({"r": 2}, "r is 2, but .* has 1"),
+    ],
+    ("adapterhub/lora_7", HUB, "config__"): [
+        (
+            {"composition_mode": "multiply"},
+            "composition_mode is 'multiply', expected add or scale",
+        ),
+        ({"alpha": 1e39}, "alpha is 1e.39, "),
+        ({"r": 8}, "r is 8, but .* has 7; the description"),
+        ({"attn_matrices": ["q"]}, "self.value in .*no field"),
+        ({"selfattn_lora": False}, "self.* in layer 0.*no field"),
+        ({"intermediate_lora": True}, "which intermediate_lora nam"),
+        ({"vera_d": 0.0}, "vera_d is 0.0: no method .* VeRA"),
+    ],
+    ("adapterhub/lora_everywhere", HUB, "config__"): [
+        ({"output_lora": False}, "output.dense in .*no fi"),
+    ],
+    ("adapterhub/mad_x_7", HUB, "config__"): [
+        (
+            {"inv_adapter": "glow"},
+            "inv_adapter is 'glow': no method .* expected 'nice'",
+        ),
+        ({"mh_adapter": True}, "and the other adapters as in seq_bn_inv"),
+        ({"is_parallel": True}, "and the other adapters as in seq_bn_inv"),
+        (
+            {"inv_adapter": None},
+            "no method of this project has anything at invertible_adapters",
+        ),
+        ({"inv_adapter_reduction_factor": 4}, "size 2, .* size 3"),
+    ],
+    ("adapterhub/parallel_7", HUB, "config__"): [
+        ({"mh_adapter": True}, "beside the attention"),
+    ],
+    ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
+        ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
+    ],
+    ("adapterhub/pfeiffer_100", HUB, "config__"): [
+        (
+            {"mh_adapter": True},
+            "no method of this project; expected those of double_seq_bn",
+        ),
+        (
+            {"inv_adapter": "nice"},
+            "lacks the tensor invertible_adapters...F.0.weight",
+        ),
+    ],
+    ("adapterhub/pfeiffer_channels", HUB, "config__"): [
+        ({"scaling": 1.0}, "of no part .*scaling"),
+    ],
+    ("adapterhub/prefix_5", HUB, "config__"): [
+        ({"non_linearity": "relu"}, "activation 'relu', expected tanh"),
+        ({"leave_out": [1]}, "without some layers"),
+        ({"prefix_length": 4}, "prefix_length is 4, but .* has 5"),
+        ({"bottleneck_size": 9}, "bottleneck_size is 9, .* has 8"),
+        ({"flat": True}, "lacks the tensor .*control_trans"),
+    ],
+    ("adapterhub/static_classifier", HUB_HEAD, ""): [
+        ({"num_labels": 2}, r"shape \[3, 16\], expected"),
+        ({"label2id": {"a": 0}}, "for each of 3 labels"),
+        ({"hidden_size": 32}, "hidden_size is 32, expect"),
+    ],
+    ("peft/ia3_same", HUB, ""): [
+        ({"target_modules": None}, "names .*attention.output"),
+        ({"r": 8}, "'r' is '8', a field that this version"),
+        ({"feedforward_modules": []}, "outputs of .*output"),
+        ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
+    ],
+    ("peft/lora_7", HUB, ""): [
+        ({"task_type": None}, "task_type is None"),
+        ({"task_type": "TOKEN_CLS"}, "'TOKEN_CLS'"),
+        ({"lora_bias": True}, "lora_bias is True"),
+        ({"r": "many"}, "no r of type int"),
+        (
+            {"target_modules": "(?=.*)query"},
+            "no regular expression that can be used here",
+        ),
+        ({"target_modules": "\ud800"}, "JSON does not"),
+        (
+            {"init_lora_weights": "pissa"},
+            "changes BERT's own matrices too; save it with path_initial",
+        ),
+        ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
+        ({"r": None}, "has no r, which scales the updates"),
+        ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
+        ({"target_modules": ["query"]}, "holds tensors of .*val"),
+        ({"target_modules": ["q_proj"]}, "names no matrix"),
+        ({"target_modules": []}, "names no matrix"),
+        ({"target_modules": ".*q_proj"}, "names no matrix"),
+        ({"target_modules": "all-linear"}, "holds nothing"),
+        ({"exclude_modules": ["value"]}, "holds tensors of .*v"),
+        ({"layers_to_transform": [0, 2]}, "of .*layer.1.*, whi"),
+        ({"modules_to_save": ["pooler"]}, "no tensors of it"),
+        ({"bias": "lora_only"}, "bias='lora_only'"),
+        ({"enable_lora": [True, False]}, "parts of a matrix"),
+        ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
+    ],
+    ("peft/lora_everywhere", HUB, ""): [
+        (
+            {"exclude_modules": None},
+            "names bert.pooler.dense, of which .* holds nothing",
+        ),
+    ],
+    ("peft/lora_patterns", HUB, ""): [
+        ({"rank_pattern": {}}, "of rank 2 .*expected 4"),
+        ({"layers_pattern": "h"}, "names no matrix"),
+        ({"layers_pattern": 7}, "expected a list"),
+        (
+            {"target_modules": ".*(query|key)"},
+            "peft takes only where target_modules is a list",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "place, values, message",
+    [
+        (place, *refused)
+        for place, several in CONTRADICTIONS.items()
+        for refused in several
+    ],
+)
+def test_a_description_that_cannot_be_followed_is_one_line(
+    copied, place, values, message
+):
+    case, file, prefix = place
+    folder = copied(case)
+    change(folder / file, **{f"{prefix}{k}": v for k, v in values.items()})
+    with pytest.raises(UserError, match=message) as caught:
+        read(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(.*)*x", "(.+)+x", "(.|.)" * 44 + "x", ".?" * 44 + "[XY]"]
+)
+def test_no_pattern_takes_for_ever(copied, pattern):
+    """With Python's engine these do."""
+    folder = copied("peft/lora_7")
+    change(folder / HUB, target_modules=pattern)
+    with pytest.raises(UserError, match="names no matrix of this BERT"):
+        read(folder)
+
+
+def test_patterns_are_few_short_and_plain(copied):
+    folder = copied("peft/lora_7")
+    patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
+    change(folder / HUB, alpha_pattern={**patterns, "x": 1})
+    with pytest.raises(UserError, match="has 501 patterns, expected at most"):
+        read(folder)
+    change(folder / HUB, alpha_pattern=patterns)
+    read(folder)
+    for pattern in ("a{300}", "(.*)" * 126):
+        change(folder / HUB, alpha_pattern={pattern: 1})
+        with pytest.raises(UserError, match=r"500 letters, without \{\}"):
+            read(folder)
+    # The first that fits holds; with all modules found, the rest are nothing.
+    change(folder / HUB, alpha_pattern={"query": 6, ".*": 12, "(": 1})
+    found = read(folder).values
+    change(folder / HUB, alpha_pattern={}, lora_alpha=1)
+    once = read(folder).values
+    for name, value in once.items():
+        if name.endswith("lora_b"):
+            times = 6 if "query" in name else 12
+            scale = found[name] / np.where(value, value, 1)
+            assert np.allclose(scale[value != 0], times / 7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda a, b: (a[:0], b[:, :0]),
+        lambda a, b: (a, b[:0]),
+        # Of nothing, there is room for as much as one likes.
+        lambda a, b: (
+            np.zeros((2**40, 0), a.dtype),
+            np.zeros((0, 2**40), b.dtype),
+        ),
+        lambda a, b: (a[:, :1], b),
+    ],
+    ids=["no rank", "no outputs", "terabytes", "one input"],
+)
+def test_an_update_of_another_shape_is_refused(copied, damage):
+    folder = copied("peft/lora_7")
+    place = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_"
+    names = f"{place}A.weight", f"{place}B.weight"
+
+    def change_both(tensors):
+        changed = damage(*(tensors[name] for name in names))
+        tensors.update(zip(names, map(np.ascontiguousarray, changed)))
+
+    change_tensors(folder / PEFT_TENSORS, change_both)
+    with pytest.raises(UserError, match="the update of .*query is .*expected"):
+        read(folder)
+
+
+ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})
+ODD += (1e300, -(10**320), float("nan"))
+
+
+@pytest.mark.parametrize(
+    "case,file",
+    [
+        ("adapterhub/houlsby_7", HUB),
+        ("adapterhub/parallel_7", HUB),
+        ("adapterhub/mad_x_7", HUB),
+        ("adapterhub/lora_7", HUB),
+        ("adapterhub/ia3_keys_values", HUB),
+        ("adapterhub/prefix_5", HUB),
+        ("adapterhub/houlsby_7", HUB_HEAD),
+        ("adapterhub/static_classifier", HUB_HEAD),
+        ("peft/lora_7", HUB),
+        ("peft/ia3_same", HUB),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
+    """Each key in turn is of another type, or senseless."""
+    path = copied(case) / file
+    whole = path.read_text()
+    names = list(json.loads(whole))
+    inner = json.loads(whole).get("config") or {}
+    refused = 0
+    for name in (*names, *(f"config__{name}" for name in inner)):
+        for value in ODD:
+            change(path, **{name: value})
+            try:
+                read(path.parent)
+            except UserError as error:
+                assert "\n" not in str(error)
+                refused += 1
+            path.write_text(whole)
+    assert refused
+
+
+@pytest.mark.parametrize(
+    "case",
+    "adapterhub/houlsby_7 adapterhub/lora_7 peft/lora_7 peft/ia3_same".split(),
+)
+def test_an_adapter_of_a_deeper_bert_is_refused(case):
+    config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
+    with pytest.raises(UserError, match="in layer . too, .* has 1 layers"):
+        exchange.read(str(GOLDEN / case), config)
+
+
+def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
+    folder = copied("adapterhub/houlsby_48_gelu")
+    assert read("adapterhub/houlsby_48_gelu").method.nonlinearity == "gelu_erf"
+    change(folder / HUB, version=None)
+    assert read(folder).method.nonlinearity == "gelu"
+
+
+@pytest.mark.parametrize(
+    "case,file,pickle",
+    [
+        ("adapterhub/lora_7", HUB_TENSORS, "pytorch_adapter.bin"),
+        ("adapterhub/lora_7", HEAD_TENSORS, "pytorch_model_head.bin"),
+        ("peft/lora_7", PEFT_TENSORS, "adapter_model.bin"),
+    ],
+)
+def test_a_pickle_is_refused_with_the_line_that_converts_it(
+    copied, case, file, pickle
+):
+    folder = copied(case)
+    (folder / file).rename(folder / pickle)
+    with pytest.raises(UserError) as caught:
+        read(folder)
+    message = str(caught.value)
+    assert f"{folder / pickle} is a pickle" in message
+    command = shlex.split(message[message.index("python -c ") :])
+    compile(command[2], "line", "exec")
+    assert "weights_only=True" in command[2]
+    assert command[3:] == [str(folder / pickle), str(folder / file)]
+
+
+@pytest.mark.parametrize(
+    "damage,message",
+    [
+        (lambda t: t.pop(next(iter(t))), "lacks the tensor|holds nothing"),
+        (
+            lambda t: t.update(extra=np.zeros(2, np.float32)),
+            "1 tensors are of no part that this project reads: extra",
+        ),
+        (
+            lambda t: t.update(
+                {k: np.full_like(v, np.nan) for k, v in t.items()}
+            ),
+            "is not finite",
+        ),
+        (
+            lambda t: t.update({k: v[..., :-1] for k, v in t.items()}),
+            "has the shape",
+        ),
+        (lambda t: t.clear(), "sizes|lacks|holds no"),
+    ],
+)
+@pytest.mark.parametrize(
+    "case,file",
+    [
+        ("adapterhub/houlsby_7", HUB_TENSORS),
+        ("adapterhub/mad_x_7", HUB_TENSORS),
+        ("adapterhub/houlsby_7", HEAD_TENSORS),
+        ("adapterhub/prefix_flat", HUB_TENSORS),
+        ("peft/lora_7", PEFT_TENSORS),
+        ("peft/ia3_same", PEFT_TENSORS),
+    ],
+)
+def test_damaged_tensors_are_refused(copied, case, file, damage, message):
+    folder = copied(case)
+    if "prefix" in case:
+        # Else a copy in a layer would be damaged.
+        change_tensors(folder / file, keep_one)
+    change_tensors(folder / file, damage)
+    messages = f"{message}|multiple of|hold no|no part"
+    with pytest.raises(UserError, match=messages):
+        read(folder)
+
+
+def keep_one(tensors):
+    for name in [n for n in tensors if "pool" in n]:
+        del tensors[name]
+
+
+@pytest.mark.parametrize(
+    "case,file,part",
+    [
+        ("adapterhub/houlsby_7", HUB_TENSORS, "layer.1.output"),
+        ("adapterhub/mad_x_7", HUB_TENSORS, "layer.1.output"),
+        ("adapterhub/mad_x_7", HUB_TENSORS, "G.2"),
+        ("adapterhub/lora_7", HUB_TENSORS, "layer.2.attention"),
+        ("peft/lora_patterns", PEFT_TENSORS, "layer.1"),
+        ("peft/ia3_same", PEFT_TENSORS, "layer.0"),
+    ],
+)
+def test_no_part_is_left_out_silently(copied, case, file, part):
+    folder = copied(case)
+
+    def drop(tensors):
+        for name in [n for n in tensors if part in n]:
+            del tensors[name]
+
+    change_tensors(folder / file, drop)
+    with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
+        read(folder)
+
+
+def test_half_a_file_is_refused(copied):
+    folder = copied("peft/lora_7")
+    path = folder / PEFT_TENSORS
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match="damaged, no safetensors file"):
+        read(folder)
+
+
+def test_no_adapter_at_all_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
+        exchange.read(str(tmp_path), config_of_bert())
+
+
+def test_sets_of_labels_are_not_written_for_other_programs():
+    artifact = types.SimpleNamespace(
+        config={"task": {"name": "custom", "multi_label": True}},
+        weights=types.SimpleNamespace(source="a", read=None),
+    )
+    with pytest.raises(UserError, match="a is of the kind multi-label, whose"):
+        head_of(artifact)
+
+
+def of_state_dict(name):
+    """The name in the state_dict of peft's model."""
+    name = re.sub(r"(lora_[AB])\.", r"\1.default.", name)
+    name = re.sub(r"(ia3_l)$", r"\1.default", name)
+    return re.sub(
+        r"(classifier|qa_outputs)\.", r"\1.modules_to_save.default.", name
+    )
+
+
+@pytest.mark.parametrize("case", [c for c in THEIRS if c.startswith("peft")])
+def test_a_saved_state_dict_is_read(copied, case):
+    folder = copied(case)
+    path = folder / PEFT_TENSORS
+    before = safetensors.numpy.load_file(path)
+    after = {of_state_dict(name): value for name, value in before.items()}
+    assert not set(before) & set(after)
+    safetensors.numpy.save_file(after, path)
+    found, expected = read(folder), read(case)
+    assert (found.method, found.task) == (expected.method, expected.task)
+    assert set(found.values) == set(expected.values)
+    for name, value in expected.values.items():
+        np.testing.assert_array_equal(found.values[name], value)
+    # A second adapter, and BERT itself.
+    name = next(name for name in after if ".default" in name)
+    twice = {**after, name.replace(".default", ".other"): after[name] + 1}
+    safetensors.numpy.save_file(twice, path)
+    with pytest.raises(UserError, match="is there twice, as of two adapters"):
+        read(folder)
+    name = "base_model.model.bert.x.base_layer.weight"
+    safetensors.numpy.save_file({**after, name: np.ones(2, np.float32)}, path)
+    with pytest.raises(
+        UserError, match="BERT's own matrices too, as the state"
+    ):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "case, values, told",
+    [
+        ("peft/lora_7", {"alpha_pattern": {"q_proj": 3}}, "'q_proj'"),
+        ("peft/lora_7", {"rank_pattern": {"key": 3}}, "'key'"),
+        # The first that fits holds.
+        ("peft/lora_7", {"rank_pattern": {".*": 7, "query": 3}}, "'query'"),
+        (
+            "peft/lora_7",
+            {"target_modules": ["query", "v", "value"]},
+            "target_modules these act on no module: 'v'",
+        ),
+        ("peft/lora_7", {"of_tomorrow": False}, "'of_tomorrow' is not known"),
+        # There users may write what they like.
+        ("adapterhub/lora_7", {"my_note": "x"}, "'my_note' is not known"),
+    ],
+)
+def test_what_acts_on_nothing_is_told(copied, caplog, case, values, told):
+    folder, expected = copied(case), read(case)
+    assert not caplog.records
+    change(folder / HUB, **values)
+    found = read(folder)
+    assert found.method == expected.method
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert told in record.getMessage()
+
+
+def test_peft_s_defaults_are_followed(copied):
+    folder, expected = copied("peft/lora_7"), read("peft/lora_7")
+    for values in (
+        {"target_modules": None},
+        {"target_modules": ["query", "value"], "layers_to_transform": []},
+        {"layers_to_transform": [0, 1, 2], "layers_pattern": ["h", "layer"]},
+        {"rank_pattern": {"query": 7, "layer.0.attention.self.value": 7}},
+        {"modules_to_save": ["classifier", "score"], "enable_lora": None},
+    ):
+        change(folder / HUB, **values)
+        found = read(folder)
+        assert found.method == expected.method
+
+
+def test_what_older_versions_of_the_library_meant_is_followed(copied):
+    """It reads their files so, too."""
+    folder = copied("adapterhub/lora_7")
+    change(folder / HUB, version="adapters.1.0.1")
+    assert read(folder).method.alpha == 7
+    change(folder / HUB, version="adapters.1.1.0")
+    assert read(folder).method.alpha == 16
+
+
+def test_the_table_has_every_field_that_the_programs_write():
+    written = {
+        None: foreign_fields.HUB_BOTTLENECK,
+        "lora": foreign_fields.HUB_LORA,
+        "prefix_tuning": foreign_fields.HUB_PREFIX,
+    }
+    for case in THEIRS:
+        described = json.loads((GOLDEN / case / HUB).read_text())
+        if case.startswith("peft"):
+            kind = described["peft_type"]
+            known = {
+                "LORA": foreign_fields.PEFT_LORA,
+                "IA3": foreign_fields.PEFT_IA3,
+            }[kind]
+            assert set(described) <= set(known)
+            continue
+        head = json.loads((GOLDEN / case / HUB_HEAD).read_text())
+        assert {*described, *head} <= set(foreign_fields.HUB_FILE)
+        own = described["config"]
+        assert set(own) == set(written[own.get("architecture")]) - {
+            "architecture" if "architecture" not in own else "",
+            # Of older versions.
+            "invertible_adapter",
+        }
+        assert set(head["config"] or ()) <= set(foreign_fields.HUB_HEAD)
+
+
+def test_the_page_lists_every_field():
+    page = (ROOT / "docs" / "exchange.md").read_text()
+    found = {
+        (row[0], kind): set(re.findall(r"`(\w+)`", cell))
+        for row in re.findall(r"^\| (.*'s .*?) \| (.*) \|$", page, re.M)
+        for kind, cell in zip(
+            (COMPARED, USED, Refused, NO_EFFECT), row[1].split(" | ")
+        )
+    }
+    for part, rules in FIELDS.items():
+        for kind in (COMPARED, USED, Refused, NO_EFFECT):
+            expected = {
+                name
+                for name, rule in rules.items()
+                if rule == kind or kind is Refused and isinstance(rule, Refused)
+            }
+            if part in ("peft's LoRA", "peft's (IA)^3"):
+                # Those of both have a row of their own.
+                expected -= set(foreign_fields.PEFT)
+            assert found[part, kind] == expected, (part, kind)

@@ -1,4 +1,4 @@
-"""Whole files: what is read back, what is replaced, what is refused."""
+"""Whole files: read back, replaced, synced, refused."""
 
 import collections
 import errno
@@ -509,3 +509,96 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         (disk_order.RENAME, place, str(path)),
         (disk_order.SYNC, str(tmp_path / "above"), ""),
     ]
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The state of each file and folder that is synced from now on."""
+    found = []
+    monkeypatch.setattr(os, "fsync", lambda n: found.append(os.fstat(n)))
+    return found
+
+
+def is_synced(synced, *paths):
+    same = map(os.path.samestat, synced, map(os.stat, paths))
+    return len(synced) == len(paths) and all(same)
+
+
+def test_a_sync_reaches_the_file_itself(tmp_path, synced):
+    path = tmp_path / "file"
+    path.touch()
+    files.sync(str(path))
+    files.sync(str(tmp_path))
+    files.sync("gs://bucket/file")
+    assert is_synced(synced, path, tmp_path)
+
+
+def test_all_of_a_folder_is_synced(tmp_path, synced):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").touch()
+    files.sync_all(str(tmp_path))
+    assert is_synced(synced, tmp_path, tmp_path / "a" / "file", tmp_path / "a")
+
+
+def test_a_file_without_a_folder_is_replaced(tmp_path, synced, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "new").write_text("new")
+    files.replace("new", "old")
+    assert is_synced(synced, "old", ".")
+    assert (tmp_path / "old").read_text() == "new"
+
+
+def test_folders_that_are_made_are_on_the_disk(tmp_path, monkeypatch):
+    events = disk_order.watch(monkeypatch)
+    for _ in range(2):
+        files.make_folder(str(tmp_path / "a" / "b"))
+        assert (tmp_path / "a" / "b").is_dir()
+    # Once, when they are made.
+    folders = [str(tmp_path / "a"), str(tmp_path)]
+    assert events == [(disk_order.SYNC, folder, "") for folder in folders]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+    def fail(number):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    path = tmp_path / "file"
+    code = errno.EINVAL
+    files.write_bytes(str(path), b"new")
+    code = errno.EIO
+    with pytest.raises(UserError) as raised:
+        files.write_bytes(str(path), b"lost")
+    assert str(raised.value).startswith(f"cannot write {path}: ")
+    assert os.strerror(code) in str(raised.value)
+    # What was there stays, and nothing else.
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"a": NaN}', "it holds what JSON does not have"),
+        ('{"a": [1e400]}', "it holds what JSON does not have"),
+        ('{"\\ud800": 1}', "it holds what JSON does not have"),
+        ('{"a": "\\ud800"}', "it holds what JSON does not have"),
+        (
+            '{"a": ' + "[" * 100 + "1" + "]" * 100 + "}",
+            "it has more than 100 levels",
+        ),
+        ('{"b": 1' + "0" * 400 + "}", "its b is too large a number"),
+    ],
+)
+def test_what_could_not_be_written_is_not_read(tmp_path, text, message):
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(UserError, match=f"is not a file: {message}"):
+        files.read_object(str(path), "a file", {"b?": float})
+
+
+def test_a_hundred_levels_are_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_text('{"a": ' + "[" * 99 + "1" + "]" * 99 + "}")
+    assert files.read_object(str(path), "a file", {"a": list})
