@@ -1,12 +1,12 @@
-"""From rows and tasks to answers: what is computed together, and in order.
+"""From rows and tasks to answers, in common batches where that is possible.
 
-A group is rows that some tasks read alike, so that they are tokenized once.
-Tasks that can be mixed are computed in common batches, others each alone.
+Tasks that read texts alike share the texts' tokens. Tasks that can be mixed
+share batches; each of the others is computed alone.
 """
 
 import collections
 import dataclasses
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -22,11 +22,9 @@ Answer = Dict[str, Any]
 
 @dataclasses.dataclass
 class Group:
-    """Rows of which all have equally many texts, and who is asked.
+    """Rows with equally many texts, and tasks that make equal features of them.
 
     Attributes:
-        tasks: that make equal features of them.
-        rows: the texts.
         features: of the rows, as any of the tasks makes them.
     """
 
@@ -42,14 +40,14 @@ class Group:
         )
 
     def answers(self, loaded: LoadedTask, outputs: Outputs) -> List[Answer]:
-        """One of the tasks' answers to all rows.
+        """One task's answers to all rows.
 
         Args:
-            loaded: the task.
-            outputs: its head's, [rows of the unlabelled features, ...].
+            loaded: one of the tasks.
+            outputs: of its head, [rows of the unlabelled features, ...].
 
         Raises:
-            UserError: some of them are no numbers.
+            UserError: an output is no finite number.
         """
         task = loaded.task
         # There are no rows of features where no context has a token.
@@ -59,26 +57,16 @@ class Group:
         return task.answer(made, task.decode(made, self.features, outputs))
 
 
-def reads_alike(loaded: LoadedTask) -> Tuple:
-    """Equal for tasks that make equal features of equal rows."""
-    # Tokenizers exist once for each BERT and case.
-    tokenizer = id(loaded.tokenizer)
-    return loaded.task.reading, tokenizer, loaded.max_seq_length
-
-
 def compute(
     tables: MixedBert, groups: Sequence[Group], batch_size: int
 ) -> List[Outputs]:
     """Computes every group's rows by each of its tasks.
 
-    Args:
-        tables: those of the BERT; what can be mixed is moved into them.
-        groups: rows and tasks.
-        batch_size: rows that are computed at once.
+    Values of tasks that can be mixed move into the tables.
 
     Returns:
-        Outputs [rows, ...] by name, of the first group's tasks in order, then
-        of the next one's.
+        Outputs [rows, ...] by name: of the first group's tasks in order, then
+        of the next group's.
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
     if len(mixed) < 2:
@@ -87,10 +75,7 @@ def compute(
     found = _compute_mixed(
         tables,
         [
-            (
-                g.features.unlabelled(),
-                [t for t in g.tasks if id(t) in mixed],
-            )
+            (g.features.unlabelled(), [t for t in g.tasks if id(t) in mixed])
             for g in groups
         ],
         batch_size,
@@ -131,16 +116,7 @@ def _compute_mixed(
     parts: Sequence[Tuple[Features, Sequence[LoadedTask]]],
     batch_size: int,
 ) -> Iterator[Outputs]:
-    """Outputs of rows of many tasks, in common batches.
-
-    Args:
-        tables: of the tasks.
-        parts: rows, and the tasks that all of these rows are asked.
-        batch_size: rows that are computed at once.
-
-    Yields:
-        The outputs [rows, ...] by name of each task of each part.
-    """
+    """Each part's tasks' outputs [rows, ...] by name, from common batches."""
     # A text is asked at most a batch of tasks at a time. In one batch all
     # texts are asked equally many.
     blocks: List[_Block] = []
@@ -149,8 +125,10 @@ def _compute_mixed(
         places = [task.values.place(task.kind, tables) for task in tasks]
         for first in range(0, len(places), batch_size):
             some = places[first : first + batch_size]
-            blocks.append(_Block(features, some, count))
-            count += blocks[-1].questions.size
+            questions = np.arange(count, count + len(features) * len(some))
+            count += len(questions)
+            shape = len(features), len(some)
+            blocks.append(_Block(features, some, questions.reshape(shape)))
     found: Dict[str, List[np.ndarray]] = collections.defaultdict(list)
     for asked in sorted({len(block.places) for block in blocks}):
         alike = [block for block in blocks if len(block.places) == asked]
@@ -168,61 +146,46 @@ def _compute_mixed(
             rows[name] = np.zeros(count, np.int64)
             rows[name][numbers] = np.arange(len(numbers))
     for block in blocks:
-        yield from block.of_tasks(outputs, rows)
-
-
-class _Block:
-    """Rows, each of which is asked some tasks."""
-
-    def __init__(self, features: Features, places: Sequence[Place], first: int):
-        """Takes the number of the first question."""
-        self.features, self.places = features, places
-        shape = len(features), len(places)
-        size = shape[0] * shape[1]
-        self.questions = np.arange(first, first + size).reshape(shape)
-
-    def of_tasks(
-        self, outputs: Outputs, rows: Dict[str, np.ndarray]
-    ) -> Iterator[Outputs]:
-        """Each task's outputs [rows, ...] by name.
-
-        Args:
-            outputs: of all questions, by kind of head and name.
-            rows: of each kind where in the outputs a question is.
-        """
-        for place, questions in zip(self.places, self.questions.T):
-            if not len(questions):
-                yield {}
-                continue
+        for place, questions in zip(block.places, block.questions.T):
             scope = f"head_{place.head}/"
-            chosen = rows[f"{scope}question"][questions]
             yield {
-                name[len(scope) :]: values[chosen]
+                name[len(scope) :]: values[rows[f"{scope}question"][questions]]
                 for name, values in outputs.items()
-                if name.startswith(scope) and not name.endswith("/question")
+                if len(questions)
+                and name.startswith(scope)
+                and not name.endswith("/question")
             }
+
+
+class _Block(NamedTuple):
+    """Rows that are asked some tasks, with numbers int64 [rows, tasks]."""
+
+    features: Features
+    places: Sequence[Place]
+    questions: np.ndarray
 
 
 def _batches(
     blocks: Sequence[_Block], batch_size: int
 ) -> Iterator[input_pipeline.Batch]:
-    """Batches of the rows of some blocks, which are asked equally much."""
-    tokens, segments, lengths, tasks, questions = [], [], [], [], []
-    for block in blocks:
-        features = block.features
-        tokens.append(features.tokens)
-        segments.append(features.segments)
-        lengths.append(features.lengths)
-        numbers = [place.task.number for place in block.places]
-        tasks.append(np.tile(np.int32(numbers), (len(features), 1)))
-        questions.append(block.questions.astype(np.int32))
+    """Batches of rows, of blocks with equally many tasks."""
+    parts = [block.features for block in blocks]
+    lengths = np.concatenate([part.lengths for part in parts])
+    tasks = [
+        np.tile(
+            np.int32([place.task.number for place in block.places]),
+            (len(block.features), 1),
+        )
+        for block in blocks
+    ]
+    questions = np.concatenate([block.questions for block in blocks])
     features = Features(
-        np.concatenate(tokens),
-        np.concatenate(segments),
-        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.segments for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
         {
             "task": np.concatenate(tasks),
-            "question": np.concatenate(questions),
+            "question": questions.astype(np.int32),
         },
     )
     for rows in input_pipeline.sorted_batches(features, batch_size):

@@ -14,7 +14,6 @@ import itertools
 import threading
 from typing import (
     Any,
-    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -27,7 +26,7 @@ from typing import (
 )
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving.asking import Answer, Group, compute, reads_alike
+from adapter_bert.serving.asking import Answer, Group, compute
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import (
     LoadedTask,
@@ -45,7 +44,7 @@ OneOrAll = Union[Answer, Dict[str, Answer]]
 
 
 class Predictor:
-    """Answers with any number of adapters upon one BERT.
+    """Answers with any number of adapters on one BERT.
 
     Several threads may call it, also while adapters are added and removed.
 
@@ -61,15 +60,15 @@ class Predictor:
         adapter_dtype: str = "float32",
         library: str = "",
     ):
-        """Takes a BERT.
+        """Starts without adapters.
 
         Args:
-            bert: that all adapters were trained upon.
+            bert: that all adapters were trained on.
             batch_size: rows that are computed at once.
-            max_seq_length: longest input in tokens; default: what each adapter
-                was trained with.
-            adapter_dtype: in which the adapters of several tasks are kept,
-                `float32` or `bfloat16`, which takes half of the memory.
+            max_seq_length: longest input in tokens; default: each adapter's
+                own.
+            adapter_dtype: type in which mixed adapters are kept, `float32` or
+                `bfloat16`.
             library: folder of adapters, for parts that are looked for.
         """
         self._bert = bert
@@ -92,13 +91,12 @@ class Predictor:
 
         Args:
             bert: as `--init_checkpoint` names it.
-            adapters: folders of adapters by the names that they are to have,
-                or folders alone, which get their tasks' names.
+            adapters: folders by name, or folders alone, which get their tasks'
+                names.
             **options: of the predictor.
 
         Raises:
-            UserError: the BERT or an adapter is missing or damaged, they do
-                not belong together, or a name is taken twice.
+            UserError: as `FrozenBert.open` and `add`, or a name is taken twice.
         """
         predictor = cls(FrozenBert.open(bert), **options)
         if isinstance(adapters, Mapping):
@@ -143,8 +141,7 @@ class Predictor:
         Args:
             folder: of the adapter.
             name: that it is asked by; default: its task's.
-            exchanged: adapters that take the places of some of its parts, by
-                the names of those.
+            exchanged: adapters in the places of parts, by the parts' names.
 
         Returns:
             The name.
@@ -187,10 +184,9 @@ class Predictor:
 
         Args:
             name: of the task, or a list of names.
-            texts: a text, or several of a row as a tuple; a list of such; or
-                any other iterable of such, of which `CHUNK` are read at a
-                time. For a task that tags words one of the list or iterable
-                may be a list of words instead of a text.
+            texts: a row (a text, or a tuple of texts), a list of rows, or an
+                iterable of rows, which is read `CHUNK` at a time. Where words
+                are tagged, a row in a list may be a list of words.
 
         Returns:
             An answer, a list of answers, or an iterator of answers. Of a
@@ -209,10 +205,8 @@ class Predictor:
             raise UserError("no task is named")
         tasks = {n: self.task(n) for n in names}
 
-        def answer(rows: List) -> List[OneOrAll]:
-            found = self.answer_all(
-                list(tasks.values()), list(map(as_row, rows))
-            )
+        def answer(rows: Iterable) -> List[OneOrAll]:
+            found = self.answer_all([*tasks.values()], [*map(as_row, rows)])
             if not isinstance(name, list):
                 return found[0]
             return [dict(zip(tasks, answers)) for answers in zip(*found)]
@@ -221,19 +215,17 @@ class Predictor:
             return answer([texts])[0]
         if isinstance(texts, list):
             return answer(texts)
-        return _answer_each(answer, iter(texts))
+        rows = iter(texts)
+        chunks = iter(lambda: list(itertools.islice(rows, CHUNK)), [])
+        return itertools.chain.from_iterable(map(answer, chunks))
 
     def ask(
         self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
     ) -> List[Answer]:
-        """Answers rows each of which is for a task of its own.
+        """Answers rows, each by a task of its own, in order.
 
         Args:
-            questions: a task's name and a text, a pair of texts or a list of
-                words, of each.
-
-        Returns:
-            The answers, in the order of the questions.
+            questions: a task's name and a row of each, as for a call.
 
         Raises:
             UserError: as for a call.
@@ -260,21 +252,21 @@ class Predictor:
     def answer_all(
         self, tasks: Sequence[LoadedTask], rows: Sequence[Row]
     ) -> List[List[Answer]]:
-        """Answers rows by each of some tasks of `task`.
-
-        Returns:
-            Of each task the answers, in the order of the rows.
+        """Each task's answers, in the order of the rows.
 
         Raises:
-            UserError: a row is not as a task reads them; the message names
-                it by its number from 1.
+            UserError: a row is not as a task reads them; the message numbers
+                rows from 1.
         """
         for number, row in enumerate(rows, 1):
             for loaded in tasks:
                 check_row(row, loaded, f"row {number}")
         alike: Dict[Tuple, List[int]] = {}
         for number, loaded in enumerate(tasks):
-            alike.setdefault(reads_alike(loaded), []).append(number)
+            # Tokenizers exist once for each BERT and case.
+            tokenizer = id(loaded.tokenizer)
+            key = loaded.task.reading, tokenizer, loaded.max_seq_length
+            alike.setdefault(key, []).append(number)
         # Only where a task takes both texts and pairs are there two counts.
         places = [
             (numbers, [i for i, row in enumerate(rows) if len(row) == count])
@@ -301,14 +293,3 @@ class Predictor:
             [group.answers(loaded, next(outputs)) for loaded in group.tasks]
             for group in groups
         ]
-
-
-def _answer_each(
-    answer: Callable[[List], List[OneOrAll]], texts: Iterator
-) -> Iterator[OneOrAll]:
-    """Answers some texts after the other."""
-    while True:
-        rows = list(itertools.islice(texts, CHUNK))
-        if not rows:
-            return
-        yield from answer(rows)
