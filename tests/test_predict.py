@@ -197,7 +197,7 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
     many = tmp_path / "many.txt"
     many.write_text("the cat sat\n" * 200000)
     command = (
-        f"{sys.executable} adapter-bert predict --init_checkpoint={tiny_bert} "
+        f"{sys.executable} -m adapter_bert predict --init_checkpoint={tiny_bert} "
         f"--adapter={adapters[0]} --input={many} | head -n 2"
     )
     found = subprocess.run(

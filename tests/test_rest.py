@@ -257,7 +257,7 @@ def test_any_body_is_read_or_refused(body):
     try:
         rows, _ = read_rows(body, 5)
     except Refused as refused:
-        assert refused.status == 400 and refused.message
+        assert refused.status_code == 400 and refused.detail
     else:
         assert all(isinstance(value, bytes) for row in rows for value in row)
 

@@ -1,8 +1,8 @@
 """Rows of many requests, computed in common batches.
 
-While one batch is computed the next one gathers: nothing waits for company,
-and the busier the server, the fuller its batches. Requests take turns, a row
-each, so that a great one keeps no small one waiting.
+While one batch is computed the next one gathers, so no row waits for others,
+and a busier server has fuller batches. Requests take turns, a row each, so that
+small requests do not wait for large ones.
 """
 
 import asyncio
@@ -34,13 +34,9 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """Rows that wait, and what their client waits for.
+    """Rows, the first rows' answers, and the number of rows given to a batch.
 
-    Attributes:
-        rows: that were asked.
-        answers: what its client waits for.
-        found: the answers to the first rows.
-        taken: rows that are computed, or were.
+    The client waits for `answers`.
     """
 
     rows: Sequence[Any]
@@ -54,10 +50,7 @@ _Batch = Dict[_Request, int]
 
 
 class Batcher:
-    """Computes the rows of requests, those of each in order.
-
-    All of it runs in one event loop but `compute`, which has a thread.
-    """
+    """Computes the rows of requests, those of each request in order."""
 
     def __init__(
         self,
@@ -65,11 +58,11 @@ class Batcher:
         size_of: Callable[[Any], int],
         bounds: Bounds,
     ):
-        """Takes what computes.
+        """Starts to wait for rows, in the running event loop.
 
         Args:
-            compute: of rows gives the answers, in order.
-            size_of: of a row gives its bytes, which its cost grows with.
+            compute: gives rows' answers, in order; runs in a thread.
+            size_of: gives a row's bytes, a measure of its cost.
             bounds: of batches and of the queue.
         """
         self._compute, self._size_of, self._bounds = compute, size_of, bounds
@@ -85,9 +78,7 @@ class Batcher:
         return self._waiting
 
     async def ask(self, rows: Sequence[Any]) -> List[Any]:
-        """The answers to rows.
-
-        Whoever cancels this has those not computed whose turn has not come.
+        """The answers to rows; after a cancel, waiting rows are dropped.
 
         Raises:
             Overloaded: too many rows are waiting.

@@ -1,7 +1,7 @@
 """Rows of large inputs: what a line asks, and the lines that answer it.
 
-A line is understood by itself, since others may be on another machine. So what
-is wrong with a line is told beside the answers of the others.
+Each line is understood by itself, since other lines may be on other machines.
+A wrong line becomes a refusal and stops no other line.
 """
 
 import bz2
@@ -58,7 +58,7 @@ class Question(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a line, or one task upon it, is not answered; "" if it has none."""
+    """Why a line is not answered, or (`task` not "") not by one task."""
 
     source: Source
     task: str
@@ -66,13 +66,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(source: Source, task: str, reason: str) -> Refusal:
-    """A refusal, whose reason can be written whatever it quotes of a row.
-
-    Args:
-        source: of the row.
-        task: that does not answer; "" if it is the line itself.
-        reason: may hold halves of characters, which no file can.
-    """
+    """A refusal; halves of characters in the reason are escaped."""
     return Refusal(
         source, task, reason.encode("utf-8", "backslashreplace").decode()
     )
@@ -101,12 +95,12 @@ def questions(
     """What a line asks.
 
     Args:
-        file: its file's name; of a `.jsonl` file a line is an object, of
-            another it is texts with tabs between them.
+        file: its file's name; lines of `.jsonl` files are objects, lines of
+            other files are texts with tabs between them.
         line: without its line break.
         tasks: of the model.
-        names: of the tasks that answer every row; without any the row's own
-            key `task` tells.
+        names: of the tasks that answer every row; if empty, each row's key
+            `task` tells.
 
     Yields:
         A question or a refusal for each task; one refusal of a line that
@@ -168,11 +162,7 @@ def _question(
 
 
 def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
-    """The texts of a line.
-
-    Raises:
-        ValueError: the task reads fewer or more.
-    """
+    """A line's texts; raises ValueError if the task reads fewer or more."""
     if len(texts) not in task["texts"]:
         expected = " or ".join(map(str, task["texts"]))
         raise ValueError(
@@ -185,11 +175,7 @@ def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
 def _choose_texts(
     task: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Tuple[str, str]:
-    """The texts of an object, under the task's own names or the model's.
-
-    Raises:
-        ValueError: one is missing, or is none.
-    """
+    """The texts of an object, under the task's own names or the model's."""
     own = (*task["columns"], *Row._fields[1:2])[:2]
     alternatives = (own, Row._fields[:2])
     # Those that are all there, else those of which the first one is.
@@ -209,43 +195,26 @@ def _choose_texts(
     return json_lines.text_at(values, first), ""
 
 
-def _classes(task: Mapping[str, Any], found: Mapping[str, Any]):
-    return {
-        "label": found["label"],
-        "probability": found["probability"],
-        "scores": dict(zip(task["labels"], found["scores"])),
-    }
-
-
-def _label_set(task: Mapping[str, Any], found: Mapping[str, Any]):
-    joined = found["label"]
-    return {
-        "labels": joined.split(task["label_separator"]) if joined else [],
-        "scores": dict(zip(task["labels"], found["scores"])),
-    }
-
-
-def _value(task: Mapping[str, Any], found: Mapping[str, Any]):
-    return {"value": found["value"]}
-
-
-def _span(task: Mapping[str, Any], found: Mapping[str, Any]):
-    names = ("answer", "start", "end", "score", "null_score")
-    answer = {name: found[name] for name in names}
-    if found["start"] < 0:
-        answer.update(start=None, end=None)
-    return answer
-
-
-# Kind of task -> what is told of its answers, as by `adapter-bert predict`.
-KINDS: Dict[
-    str, Callable[[Mapping[str, Any], Mapping[str, Any]], Dict[str, Any]]
-] = {
-    "classification": _classes,
-    "multi-label": _label_set,
-    "regression": _value,
-    "questions": _span,
-}
+def _told(task: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
+    """An answer of the model as `adapter-bert predict` tells it."""
+    kind = task["kind"]
+    if kind == "regression":
+        return {"value": found["value"]}
+    if kind == "questions":
+        names = ("answer", "start", "end", "score", "null_score")
+        answer = {name: found[name] for name in names}
+        if found["start"] < 0:
+            answer.update(start=None, end=None)
+        return answer
+    scores = dict(zip(task["labels"], found["scores"]))
+    label = found["label"]
+    if kind == "multi-label":
+        labels = label.split(task["label_separator"]) if label else []
+        return {"labels": labels, "scores": scores}
+    if kind != "classification":
+        raise KeyError(kind)
+    probability = found["probability"]
+    return {"label": label, "probability": probability, "scores": scores}
 
 
 def answer_line(
@@ -256,10 +225,9 @@ def answer_line(
     Args:
         source: of the row.
         task: what `tasks.json` says of the task.
-        found: the model's answer, as of `ExportedModel.answers`.
+        found: one of `ExportedModel.answers`.
     """
-    told = KINDS[task["kind"]](task, found)
-    return _line({"task": task["name"]}, source, told)
+    return _line({"task": task["name"]}, source, _told(task, found))
 
 
 def refusal_line(refused: Refusal) -> str:

@@ -1,7 +1,7 @@
 """A model that `adapter-bert export` has written, loaded to be asked.
 
-Nothing of BERT or of this project's methods is needed: TensorFlow alone. What
-such a model is called and how it is laid out is said here.
+TensorFlow alone computes it, without BERT or this project's methods. The names
+and the layout of a model's files are defined here.
 """
 
 import hashlib
@@ -89,7 +89,6 @@ class ExportedModel:
         )
 
     def _load(self, folder: str, version: str) -> None:
-        """Loads a version in a folder; raises as `__init__`."""
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
@@ -128,10 +127,7 @@ class ExportedModel:
         return problem(self.tasks, row)
 
     def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
-        """Answers rows, each as a JSON object.
-
-        Args:
-            rows: without a `problem`.
+        """Answers rows without a `problem`, each as a JSON object.
 
         Raises:
             tf.errors.InvalidArgumentError: an answer is no number.
@@ -145,10 +141,7 @@ class ExportedModel:
             for name, values in self._answer(**columns).items()
         }
         names = sorted(found)
-        return [
-            dict(zip(names, of_row))
-            for of_row in zip(*(found[name] for name in names))
-        ]
+        return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
 
     def warm_up(self) -> None:
         """Answers a row of each task, so that the first client waits less.
@@ -185,15 +178,13 @@ def digest(path: str) -> str:
 
 
 def _check_files(place: str, hashes: Mapping[str, str]) -> None:
-    """Compares the files of a version with what was written.
+    """Compares the files of a version with their SHA-256 by name.
 
-    Args:
-        place: folder of the version.
-        hashes: SHA-256 by name; none in exports of earlier programs, of which
-            the variables' files are compared with one another.
+    Exports of earlier programs have no hashes; their variables' files are
+    compared with one another.
 
     Raises:
-        UserError: one is missing, or is another one.
+        UserError: a file is missing or differs.
     """
     # The seal knows all of its content but for the line break at its end.
     path = os.path.join(place, EXTRA, TASKS)
@@ -220,9 +211,9 @@ def _damaged(path: str, why: str) -> UserError:
 
 
 def refusal(error: tf.errors.InvalidArgumentError) -> str:
-    """Why a model does not answer, in one line.
+    """Why a model does not answer, in one line without the row's number.
 
-    The number of the row is left out: it counts what was computed at once.
+    Rows are numbered within a batch, which clients do not see.
     """
     line = first_line(error)
     found = REFUSAL.fullmatch(line)
@@ -230,11 +221,7 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
 
 
 def _newest(folder: str) -> str:
-    """The greatest number that is the name of a folder.
-
-    Raises:
-        UserError: there is none, or the folder cannot be read.
-    """
+    """The greatest version; raises UserError if there is none."""
     names = files.names(folder) if files.is_folder(folder) else []
     versions = list(filter(is_version, names))
     if not versions:

@@ -1,7 +1,4 @@
-"""The flags of the programs that answer with trained adapters.
-
-The adapters that a command line names.
-"""
+"""The flags of programs that answer with trained adapters."""
 
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -11,7 +8,6 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.loaded_task import task_name
 from adapter_bert.training.products import DTYPES
@@ -84,9 +80,13 @@ def exchanged_in(
     """
     if not pairs:
         return {name: {} for name in folders}
-    parts = {
-        name: [part.name for part in _method(folder).parts if part.name]
+    methods = {
+        name: registry.parse(adapter_artifact.read_config(folder)["method"])
         for name, folder in folders.items()
+    }
+    parts = {
+        name: [part.name for part in method.parts if part.name]
+        for name, method in methods.items()
     }
     for old in pairs:
         if not any(old in names for names in parts.values()):
@@ -101,11 +101,6 @@ def exchanged_in(
         name: {old: new for old, new in pairs.items() if old in names}
         for name, names in parts.items()
     }
-
-
-def _method(folder: str) -> TuningMethod:
-    """The method of an adapter."""
-    return registry.parse(adapter_artifact.read_config(folder)["method"])
 
 
 FLAGS = flags.FLAGS

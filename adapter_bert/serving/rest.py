@@ -1,19 +1,12 @@
-"""TensorFlow Serving's REST over an exported model, as an ASGI application.
+"""TensorFlow Serving's REST for an exported model, as an ASGI application.
 
-Source: TensorFlow Serving, "RESTful API". It differs in one thing: `text_b`
-may be left out, which means "".
-
-Connections of clients that are slow, or say nothing.
-
-A server that waits for each of them as long as they like can be kept from
-others by a few clients that hold many.
-
-The page on which a person types a text and sees every task's answer.
+Source: TensorFlow Serving, "RESTful API". One thing differs: `text_b` may be
+left out, which means "". The application also serves a page, where a person
+types a text and sees every task's answer.
 """
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import dataclasses
 import json
@@ -36,20 +29,14 @@ from adapter_bert.serving.exported import SIGNATURE, ExportedModel, Row, refusal
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP on a connection, which is cut off when patience is at an end.
+    """HTTP on a connection that is cut off when a client takes too long.
 
-    Whatever takes so long is covered: a request that does not come, comes
-    byte by byte, or whose answer is not taken.
+    Covers requests that do not come, requests that come byte by byte, and
+    answers that are not taken. A few clients could otherwise hold a server.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
-        """Takes what uvicorn hands in.
-
-        Args:
-            *arguments: uvicorn's.
-            patience: seconds from one answer of a connection to the next.
-            **named: uvicorn's.
-        """
+        """Takes uvicorn's arguments and seconds from one answer to the next."""
         super().__init__(*arguments, **named)
         self._patience = patience
         self._end: Optional[asyncio.TimerHandle] = None
@@ -89,11 +76,11 @@ HEADERS = {
 def page_routes(
     model: ExportedModel, name: str, max_rows: int, max_body_bytes: int
 ) -> List[Route]:
-    """The page's files, and `/tasks`, of which it asks.
+    """The page's files, and `/tasks`, which the page reads.
 
     Args:
         model: that answers.
-        name: by which clients know it.
+        name: by which clients know the model.
         max_rows: of a request.
         max_body_bytes: of a request.
     """
@@ -108,16 +95,12 @@ def page_routes(
     async def tell_tasks(request: Request) -> Response:
         return JSONResponse(told)
 
-    def file_route(path: str, file: str) -> Route:
-        async def send(request: Request) -> Response:
-            return FileResponse(FOLDER / file, headers=HEADERS)
+    async def send_file(request: Request) -> Response:
+        file = FOLDER / FILES[request.scope["path"]]
+        return FileResponse(file, headers=HEADERS)
 
-        return Route(path, send)
-
-    return [
-        Route("/tasks", tell_tasks),
-        *(file_route(path, file) for path, file in FILES.items()),
-    ]
+    files = [Route(path, send_file) for path in FILES]
+    return [Route("/tasks", tell_tasks), *files]
 
 
 # Rows of a batch, as bounds of a histogram.
@@ -128,13 +111,8 @@ RETRY_AFTER = "1"
 GONE = 499
 
 
-class Refused(Exception):
+class Refused(HTTPException):
     """What a client is told instead of an answer."""
-
-    def __init__(self, status: int, message: str):
-        """Takes HTTP's code."""
-        super().__init__(message)
-        self.status, self.message = status, message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,16 +159,10 @@ class _Metrics:
 
 
 class RestServer:
-    """The application, and what its requests share."""
+    """The application `app`, and what its requests share."""
 
     def __init__(self, model: ExportedModel, name: str, limits: Limits):
-        """Takes a model.
-
-        Args:
-            model: that answers.
-            name: by which clients know it.
-            limits: of requests.
-        """
+        """Takes a model, the name by which clients know it, and limits."""
         self._model, self._name, self._limits = model, name, limits
         self._metrics = _Metrics()
         self._signature = model.signature()
@@ -283,7 +255,7 @@ class RestServer:
             response = await self._answer(request)
             status = response.status_code
         except Refused as refused:
-            status = refused.status
+            status = refused.status_code
             raise
         finally:
             self._metrics.requests.labels(str(status)).inc()
@@ -334,12 +306,7 @@ class RestServer:
         return None
 
     async def _read(self, request: Request, held: List[int]) -> bytes:
-        """The body of a request.
-
-        Args:
-            request: whose body it is.
-            held: of one entry, to which the bytes are added that are held.
-        """
+        """The body of a request; adds its bytes to the only entry of `held`."""
         limits = self._limits
         parts = []
         try:
@@ -382,8 +349,9 @@ async def _until_gone(request: Request) -> None:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    headers = {"Retry-After": RETRY_AFTER} if error.status == 429 else None
-    return JSONResponse({"error": error.message}, error.status, headers)
+    status = error.status_code
+    headers = {"Retry-After": RETRY_AFTER} if status == 429 else None
+    return JSONResponse({"error": error.detail}, status, headers)
 
 
 async def _fail(request: Request, error: Exception) -> Response:
@@ -397,18 +365,15 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
-    """The rows of a request.
+    """The rows of a request, and whether they came as columns.
 
     Args:
         body: JSON, with `instances` (a list of objects) or `inputs` (an
             object of lists).
-        max_rows: that it may have.
-
-    Returns:
-        The rows, and whether they came as columns.
+        max_rows: that the request may have.
 
     Raises:
-        Refused: it is no such thing; the message says where and why.
+        Refused: the body is something else; the message says where and why.
     """
     try:
         found = json.loads(body)
@@ -477,7 +442,7 @@ def _read_text(row: Mapping[str, Any], name: str, where: str) -> bytes:
     if isinstance(value, dict) and set(value) == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise Refused(400, f"{where} is no base64") from error
     raise Refused(
         400, f"{where} is {'missing' if value is None else 'no text'}"

@@ -11,7 +11,7 @@ to warm-up.
 import os
 import sys
 import unicodedata
-from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping
 
 import tensorflow as tf
 import tokenizers
@@ -59,7 +59,7 @@ def export(
 
     Args:
         model: of the tasks.
-        bert: that they were trained upon.
+        bert: that the tasks were trained on.
         tasks: by name.
         folder: that holds nothing but versions; is made if it is missing.
 
@@ -89,9 +89,15 @@ def _write(
     tasks: Mapping[str, LoadedTask],
     place: str,
 ) -> None:
-    """Writes all that a version's folder holds; as `export`."""
+    """Writes all that a version's folder holds."""
     files.check_disk_space(place, model.size + GRAPH_SIZE)
-    _save(model, place)
+    # TensorFlow would list hundreds of names.
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
+    finally:
+        logging.set_verbosity(before)
     extra = os.path.join(place, EXTRA)
     os.makedirs(extra)
     described = {
@@ -117,17 +123,6 @@ def _write(
         name: digest(os.path.join(place, name)) for name in written
     }
     files.write_sealed(os.path.join(extra, TASKS), described)
-
-
-def _save(model: TextModel, place: str) -> None:
-    """Writes the SavedModel itself."""
-    # TensorFlow would list hundreds of names.
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
-    finally:
-        logging.set_verbosity(before)
 
 
 def next_version(folder: str) -> int:
@@ -160,10 +155,9 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
     """What `tasks.json` says of a task.
 
     Returns:
-        `name`; `kind`, what it gives; `columns`, what its texts are called;
-        `texts`, how many it reads; `labels`, where it has any;
-        `label_separator`, where a row is given any number of them; `method`;
-        `max_seq_length`, at which texts are cut.
+        `name`; `kind` of answers; `columns`, the texts' names; `texts`, how
+        many it reads; `method`; `max_seq_length` in tokens; of
+        classifications `labels`, of sets of labels `label_separator`.
     """
     task = loaded.task
     found = {
@@ -184,30 +178,23 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
 def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
     """Requests that a server computes before it answers others.
 
-    One of a single row, then one with a row of each of some tasks.
-
     Yields:
-        A `PredictionLog` of each, as bytes.
+        A `PredictionLog` of one row, then one with a row of each of some tasks.
     """
     rows = [
         ("a text", "another text" * (max(t.numbers_of_texts) > 1), name)
         for name, t in tasks.items()
     ]
-    for some in (rows[:1], rows[:WARM_UP_ROWS]):
-        yield _prediction_log(list(zip(*some)))
-
-
-def _prediction_log(columns: Sequence[Tuple[str, ...]]) -> bytes:
-    """A request as a `PredictionLog`."""
     spec = _field(SPEC_NAME, b"default")
     spec += _field(SPEC_SIGNATURE, SIGNATURE.encode())
-    request = _field(MODEL_SPEC, spec)
-    for name, texts in zip(Row._fields, columns):
-        values = tf.make_tensor_proto([text.encode() for text in texts])
-        entry = _field(ENTRY_KEY, name.encode())
-        entry += _field(ENTRY_VALUE, values.SerializeToString())
-        request += _field(REQUEST_INPUTS, entry)
-    return _field(PREDICT_LOG, _field(REQUEST, request))
+    for some in (rows[:1], rows[:WARM_UP_ROWS]):
+        request = _field(MODEL_SPEC, spec)
+        for name, texts in zip(Row._fields, zip(*some)):
+            values = tf.make_tensor_proto([text.encode() for text in texts])
+            entry = _field(ENTRY_KEY, name.encode())
+            entry += _field(ENTRY_VALUE, values.SerializeToString())
+            request += _field(REQUEST_INPUTS, entry)
+        yield _field(PREDICT_LOG, _field(REQUEST, request))
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -217,8 +204,6 @@ def _field(number: int, content: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     """A whole number, seven bits a byte, the lowest first."""
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
+    if value < 128:
+        return bytes([value])
+    return bytes([value & 127 | 128]) + _varint(value >> 7)
