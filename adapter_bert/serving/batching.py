@@ -18,12 +18,11 @@ class Overloaded(Exception):
 
 
 class Bounds(NamedTuple):
-    """How much is computed and kept.
+    """Limits of a batch and of the queue.
 
     Attributes:
         batch_rows: that are computed at once.
-        batch_bytes: of these, by `Batcher`'s `size_of`; a single row may have
-            more.
+        batch_bytes: of these rows; a single row may have more.
         waiting_rows: of all requests, that are not yet computed.
     """
 
@@ -115,7 +114,7 @@ class Batcher:
                     self._waiting -= sum(batch.values())
 
     def _take(self) -> _Batch:
-        """The next rows, without those that nobody waits for any more."""
+        """The next rows, without rows of cancelled requests."""
         batch: _Batch = collections.Counter()
         size = 0
         while self._queue and sum(batch.values()) < self._bounds.batch_rows:

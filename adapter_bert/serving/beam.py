@@ -78,16 +78,14 @@ STEP = re.compile(r" \[while running '[^']*'\]")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be answered.
+    """A job's input and output, and the model that answers.
 
     Attributes:
         input: pattern of the files of rows.
-        output: that the names of the files of answers begin with.
+        output: beginning of the names of the files of answers.
         model: folder of an exported model.
-        version: of the model.
-        tasks: of the model.
-        names: of the tasks that answer every row; none if each row tells.
-        batch_size: rows that the model is asked at once.
+        names: of the tasks that answer every row; empty if each row tells.
+        batch_size: rows that the model computes at once.
     """
 
     input: str
@@ -107,33 +105,22 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
     """
 
     def __init__(self, folder: str, version: str = "", batch_size: int = 128):
-        """Takes a model.
+        """Takes a model's folder, which workers see too.
 
-        Args:
-            folder: that workers see, too.
-            version: of the model; the newest, if it is empty.
-            batch_size: rows that the model is asked at once.
+        An empty `version` is the newest one.
         """
         # Equal, so that Beam does not vary it by the time that batches take.
         super().__init__(min_batch_size=batch_size, max_batch_size=batch_size)
         self._folder, self._version = folder, version
 
     def load_model(self) -> ExportedModel:
-        """Loads the model, once in each process of a worker.
-
-        Raises:
-            UserError: it is missing or damaged.
-        """
+        """Loads the model, once in each process of a worker."""
         return ExportedModel(self._folder, self._version)
 
     def run_inference(
         self, batch: Sequence[Row], model: ExportedModel, inference_args=None
     ) -> Iterable[PredictionResult]:
-        """Answers rows.
-
-        Raises:
-            tf.errors.OpError: the worker has failed, by no row's fault.
-        """
+        """Answers rows; raises tf.errors.OpError if the worker has failed."""
         return [
             PredictionResult(row, found)
             for row, found in zip(batch, _answers(model, batch))
@@ -178,7 +165,7 @@ class _Rows(textio._TextSourceWithFilename):
         """Reads the lines of a part of a file.
 
         Raises:
-            UserError: it cannot be read, or is damaged, or cut short.
+            UserError: it cannot be read, is damaged, or is cut short.
         """
         try:
             yield from super().read_records(file_name, range_tracker)
@@ -287,14 +274,11 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
 
 
 def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
-    """Runs a job to its end.
-
-    Returns:
-        How many answers and how many refusals were written.
+    """Runs a job; returns the numbers of answers and refusals.
 
     Raises:
-        UserError: it has not come to its end: a file cannot be read or
-            written, a worker has ended, or the runner has ended the job.
+        UserError: a file cannot be read or written, a worker has ended, or the
+            runner has ended the job.
     """
     threading.excepthook = _end_with_worker
     # It logs, with a traceback, what is raised here as well.
@@ -322,9 +306,9 @@ def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
 
 
 def _reason(error: Exception) -> Optional[str]:
-    """Why a job has failed, if files are to blame, else None.
+    """The reason of a failed job if files are to blame, else None.
 
-    Of what a worker raises, Beam gives the text alone, as it is printed.
+    Beam gives a worker's exception as printed text alone.
     """
     text = "".join(traceback.format_exception_only(type(error), error))
     raised = RAISED.findall(text)
@@ -342,10 +326,9 @@ def _reason(error: Exception) -> Optional[str]:
 def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
     """Ends this process if one of its workers has ended before its work.
 
-    Beam's local runner may wait for the answers of a dead process for ever.
-    It tells by an exception in the thread that looks after the process. The
-    other workers end when nobody listens to them any more; those that are
-    just starting wait for two minutes.
+    Beam's local runner may wait for a dead process for ever; the thread that
+    looks after the process raises. Other workers end by themselves, those that
+    are just starting after two minutes.
     """
     if caught.thread is None or caught.thread.name != WORKER_THREAD:
         threading.__excepthook__(caught)
@@ -361,10 +344,7 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
 
 
 def options_of(flags: Sequence[str]) -> PipelineOptions:
-    """Beam's options of a command line.
-
-    Args:
-        flags: as `--direct_num_workers=2`.
+    """Beam's options of flags, as `--direct_num_workers=2`.
 
     Raises:
         UserError: Beam has no such option or runner, or its value is wrong.

@@ -74,6 +74,7 @@ class ExportedModel:
     Attributes:
         version: its number.
         tasks: of the model.
+        signature: inputs and outputs, as JSON of TensorFlow's `SignatureDef`.
     """
 
     def __init__(self, folder: str, version: str = ""):
@@ -106,7 +107,7 @@ class ExportedModel:
             saved = saved_model_pb2.SavedModel()
             saved.ParseFromString(files.read_bytes(graph, WHAT))
             signatures = saved.meta_graphs[0].signature_def
-            self._signature = json_format.MessageToDict(
+            self.signature = json_format.MessageToDict(
                 signatures[SIGNATURE], preserving_proto_field_name=True
             )
             self._loaded = tf.saved_model.load(place)
@@ -144,11 +145,7 @@ class ExportedModel:
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
 
     def warm_up(self) -> None:
-        """Answers a row of each task, so that the first client waits less.
-
-        Raises:
-            UserError: an answer is no number.
-        """
+        """Answers a row of each task; raises UserError if one is no number."""
         rows = [
             Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
             for name, task in self.tasks.items()
@@ -160,17 +157,9 @@ class ExportedModel:
                 f"{self._place}: {refusal(error)}; export it without that task"
             ) from error
 
-    def signature(self) -> Dict[str, Any]:
-        """The inputs and outputs, as JSON of TensorFlow's `SignatureDef`."""
-        return self._signature
-
 
 def digest(path: str) -> str:
-    """The SHA-256 of a file of a version.
-
-    Raises:
-        UserError: it is not there, or cannot be read.
-    """
+    """A file's SHA-256; raises UserError if it cannot be read."""
     found = hashlib.sha256()
     for block in files.blocks(path, WHAT):
         found.update(block)
@@ -203,7 +192,7 @@ def _check_files(place: str, hashes: Mapping[str, str]) -> None:
 
 
 def _damaged(path: str, why: str) -> UserError:
-    """What to say of a file that is not as it was exported."""
+    """The error about a file that is not as it was exported."""
     return UserError(
         f"{path} is damaged, or is of no exported model ({why}); copy the "
         "model again, or export it again"

@@ -1,8 +1,8 @@
-"""One BERT in memory, and what computes any trained task upon it.
+"""One BERT in memory, and functions that compute any trained task on it.
 
-What an adapter has trained is an argument of the computation, not a part of
-it. So adapters of one kind share one function: adding, swapping or removing
-one builds nothing, and threads do not disturb each other.
+An adapter's trained values are arguments of the computation. So adapters of one
+kind share one function, adding or removing one builds nothing, and threads do
+not disturb each other.
 """
 
 import dataclasses
@@ -40,15 +40,11 @@ Batch = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class TaskKind:
-    """What all adapters of one kind have in common.
+    """Adapters of one kind: one method, form of head and list of variables.
 
     Attributes:
         key: equal for equal kinds.
-        method: that they were trained by.
-        build_head: makes their head.
-        head_kind: `Task.head_kind`.
-        table: their variables.
-        function: what computes every one of them, a `tf.function`.
+        function: a `tf.function` that computes any of the adapters.
     """
 
     key: Hashable
@@ -62,12 +58,10 @@ class TaskKind:
         """The head's outputs [B, ...] by name.
 
         Args:
-            values: float32, of all variables that BERT lacks or that were
-                trained, by name.
-            batch: as `input_pipeline.make_batch` makes it.
+            values: float32 by name, of all trained and added variables.
+            batch: of `input_pipeline.make_batch`.
         """
-        # Called otherwise, TensorFlow takes the functions of many kinds for
-        # one function that is traced again and again, and warns of that.
+        # A plain call warns: it takes many kinds for one that is retraced.
         return self.function.get_concrete_function()(values, batch)
 
 
@@ -78,7 +72,8 @@ class FrozenBert:
         config: its sizes.
         weights: what it was read from.
         base: which BERT it is.
-        variables: its own, by name. Kernels are kept in the type of products.
+        variables: its own, by name; kernels in the type of products, others
+            float32.
     """
 
     def __init__(
@@ -88,18 +83,7 @@ class FrozenBert:
         vocab_file: str = "",
         compute_dtype: str = "float32",
     ):
-        """Reads every variable.
-
-        Args:
-            opened: the pretrained model.
-            config: its sizes.
-            vocab_file: its vocabulary; "" for the one beside it.
-            compute_dtype: of products and activations, one of
-                `products.DTYPES`.
-
-        Raises:
-            UserError: a variable is missing, damaged or of another shape.
-        """
+        """Reads every variable; arguments and errors as of `open`."""
         self.config = config
         self.weights: Weights = opened.weights
         # Adapters say the letters' case, whatever the model itself says.
@@ -131,7 +115,7 @@ class FrozenBert:
         vocab_file: str = "",
         compute_dtype: str = "float32",
     ) -> "FrozenBert":
-        """Opens what `--init_checkpoint` names; arguments as its flags.
+        """Opens what `--init_checkpoint` names; arguments as the flags.
 
         Raises:
             UserError: the model, its config or its vocabulary is missing or
@@ -166,7 +150,7 @@ class FrozenBert:
             return self._tokenizers[do_lower_case]
 
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
-        """What computes a task that was trained by a method.
+        """The kind of a task that was trained by a method.
 
         Raises:
             UserError: this BERT cannot take the method's arguments, or lacks
@@ -181,14 +165,8 @@ class FrozenBert:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
                 function = self._make_function(method, task, table)
-                self._kinds[key] = TaskKind(
-                    key,
-                    method,
-                    task.build_head,
-                    task.head_kind,
-                    table,
-                    function,
-                )
+                head = task.build_head, task.head_kind
+                self._kinds[key] = TaskKind(key, method, *head, table, function)
             return self._kinds[key]
 
     @property
@@ -197,7 +175,7 @@ class FrozenBert:
         return tf.as_dtype(self._prediction.compute_dtype)
 
     def predict(self, model: Callable, batch: Batch) -> Dict[str, tf.Tensor]:
-        """What a model gives for a batch of which each core takes a part."""
+        """A model's outputs for a batch, which the cores share."""
         return training_step.predict(self._prediction, model, batch)
 
     def _kept_as(self, name: str) -> tf.DType:
@@ -211,7 +189,7 @@ class FrozenBert:
     def _variables_for(self, method: TuningMethod) -> Values:
         """BERT's variables as a method reads them.
 
-        What adds to kernels needs them unrounded. They are read once, when
+        Methods that add to kernels need unrounded kernels, which are read when
         the first such method comes.
         """
         if not task_model.changes_parameters(self.config, method):
@@ -246,8 +224,7 @@ class FrozenBert:
             input_signature=[values_signature, batch_signature], autograph=False
         )
         def compute(values, batch):
-            def create(name, shape, initializer):
-                del shape, initializer
+            def create(name, *_):
                 own = values.get(name)
                 return variables[name] if own is None else own
 

@@ -1,12 +1,8 @@
 """From the heads' outputs to answers, within a graph.
 
-Every row has every field, whatever its task gives; where a field has no
-meaning it holds "", 0, or of a place -1.
-
-The answers to questions, chosen and cut out of their contexts in a graph.
-
-As `tasks/squad.py` chooses them, but without the n-best list: the best answer
-alone is told.
+Every row has every field; a field that its task does not give holds "", 0 or,
+for a place, -1. Answers to questions are chosen as in `tasks/squad.py`, without
+the n-best list.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -39,13 +35,13 @@ class Spans(NamedTuple):
     """The best answer to each row.
 
     Attributes:
-        is_there: bool [N], whether there is one, however likely.
+        is_there: bool [N], whether there is one.
         first, last: int32 [N], its tokens, among all tokens.
         score: float64 [N], the sum of its start and end logit.
-        null_score: float64 [N], that of "no answer", or 0 where it does not
+        null_score: float64 [N], the score of "no answer", 0 where it does not
             count.
-        is_given: bool [N], whether it is what is answered: "no answer" may
-            be likelier, by the task's threshold.
+        is_given: bool [N], whether the task's threshold prefers the best
+            answer to "no answer".
     """
 
     is_there: tf.Tensor
@@ -60,12 +56,7 @@ class SpanRules(tf.Module):
     """How each task chooses its answers."""
 
     def __init__(self, tasks: Sequence[Tuple[int, Squad]], count: int):
-        """Takes rules.
-
-        Args:
-            tasks: those of questions, with their numbers.
-            count: of all tasks.
-        """
+        """Takes numbered tasks of questions, and the number of all tasks."""
         longest, n_best = np.ones((2, count), np.int32)
         negative = np.zeros(count, bool)
         threshold = np.zeros(count, np.float64)
@@ -82,12 +73,12 @@ class SpanRules(tf.Module):
     def choose(
         self, rows: Rows, windows: Windows, outputs: Mapping[str, tf.Tensor]
     ) -> Spans:
-        """Chooses the best answer of each row.
+        """Chooses the best answer of each row; other tasks' have no meaning.
 
         Args:
-            rows: of which those of other tasks get answers of no meaning.
+            rows: of texts.
             windows: of the rows.
-            outputs: of `SpanHead.select`, of each window and of one more.
+            outputs: of `SpanHead.select`, [windows + 1, ...].
         """
         size = windows.size
         outputs = {name: values[:size] for name, values in outputs.items()}
@@ -168,14 +159,8 @@ def _has_most_context(
 ) -> tf.Tensor:
     """Whether no other window shows a token with more text around it.
 
-    Args:
-        rows: of texts.
-        windows: of the rows.
-        places: int32 [W, n], tokens by number in a window's part of the
-            context.
-
-    Returns:
-        bool [W, n].
+    `places` int32 [W, n] are numbers of tokens in a window's part of the
+    context; the result is bool [W, n].
     """
 
     def of_row(values: tf.Tensor) -> tf.Tensor:
@@ -217,17 +202,11 @@ def _has_most_context(
 def cut_out(
     rows: Rows, spans: Spans, contexts: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The answers' texts: the characters of their tokens.
-
-    Args:
-        rows: of texts.
-        spans: their answers.
-        contexts: string [N], UTF-8; "" where there is nothing to cut out.
+    """The answers' texts and places in contexts, string [N].
 
     Returns:
-        string [N], the words of the answer with a space between them; "" if
-        none is given. int32 [N] twice, its first character and the one behind
-        it; -1 if none is given.
+        string [N], the answer's words with a space between them, or "". int32
+        [N] twice, its first character and one past its last, or -1.
     """
 
     def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
@@ -255,21 +234,17 @@ KINDS = {
     TextRegression: REGRESSION,
     Squad: QUESTIONS,
 }
-# More bytes than a text has.
-LONGEST = 2**31 - 1
 Fields = Dict[str, tf.Tensor]
 # Of a window and of one more, each kind of head's, by name.
 Outputs = Mapping[str, tf.Tensor]
 
 
 class Question(NamedTuple):
-    """What is asked, and how it was read.
+    """Rows of texts and their windows.
 
     Attributes:
-        rows: of texts.
-        windows: of these.
         first_window: int32 [N], each row's first one.
-        head: int32 [N], the number of its kind of heads.
+        head: int32 [N], the number of each row's kind of heads.
         contexts: string [N], the second texts.
     """
 
@@ -281,11 +256,7 @@ class Question(NamedTuple):
 
 
 def kind_of(loaded: LoadedTask) -> str:
-    """What a task gives: one of the values of `KINDS`.
-
-    Raises:
-        UserError: nothing that can be exported.
-    """
+    """A task's value of `KINDS`; raises UserError if it has none."""
     for kind, name in KINDS.items():
         if isinstance(loaded.task, kind):
             return name
@@ -295,14 +266,10 @@ def kind_of(loaded: LoadedTask) -> str:
 
 
 class GraphAnswers(tf.Module):
-    """What all tasks answer."""
+    """Makes the answers of all tasks."""
 
     def __init__(self, tasks: Sequence[LoadedTask], heads: Sequence[int]):
-        """Takes tasks.
-
-        Args:
-            tasks: all, in the order of their numbers.
-            heads: of each the number of its kind of heads.
+        """Takes tasks, by number, and the number of each one's kind of heads.
 
         Raises:
             UserError: as `kind_of`.
@@ -342,10 +309,9 @@ class GraphAnswers(tf.Module):
         self._separator = keep(np.array(separators))
         counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
         self._label_count = keep(np.array(counts, np.int32))
+        numbered = enumerate(loaded.task for loaded in tasks)
         questions = [
-            (number, loaded.task)
-            for number, loaded in enumerate(tasks)
-            if isinstance(loaded.task, Squad)
+            (n, task) for n, task in numbered if isinstance(task, Squad)
         ]
         self._rules = SpanRules(questions, len(tasks))
 
@@ -358,12 +324,11 @@ class GraphAnswers(tf.Module):
 
         Returns:
             Of N rows and at most L labels: `kind`, string [N]; `label`,
-            string [N], its `probability`, float32 [N], `labels`, string [N,
-            L], their `scores`, float32 [N, L]; of tasks whose rows have sets
-            of labels `label` holds all that a row is given, with the task's
-            separator between them, and `probability` 0; `value`, float32 [N];
-            `answer`, string [N], `start` and `end`, int32 [N], `score` and
-            `null_score`, float32 [N].
+            string [N], `probability`, float32 [N], `labels`, string [N, L],
+            `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
+            [N], `start` and `end`, int32 [N], `score` and `null_score`,
+            float32 [N]. For sets of labels `label` joins a row's labels with
+            the task's separator, and `probability` is 0.
         """
         task = asked.rows.task
         return {
@@ -438,16 +403,10 @@ class GraphAnswers(tf.Module):
     def _join(
         self, asked: Question, labels: tf.Tensor, scores: tf.Tensor
     ) -> tf.Tensor:
-        """The labels that rows are given, in one text.
+        """Rows' labels, joined, string [N].
 
-        Args:
-            asked: the rows.
-            labels: string [N, L], "" at the end.
-            scores: float64 [N, L], each label's probability by itself, 0 at
-                the end.
-
-        Returns:
-            string [N].
+        `labels` is string [N, L], "" at the end; `scores` float64 [N, L], each
+        label's own probability, 0 at the end.
         """
         task = asked.rows.task
         is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
@@ -458,7 +417,7 @@ class GraphAnswers(tf.Module):
         # But for what stands before the first label.
         start = tf.strings.length(separator)
         start = tf.minimum(start, tf.strings.length(joined))
-        end = tf.fill(tf.shape(start), LONGEST)
+        end = tf.fill(tf.shape(start), LARGEST)
         return tf.strings.substr(joined, start, end)
 
     def _values(self, asked: Question, outputs: Outputs) -> Fields:
@@ -486,15 +445,12 @@ class GraphAnswers(tf.Module):
         }
         for head in self._heads[QUESTIONS]:
             scope = f"head_{head}/"
-            spans = self._rules.choose(
-                rows,
-                asked.windows,
-                {
-                    name[len(scope) :]: value
-                    for name, value in outputs.items()
-                    if name.startswith(scope)
-                },
-            )
+            own = {
+                name[len(scope) :]: value
+                for name, value in outputs.items()
+                if name.startswith(scope)
+            }
+            spans = self._rules.choose(rows, asked.windows, own)
             is_mine = tf.equal(asked.head, head)
             spans = spans._replace(
                 is_there=spans.is_there & is_mine,

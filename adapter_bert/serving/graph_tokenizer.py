@@ -1,11 +1,8 @@
 """BERT's WordPiece within a graph, by TensorFlow's core operations alone.
 
-Whoever loads a saved model gives it texts, and has neither this project nor the
-`tokenizers` library. What that library makes of each single character is
-written down in tables, so that both give the same ids. tensorflow-text is
-another tokenizer: it folds cases in another way.
-
-Where a graph finds entries of a vocabulary, and added tokens, in texts.
+A saved model tokenizes texts without this project and without the `tokenizers`
+library. Tables hold the library's result for each single character, so both
+give the same ids. tensorflow-text folds cases in another way.
 """
 
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
@@ -50,12 +47,7 @@ class Tree(tf.Module):
     def __init__(
         self, entries: Iterable[Tuple[int, Sequence[int], int]], roots: int
     ):
-        """Makes the trees.
-
-        Args:
-            entries: root from 0, characters, id.
-            roots: how many trees there are.
-        """
+        """Takes (root from 0, characters, id) of entries; counts roots."""
         super().__init__()
         edges: Dict[int, int] = {}
         ids = [-1] * roots
@@ -140,8 +132,8 @@ class AddedTokens(tf.Module):
         """Keeps the tokens.
 
         Args:
-            tokens: code, characters, and whether it is a word of its own only.
-            rest: what takes the place of all but a token's first character.
+            tokens: code, characters, and whether it must be a whole word.
+            rest: takes the place of all but a token's first character.
         """
         super().__init__()
         self._rest = rest
@@ -157,18 +149,18 @@ class AddedTokens(tf.Module):
     def join(
         self, codes: tf.Tensor, text: tf.Tensor, stop: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Makes one character of those of a token, wherever there is one.
+        """Makes one character of each token's characters.
 
-        Of tokens that overlap the first counts, of those that begin at one
-        place the longest.
+        Of overlapping tokens the first counts, of tokens with one beginning the
+        longest.
 
         Args:
             codes: int32 [C], characters.
             text: int32 [C], which text each is of.
-            stop: int32 [C], where what each was made of ends.
+            stop: int32 [C], the end in its text of each one's source.
 
         Returns:
-            `codes` and `stop`, as long as before.
+            New `codes` and `stop`, int32 [C].
         """
         end = tf.searchsorted(text, text, side="right")
         lengths, added = self._tree.longest(codes, end, tf.zeros_like(codes))
@@ -209,14 +201,9 @@ class AddedTokens(tf.Module):
     ) -> tf.Tensor:
         """Whether no letter of the same text is right before or behind.
 
-        Args:
-            codes: int32 [C], characters.
-            text: int32 [C], which text each is of.
-            places: int32 [matches], first characters.
-            past: int32 [matches], those behind the last ones.
-
-        Returns:
-            bool [matches].
+        `codes` and `text` are int32 [C]; `places` and `past` int32 [matches],
+        first characters and one past the last ones. The result is bool
+        [matches].
         """
         letters = tf.pad(
             tf.gather(self._letters, tf.minimum(codes, CODES - 1)), [[1, 1]]
@@ -232,15 +219,9 @@ class AddedTokens(tf.Module):
 
 
 def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
-    """Which matches count, from the first of each text on.
+    """Which matches do not overlap an earlier one that counts, bool [matches].
 
-    Args:
-        places: int32 [matches], where they begin, rising.
-        past: int32 [matches], one past their last characters.
-        text: int32 [matches], which text each is in.
-
-    Returns:
-        bool [matches].
+    All are int32 [matches]: rising beginnings, one past the ends, the texts.
     """
     count = tf.size(places)
     # From each the next one that it leaves free; the last ones lead to none.
@@ -305,14 +286,12 @@ class GraphTokens(NamedTuple):
 
 
 class _Characters(NamedTuple):
-    """Normalized characters, one after the other.
+    """Normalized characters of all texts, int32 [C] and (`begins`) bool [C].
 
     Attributes:
-        code: int32 [C].
-        text: int32 [C], which text each is of.
-        source: int32 [C], the place in its text of what it was made of.
-        end: int32 [C], one past that place and the accents after it.
-        begins: bool [C], whether it is the first of a word.
+        source: the place in its text of the character that it was made of.
+        end: one past that place and the accents after it.
+        begins: whether it is the first of a word.
     """
 
     code: tf.Tensor
@@ -326,15 +305,15 @@ class GraphTokenizer(tf.Module):
     """Texts to tokens, as a `FullTokenizer` makes them.
 
     They differ only where marks that are no accents follow each other in an
-    order that Unicode normalizes. A token that was added to the vocabulary is a
-    character of its own here, whose code is behind Unicode's.
+    order that Unicode normalizes. An added token becomes one character, whose
+    code is behind Unicode's.
 
     Attributes:
-        unknown_id: of what no entry is found for.
+        unknown_id: of words without an entry.
     """
 
     def __init__(self, tokenizer: FullTokenizer):
-        """Writes down what a tokenizer does; takes some seconds."""
+        """Makes tables of a tokenizer; takes some seconds."""
         self._lower = tokenizer.do_lower_case
         self.unknown_id = tokenizer.unknown_id
 
@@ -366,10 +345,7 @@ class GraphTokenizer(tf.Module):
             self._cased, self._ignorable = map(keep, _sigma_tables())
 
     def __call__(self, texts: tf.Tensor) -> GraphTokens:
-        """Tokenizes strings [N], UTF-8.
-
-        What is no UTF-8 is left out.
-        """
+        """Tokenizes strings [N]; bytes that are no UTF-8 are left out."""
         characters = self._characters(texts)
         word = tf.cumsum(tf.cast(characters.begins, tf.int32)) - 1  # [C]
         firsts = places_of(characters.begins)  # [words]
@@ -449,10 +425,10 @@ class GraphTokenizer(tf.Module):
     def _sigmas(
         self, codes: tf.Tensor, text: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Where capital sigmas are, and the small one of each place.
+        """Places of capital sigmas, and the small sigma for each.
 
-        One is final where a cased character is before it and none behind,
-        whatever ignorable ones are between. Source: Unicode 15, table 3-17.
+        A sigma is final after a cased character and before none, apart from
+        ignorable ones. Source: Unicode 15, table 3-17.
         """
         sigmas = places_of(tf.equal(codes, SIGMA))
         seen = places_of(~tf.gather(self._ignorable, codes))
@@ -483,12 +459,12 @@ def _chain(
     Args:
         firsts: int32 [words], first characters.
         ends: int32 [words], one past the last ones.
-        word: int32 [C], of each character.
-        end: int32 [C], the end of its word.
-        lengths: int32 [C], of the longest entry from there on.
+        word: int32 [C], each character's word.
+        end: int32 [C], the end of that word.
+        lengths: int32 [C], of the longest entry from each character on.
 
     Returns:
-        Whether a piece begins at a character, bool [C]; whether a word is
+        Whether pieces begin at characters, bool [C]; whether words are
         unknown, bool [words].
     """
 
@@ -522,12 +498,11 @@ def _chain(
 
 
 def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
-    """What each character becomes.
+    """Each character's normalized characters.
 
     Returns:
-        int32, the characters that all become, one after the other; int32
-        [CODES + 1], where those of each begin. What is set apart has spaces
-        around it.
+        int32, all of them, one after the other; int32 [CODES + 1], where each
+        character's begin. Characters that are words have spaces around them.
     """
     values: List[int] = []
     starts = np.zeros(CODES + 1, np.int32)
@@ -549,13 +524,9 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _joins(starts: np.ndarray) -> np.ndarray:
-    """Which characters vanish, but stay in the place of the one before.
+    """Which characters vanish but extend the one before, bool [CODES].
 
-    Args:
-        starts: as of `_normalized`.
-
-    Returns:
-        bool [CODES].
+    `starts` is as of `_normalized`.
     """
     joins = np.diff(starts) == 0
     for code in np.flatnonzero(joins):

@@ -1,9 +1,9 @@
-"""A library: trained adapters upon one BERT, each a folder with a name.
+"""A library: trained adapters on one BERT, each a folder with a name.
 
 `LIBRARY/<name>/` holds an adapter as a run writes it, and `library_entry.json`:
-when it was added, and how its run scored. Whoever changes a library holds its
-lock. What is being written lies in a hidden folder, which is renamed when it is
-whole; what a killed process left of it is deleted by the next one.
+when it was added, and how its run scored. A process that changes a library
+holds its lock, writes into a hidden folder and renames that. The next process
+deletes the hidden folders that killed processes left.
 """
 
 import contextlib
@@ -71,14 +71,11 @@ class Entry:
     """An adapter of a library, as lists show it.
 
     Attributes:
-        name: in the library.
-        task: that it was trained on.
         kind: as of `adapter_bert.tasks.restored.kind_of`.
         labels: of a classification, or the tags of tagging, in the order of
             the logits.
-        method: that computes it.
-        parameters: numbers that it holds.
-        bytes: of its weights' file.
+        parameters: numbers that the adapter holds.
+        bytes: of the weights' file.
         scores: of its run's evaluation, by metric; the first is the main one.
         data: SHA-256 of the data that was scored, by split.
         added: when, UTC, ISO 8601.
@@ -104,11 +101,7 @@ class AdapterLibrary:
     """The adapters of a folder; several processes may change it at once."""
 
     def __init__(self, path: str, create: bool = False):
-        """Opens a library.
-
-        Args:
-            path: of a local folder.
-            create: whether to make it, if it is not there.
+        """Opens the library of a local folder; `create` makes it if missing.
 
         Raises:
             UserError: it is not there, is no folder or not local.
@@ -128,10 +121,7 @@ class AdapterLibrary:
         self.path = path
 
     def names(self) -> List[str]:
-        """The adapters' names in order, damaged ones included.
-
-        A link to a folder elsewhere is none.
-        """
+        """The adapters' names in order, with damaged ones, without links."""
         real = os.path.realpath(self.path)
         return [
             name
@@ -160,7 +150,7 @@ class AdapterLibrary:
         return folder
 
     def _place(self, name: str) -> str:
-        """As `folder`, whatever is in it."""
+        """The folder of an adapter, unchecked."""
         names = self.names()
         if name not in names:
             known = ", ".join(names)[:200] or "none"
@@ -186,7 +176,7 @@ class AdapterLibrary:
         return found
 
     def entry(self, name: str) -> Entry:
-        """What is known of an adapter, without reading its weights.
+        """Describes an adapter, without reading its weights.
 
         Raises:
             UserError: none has this name, or it is damaged.
@@ -223,9 +213,8 @@ class AdapterLibrary:
             The name.
 
         Raises:
-            UserError: the adapter is damaged or of another BERT than the
-                library's, its name is taken or is none, the library has the
-                same adapter already, or another comes in its place meanwhile.
+            UserError: the adapter is damaged, of another BERT, in the library
+                already, or replaced meanwhile; the name is taken or is none.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -241,13 +230,10 @@ class AdapterLibrary:
                 content = files.read_bytes(os.path.join(folder, file), "a file")
                 files.write_bytes(os.path.join(unfinished, file), content)
             now = datetime.datetime.now(datetime.timezone.utc)
+            added = now.isoformat(timespec="seconds")
             files.write_sealed(
                 os.path.join(unfinished, ENTRY_FILE),
-                {
-                    "added": now.isoformat(timespec="seconds"),
-                    "scores": scores,
-                    "data": data,
-                },
+                {"added": added, "scores": scores, "data": data},
             )
             # The name, the checks and the scores are of what was read first.
             if adapter_artifact.read_config(folder) != artifact.config:
@@ -264,12 +250,7 @@ class AdapterLibrary:
         return name
 
     def remove(self, name: str, force: bool = False) -> None:
-        """Deletes an adapter.
-
-        Args:
-            name: of the adapter.
-            force: whether also one that is a part of others, which cannot be
-                used then.
+        """Deletes an adapter; with `force` also a part that others need.
 
         Raises:
             UserError: none has this name, it cannot be deleted, or others need
@@ -307,11 +288,7 @@ class AdapterLibrary:
         return found
 
     def rename(self, name: str, new_name: str) -> None:
-        """Gives an adapter another name.
-
-        Raises:
-            UserError: none has this name, or the new one is taken or none.
-        """
+        """Renames; raises UserError if a name is missing, taken or none."""
         check_name(new_name)
         with self._changing():
             folder = self._place(name)
@@ -320,7 +297,7 @@ class AdapterLibrary:
             self._move(folder, os.path.join(self.path, new_name))
 
     def _move(self, folder: str, new: str) -> None:
-        """Moves a folder of the library's, or into it, on the disk as well."""
+        """Moves a folder within or into the library, and syncs the disk."""
         os.rename(folder, new)
         # Before its files are deleted, if that is why.
         files.sync(self.path)
@@ -380,10 +357,10 @@ class AdapterLibrary:
 
 
 def default_name(config: Dict[str, Any]) -> str:
-    """The name of an adapter that is given none: its task's.
+    """The name of an adapter that is given none: the task's.
 
-    Of the user's own data it is that of their folder or file, unless that says
-    no more, or cannot be a name.
+    Adapters of the user's own data get the name of the data's folder or file,
+    unless it is `train` or cannot be a name.
     """
     task = config["task"]["name"]
     name = run_record.data_name(config)
@@ -399,11 +376,7 @@ def _is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Checks that a name can be that of an adapter, and of a folder.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Raises UserError if an adapter, and a folder, cannot have this name."""
     if not _is_name(name):
         raise UserError(
             f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
@@ -413,7 +386,7 @@ def check_name(name: str) -> None:
 
 
 def check(folder: str) -> Artifact:
-    """Reads an adapter, and checks that it is all that its description says.
+    """Reads an adapter, and compares its weights with its description.
 
     Raises:
         UserError: a file is missing or damaged, or the weights are not those
@@ -474,7 +447,7 @@ def _find_artifact(folder: str) -> str:
 
 
 def _refuse_pickle(folder: str) -> None:
-    """Weights may not be pickles, which run as programs when they are read."""
+    """Refuses pickles, which run as programs when they are read."""
     if files.exists(os.path.join(folder, adapter_artifact.WEIGHTS_FILE)):
         return
     for name in files.names(folder):
@@ -489,11 +462,9 @@ def _refuse_pickle(folder: str) -> None:
 def _read_scores(
     folder: str, config: Dict[str, Any]
 ) -> Tuple[Dict[str, float], Dict[str, str]]:
-    """How the run of an adapter scored, and on which data.
+    """The scores of an adapter's run, and the SHA-256 of the scored data.
 
-    Returns:
-        Nothing where no run's folder is around it, or the evaluation was of
-        other weights.
+    Both are empty without a run's folder, or if other weights were scored.
     """
     run = os.path.dirname(os.path.abspath(folder))
     path = os.path.join(run, "eval_results.json")

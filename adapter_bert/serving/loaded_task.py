@@ -1,7 +1,6 @@
 """A trained task in memory, and the rows that it reads."""
 
 import dataclasses
-import functools
 import threading
 from typing import Any, Mapping, Optional, Tuple, Union
 
@@ -30,13 +29,12 @@ Row = Tuple[Text, ...]
 
 
 class TaskValues:
-    """The values of a task: its own, or those of a row of tables.
+    """The float32 values of a task by name, as tensors or in rows of tables.
 
     They are in memory once. Several threads may get and move them.
     """
 
     def __init__(self, values: Values):
-        """Takes float32 tensors by name."""
         self._values: Optional[Values] = values
         self._place: Optional[Place] = None
         self._lock = threading.Lock()
@@ -62,14 +60,11 @@ class TaskValues:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedTask:
-    """A trained task in memory, to which nothing of BERT belongs.
+    """A trained task in memory, without anything of BERT.
 
     Attributes:
-        task: what is asked and answered.
-        numbers_of_texts: of a row.
-        kind: what computes it.
+        numbers_of_texts: that a row may have.
         values: all that the kind's BERT lacks.
-        tokenizer: what it was trained with.
         max_seq_length: longest input in tokens.
     """
 
@@ -96,19 +91,16 @@ def load_task(
     """Reads a trained adapter.
 
     Args:
-        bert: that it was trained upon.
+        bert: that it was trained on.
         folder: of the adapter.
-        max_seq_length: longest input in tokens, or None for what the adapter
-            was trained with.
-        library: folder of adapters, where parts are looked for that it does
-            not hold; "" for none. They may also lie around it, or where they
-            lay in its training.
-        exchanged: adapters that take the places of others, by the names of
-            those.
+        max_seq_length: longest input in tokens; None for the adapter's own.
+        library: folder of adapters, where missing parts are looked for, as
+            they are around the adapter and at their places in its training.
+        exchanged: adapters in the places of parts, by the parts' names.
 
     Raises:
-        UserError: it or one of its parts is missing or damaged, or was trained
-            upon another BERT; BERT has fewer positions, or the task needs room
+        UserError: the adapter or a part is missing or damaged, or was trained
+            on another BERT; BERT has fewer positions, or the task needs room
             for more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
@@ -174,48 +166,34 @@ def load_task(
 
 
 def task_name(folder: str) -> str:
-    """The name of the task that an adapter was trained on.
-
-    Raises:
-        UserError: there is no adapter.
-    """
+    """An adapter's task; raises UserError if there is no adapter."""
     return adapter_artifact.read_config(folder)["task"]["name"]
 
 
-@functools.singledispatch
 def as_row(texts: Any) -> Row:
     """The texts of a row.
 
     Raises:
-        UserError: it is no text, no pair of texts and no list of words.
+        UserError: it is no text, no tuple of texts and no list of words.
     """
+    if isinstance(texts, tuple):
+        return texts
+    if isinstance(texts, list):
+        return (tuple(texts),)
+    if isinstance(texts, str):
+        return (texts,)
     raise UserError(
         f"a row is a {type(texts).__name__}, expected a text, a tuple of two "
         "or, where words are tagged, a list of words"
     )
 
 
-@as_row.register
-def _(texts: str) -> Row:
-    return (texts,)
-
-
-@as_row.register
-def _(texts: tuple) -> Row:
-    return texts
-
-
-@as_row.register
-def _(texts: list) -> Row:
-    return (tuple(texts),)
-
-
 def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
     """Compares a row with what a task reads.
 
     Raises:
-        UserError: it has more or fewer texts, one that is none or that the
-            task does not take, or words where the task reads texts only.
+        UserError: the number of texts differs, or one is not as the task reads
+            it; the message begins with `where`.
     """
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
@@ -232,23 +210,14 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
                 f"{loaded.task.name} reads texts"
             )
         for part in text if isinstance(text, tuple) else (text,):
-            _check_text(part, where)
+            if not isinstance(part, str):
+                raise UserError(
+                    f"{where}: found a {type(part).__name__}, expected a text"
+                )
+            try:
+                part.encode()
+            except UnicodeEncodeError as error:
+                raise UserError(
+                    f"{where}: the text holds half a character ({error.reason})"
+                ) from error
     loaded.task.check_texts(row, where)
-
-
-def _check_text(text: Any, where: str) -> None:
-    """Refuses what is no text, or cannot be written.
-
-    Raises:
-        UserError: it is.
-    """
-    if not isinstance(text, str):
-        raise UserError(
-            f"{where}: found a {type(text).__name__}, expected a text"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: the text holds half a character ({error.reason})"
-        ) from error

@@ -1,9 +1,7 @@
 """One BERT that computes rows of many tasks in one batch.
 
-The values of all tasks lie in tables. So a task that comes builds nothing
-again, unless it is the first with its method or its head.
-
-Values of many tasks in tables, of which each task has a row.
+The values of all tasks lie in tables, where each task has a row. A new task
+builds no new graph, unless it is the first with its method or its head.
 """
 
 import collections
@@ -28,14 +26,12 @@ GROWTH, LEAST_GROWTH = 1 / 16, 4
 
 
 class Slot:
-    """A row of tables; it is free again when nobody holds it any more.
+    """A row of tables, which is free again when its slot has no reference.
 
-    A call that computes with a row holds its slot, so that a row is never
-    written while it is read.
+    Calls hold the slots of their rows, so no row is written while it is read.
     """
 
     def __init__(self, number: int):
-        """Takes the number of the row."""
         self.number = number
 
 
@@ -43,17 +39,16 @@ class Slots:
     """The rows of tables that are filled together."""
 
     def __init__(self, first: int = 0):
-        """Takes the first row that may be given out."""
         self._next = first
         self._free: List[int] = []
 
     @property
     def count(self) -> int:
-        """How many rows were ever given out, and those before them."""
+        """One more than the greatest number that was given out."""
         return self._next
 
     def take(self) -> Slot:
-        """A row that nobody holds."""
+        """A free row."""
         if self._free:
             number = self._free.pop()
         else:
@@ -101,7 +96,7 @@ class Table:
         )
 
     def read(self, row: int, shape: encoder.Shape) -> tf.Tensor:
-        """The first entries of a row, as many as `shape` has, float32."""
+        """The first `shape` entries of a row, float32."""
         value = tf.cast(tf.gather(self.variable, row), tf.float32)
         if tuple(shape) != self.shape:
             value = value[tuple(slice(size) for size in shape)]
@@ -112,10 +107,9 @@ Shapes = Mapping[str, Tuple[int, ...]]
 
 
 def can_mix(table: ParameterTable) -> bool:
-    """Whether a task leaves BERT's matrices as they are.
+    """Whether a task and its parts leave BERT's matrices as they are.
 
-    What parts of its method have changed of BERT is not mixed either, nor is
-    what a method does by the hook `parameter`.
+    A method that acts by the hook `parameter` cannot be mixed either.
     """
     return not table.hooks.acts_at("parameter") and all(
         not changed_by(p.name)
@@ -127,11 +121,11 @@ def can_mix(table: ParameterTable) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Kind:
-    """What tasks with one method, or with one head, have in common.
+    """Tasks with one method or one form of heads.
 
     Attributes:
-        scope: of their tables.
-        form: the method, as wide as the widest, or the head.
+        scope: of the tables' names.
+        form: the method, as wide as the widest, or a `HeadKind`.
         number: of the kind.
         shapes: of a task's values, by name.
         slots: rows of the tables.
@@ -146,12 +140,12 @@ class _Kind:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
-    """A task in the tables; it is gone when nobody holds this any more.
+    """A task in the tables, until its place has no reference.
 
     Attributes:
-        task: its number, by which rows name it.
-        head: number of its kind of heads.
-        rows: table, its row and the shape of the value, by the value's name.
+        task: its number.
+        head: the number of its kind of heads.
+        rows: each value's table, row and shape, by the value's name.
     """
 
     task: Slot
@@ -173,11 +167,11 @@ class MixedBert:
     """
 
     def __init__(self, bert: FrozenBert, adapter_dtype: str = "float32"):
-        """Takes the BERT, which is not copied.
+        """Makes no tables yet, and no copy of BERT.
 
         Args:
-            bert: that all tasks were trained upon.
-            adapter_dtype: in which what methods have added is kept; heads and
+            bert: that all tasks were trained on.
+            adapter_dtype: type of methods' added variables; heads and
                 LayerNorms are float32.
         """
         self._bert = bert
@@ -196,12 +190,7 @@ class MixedBert:
         self._lock = threading.Lock()
 
     def put(self, kind: TaskKind, values: Values) -> Place:
-        """Puts a task's values into the tables.
-
-        Args:
-            kind: of the task, which `can_mix`.
-            values: float32, as `TaskKind.compute` takes them.
-        """
+        """Puts a task that `can_mix`, with values for `TaskKind.compute`."""
         with self._lock:
             method, head = self._forms(kind)
             rows = {}
@@ -232,11 +221,7 @@ class MixedBert:
                     table.reserve(form.slots.count + count)
 
     def compute(self, batch: Batch) -> Dict[str, tf.Tensor]:
-        """What `MixedModel` gives.
-
-        Args:
-            batch: its features. Whoever calls holds the tasks' places.
-        """
+        """`MixedModel`'s outputs of its features; callers hold the places."""
         with self._lock:
             if self._function is None:
                 self._function = self._make_function()
@@ -245,13 +230,8 @@ class MixedBert:
 
     def _forms(self, kind: TaskKind) -> Tuple[_Kind, _Kind]:
         """The kind of a task's method and that of its head."""
-        if kind.key not in self._kinds:
-            found = self._method_of(kind), self._head_of(kind)
-            self._kinds[kind.key] = found
-        return self._kinds[kind.key]
-
-    def _method_of(self, kind: TaskKind) -> _Kind:
-        """The kind of a task's method, with its tables."""
+        if kind.key in self._kinds:
+            return self._kinds[kind.key]
         method = kind.method.widened()
         table = task_model.list_parameters(
             self._bert.config, method, kind.build_head
@@ -262,36 +242,35 @@ class MixedBert:
             if p.is_added and p.group != "head"
         }
         key = str(method), tuple(shapes.items())
-        if key not in self._methods:
-            number = len(self._methods)
-            found = _Kind(scope_of(number), method, number, shapes)
-            self._add_kind(self._methods, key, found, self._adapter_dtype)
-        return self._methods[key]
-
-    def _head_of(self, kind: TaskKind) -> _Kind:
-        """The kind of a task's head, with its tables."""
+        number = len(self._methods)
+        made = _Kind(scope_of(number), method, number, shapes)
+        method = self._add(self._methods, key, made, self._adapter_dtype)
         shapes = {
             p.name: p.shape for p in kind.table.parameters if p.group == "head"
         }
         key = kind.head_kind, tuple(shapes.items())
-        if key not in self._heads:
-            number = len(self._heads)
-            head = HeadKind(kind.build_head, tuple(shapes))
-            found = _Kind(f"head_{number}/", head, number, shapes)
-            self._add_kind(self._heads, key, found)
-        return self._heads[key]
+        number = len(self._heads)
+        form = HeadKind(kind.build_head, tuple(shapes))
+        head = self._add(
+            self._heads, key, _Kind(f"head_{number}/", form, number, shapes)
+        )
+        self._kinds[kind.key] = method, head
+        return method, head
 
-    def _add_kind(
+    def _add(
         self,
         kinds: Dict[Hashable, _Kind],
         key: Hashable,
-        found: _Kind,
+        made: _Kind,
         dtype: tf.DType = tf.float32,
-    ) -> None:
-        for name, shape in found.shapes.items():
-            self._tables[f"{found.scope}{name}"] = Table(shape, dtype)
-        kinds[key] = found
-        self._function = None
+    ) -> _Kind:
+        """The kind of a key; adds `made` and its tables if there is none."""
+        if key not in kinds:
+            for name, shape in made.shapes.items():
+                self._tables[f"{made.scope}{name}"] = Table(shape, dtype)
+            kinds[key] = made
+            self._function = None
+        return kinds[key]
 
     def _put_own(self, values: Values) -> Slot:
         """Puts a task's values of BERT's own variables into their tables."""
@@ -328,7 +307,6 @@ class MixedBert:
         )
 
     def _make_function(self) -> Any:
-        """The same as a function, which is traced when called."""
         model = self.model()
 
         @tf.function(input_signature=[mixed_model.FEATURES], autograph=False)

@@ -1,13 +1,9 @@
 """Rows of many tasks in one batch, each through its own adapter.
 
 A method's hooks compute one task's rows with one task's values. Here each row
-brings values of its own. Hooks that take such values (`Hooks.takes_rows`) are
-given them. Others are vectorized over the rows (`tf.vectorized_map`): what a
-row multiplies by its own matrix becomes a product of batches, what it
-multiplies by BERT's stays one product for all rows. So any method can be mixed,
-and none has to know of it.
-
-Rows of one kind, those of one method, lie next to each other.
+has values of its own. Hooks with `takes_rows` take the values of all rows;
+other hooks are vectorized over the rows (`tf.vectorized_map`). So any method
+can be mixed. Rows of one kind, which is one method, lie next to each other.
 """
 
 import contextlib
@@ -50,7 +46,6 @@ class _Kind:
         config: encoder.BertConfig,
         create: encoder.CreateVariable,
     ):
-        """Takes the rows' values that `create` gives, by name."""
         self._method, self._config = method, config
         self.scope = scope_of(number)
         self.values: Values = {}
@@ -63,19 +58,13 @@ class _Kind:
         self.example = method.build(config, keep, True)
 
     def acts_at(self, place: str, scope: str = "") -> bool:
-        """Whether the method does anything at one of the hooks' places.
-
-        Args:
-            place: the name of the hook.
-            scope: before the names of all that it reads there, of whichever
-                of its parts.
-        """
+        """Whether the method acts at the hook `place`, by values of `scope`."""
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
         reads |= not act_by_values(self.example)
         return reads and self.example.acts_at(place)
 
     def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
-        """The method's hooks of one row's values."""
+        """The method's hooks with one row's values."""
         return self._method.build(
             self._config, lambda name, *_: values.get(name), True
         )
@@ -91,11 +80,11 @@ class MixedHooks(Hooks):
         config: encoder.BertConfig,
         create: encoder.CreateVariable,
     ):
-        """Takes rows' values.
+        """Makes the hooks of each kind.
 
         Args:
             methods: one of each kind.
-            own: names of BERT's own variables, of which each row has others.
+            own: names of BERT's variables whose values differ by row.
             config: of the BERT.
             create: gives the values of a kind's rows by the name
                 `kind_<number>/<variable>`, [B_k, ...], or of a kind without
@@ -125,16 +114,15 @@ class MixedHooks(Hooks):
         return tf.convert_to_tensor(variable) if own is None else own
 
     def embeddings(self, hidden, context):
-        """Shapes as in `Hooks`, as of all that follow."""
-        return self._act(
-            "embeddings",
-            lambda hooks, context, hidden: hooks.embeddings(hidden, context),
-            context,
-            hidden,
-        )
+        """Shapes here and below as in `Hooks`."""
+
+        def act(hooks, context, hidden):
+            return hooks.embeddings(hidden, context)
+
+        return self._act("embeddings", act, context, hidden)
 
     def project(self, name, inputs, dense, context):
-        """Each row by its own factors or scales, all by BERT's kernel."""
+        """All rows by BERT's kernel, each by its own factors or scales."""
         parts = self._split(inputs, context)
         outputs: List[tf.Tensor] = []
 
@@ -157,16 +145,11 @@ class MixedHooks(Hooks):
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Prefixes may be of different lengths: the others are masked."""
-        return self._act(
-            "key_value",
-            lambda hooks, context, *parts: hooks.key_value(
-                layer, *parts, context
-            ),
-            context,
-            key,
-            value,
-            attention_bias,
-        )
+
+        def act(hooks, context, *parts):
+            return hooks.key_value(layer, *parts, context)
+
+        return self._act("key_value", act, context, key, value, attention_bias)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Each row through its own adapter."""
@@ -217,11 +200,11 @@ class MixedHooks(Hooks):
 
         Args:
             place: the name of the hook.
-            act: calls it, of a method's hooks, a context and rows.
+            act: calls the hook of a method's hooks, a context and rows.
             context: of all rows.
-            *tensors: [B, ...], what the hook acts on.
-            parts: of each of them the kinds' rows, if they are there.
-            scope: before the names of all that hooks read there.
+            *tensors: [B, ...], that the hook acts on.
+            parts: the tensors, if they are split by kind already.
+            scope: of the values that the hooks read.
         """
         if not self._acts_at(place, scope):
             return act(Hooks(), context, *tensors)
@@ -312,19 +295,16 @@ class MixedHooks(Hooks):
 
 
 def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
-    """What a function makes of each row alone, computed of all at once.
+    """The results [B, ...] of a function of single rows, vectorized.
 
     Args:
-        function: is given a row's values, and of each of the tensors the row
-            as [1, ...]; gives tensors [1, ...], or structures of such.
-        values: [B, ...]; of no rows [1, ...].
-        *tensors: [B, ...], or structures of such.
-
-    Returns:
-        What the function gives, [B, ...].
+        function: takes a row's values and its slices [1, ...] of the tensors;
+            gives tensors [1, ...] or structures of them.
+        values: [B, ...]; [1, ...] where there are no rows.
+        *tensors: [B, ...], or structures of them.
     """
     count = tf.shape(tf.nest.flatten(tensors)[0])[0]
-    # There has to be a row: so where there is none there is one of zeros.
+    # At least one row is needed: no rows become one row of zeros.
     added = tf.cast(tf.equal(count, 0), tf.int32)
 
     def not_empty(x: tf.Tensor) -> tf.Tensor:

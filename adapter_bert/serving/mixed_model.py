@@ -1,7 +1,7 @@
-"""One model for rows of many tasks: BERT once, all else as each row's task."""
+"""One model for rows of many tasks: BERT runs once for all rows."""
 
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
@@ -36,12 +36,7 @@ FEATURES = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class HeadKind:
-    """What tasks with heads of one form have in common.
-
-    Attributes:
-        build: makes the head.
-        names: of its variables.
-    """
+    """What makes heads of one form, and the names of their variables."""
 
     build: BuildHead
     names: Tuple[str, ...]
@@ -49,15 +44,12 @@ class HeadKind:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a mixed model can compute.
+    """The kinds of tasks that a mixed model computes.
 
     Attributes:
-        config: of the BERT.
         methods: of each kind of rows.
-        method_names: of the variables of each of them.
-        heads: the kinds of heads.
-        own: BERT's own variables, of one axis, of which tasks have values of
-            their own.
+        method_names: names of each method's variables.
+        own: BERT's variables of one axis for which tasks have own values.
     """
 
     config: BertConfig
@@ -93,7 +85,7 @@ class MixedModel:
         tables: Mapping[str, tf.Variable],
         places: tf.Variable,
     ):
-        """Takes what is computed with.
+        """Takes the values that the model computes with.
 
         Args:
             layout: the kinds.
@@ -142,8 +134,7 @@ class MixedModel:
         }
         slots["own/"] = places[:, OWN_ROW]
 
-        def create(name, shape, initializer):
-            del shape, initializer
+        def create(name, *_):
             if name in self._tables:
                 scope = name.partition("/")[0] + "/"
                 value = tf.gather(self._tables[name], slots[scope])
@@ -151,7 +142,14 @@ class MixedModel:
             return self._bert[name]
 
         context.handed_on[COUNTS] = counts
-        bert = self._bert_of_rows(create)
+        has_pooler = any(n.startswith("bert/pooler/") for n in self._bert)
+        bert = self._make_bert(
+            create,
+            lambda create: MixedHooks(
+                layout.methods, layout.own, layout.config, create
+            ),
+            has_pooler,
+        )
         heads = [
             kind.build(layout.config, lambda *_: None) for kind in layout.heads
         ]
@@ -160,7 +158,8 @@ class MixedModel:
             first_token=act_by_token(bert.hooks)
             and all(head.reads_first_token for head in heads),
         )
-        hidden, first, mask = self._untouched(features, context, text, bert)
+        mask = tf.gather(features["input_mask"], text)
+        hidden, first = self._untouched(features, context, text)
         context = dataclasses.replace(context, input_mask=mask)
         if first is None:
             ids, segments = (
@@ -175,64 +174,48 @@ class MixedModel:
             bert, sequence_output, heads, context, places, numbers
         )
 
-    def _bert_of_rows(self, create: encoder.CreateVariable) -> encoder.Bert:
-        """BERT with the hooks of all kinds."""
-        layout = self._layout
-
-        def make_hooks(create):
-            return MixedHooks(layout.methods, layout.own, layout.config, create)
+    def _make_bert(
+        self,
+        create: encoder.CreateVariable,
+        make_hooks: Callable[[encoder.CreateVariable], Hooks],
+        pooler: bool,
+    ) -> encoder.Bert:
+        """BERT with layers that are traced once."""
+        config = self._layout.config
 
         def make_layer(number, create):
-            return encoder.Layer(
-                number, layout.config, create, make_hooks(create)
-            )
+            return encoder.Layer(number, config, create, make_hooks(create))
 
-        layers = SharedLayers(layout.config.num_hidden_layers, make_layer)
+        layers = SharedLayers(config.num_hidden_layers, make_layer)
         create = layers.noting(create)
-        return encoder.Bert(
-            layout.config,
-            create,
-            make_hooks(create),
-            _has_pooler(self._bert),
-            layers,
-        )
+        return encoder.Bert(config, create, make_hooks(create), pooler, layers)
 
-    def _untouched(self, features, context, text, bert):
-        """What no task changes, once for each text.
+    def _untouched(self, features, context, text):
+        """What no task changes, computed once for each text.
 
         Returns:
-            The rows' hidden states [B, T, D], the layer that reads them and
-            the rows' mask; None twice if there is nothing of this kind.
+            The rows' hidden states [B, T, D] and the layer that reads them;
+            None twice if tasks change the embeddings.
         """
-        mask = tf.gather(features["input_mask"], text)
         first = self._layout.untouched_layers
         if first is None:
-            return None, None, mask
-
-        def create(name, shape, initializer):
-            del shape, initializer
-            return self._bert[name]
-
-        def make_layer(number, create):
-            return encoder.Layer(number, self._layout.config, create, Hooks())
-
-        layers = SharedLayers(self._layout.config.num_hidden_layers, make_layer)
-        below = encoder.Bert(
-            self._layout.config, layers.noting(create), Hooks(), False, layers
+            return None, None
+        bert = self._make_bert(
+            lambda name, *_: self._bert[name], lambda create: Hooks(), False
         )
         alone = dataclasses.replace(context, handed_on={})
-        hidden = below.embeddings(
+        hidden = bert.embeddings(
             features["input_ids"], features["segment_ids"], alone
         )
-        outputs = below.run_layers(hidden, below.layers[:first], alone)
-        return tf.gather([hidden, *outputs][-1], text), first, mask
+        outputs = bert.run_layers(hidden, bert.layers[:first], alone)
+        return tf.gather([hidden, *outputs][-1], text), first
 
     def _answers(
         self, bert, sequence_output, heads, context, places, numbers
     ) -> Dict[str, tf.Tensor]:
-        """The heads' outputs, each of the rows of its kind.
+        """Outputs of each kind of heads, of the rows of the kind.
 
-        Of `heads`, which have no values, a kind's says what is selected.
+        `heads` have no values; they say which outputs are selected.
         """
         found = {}
         own = {
@@ -270,11 +253,6 @@ class MixedModel:
                 found[f"{scope}{name}"] = value
             found[f"{scope}question"] = tf.gather(numbers, rows)
         return found
-
-
-def _has_pooler(bert: Mapping[str, tf.Variable]) -> bool:
-    """Whether a BERT has a pooler."""
-    return any(name.startswith("bert/pooler/") for name in bert)
 
 
 def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:

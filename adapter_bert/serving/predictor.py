@@ -119,11 +119,7 @@ class Predictor:
         return list(self._loaded)
 
     def task(self, name: str) -> LoadedTask:
-        """A task that is loaded.
-
-        Raises:
-            UserError: none has this name.
-        """
+        """A task that is loaded; raises UserError if none has this name."""
         loaded = self._loaded.get(name)
         if loaded is None:
             known = ", ".join(self.names)[:200] or "none"
@@ -164,11 +160,7 @@ class Predictor:
         return name
 
     def remove(self, name: str) -> None:
-        """Lets go of an adapter.
-
-        Raises:
-            UserError: none has this name.
-        """
+        """Unloads an adapter; raises UserError if none has this name."""
         with self._lock:
             self.task(name)
             self._loaded = {
@@ -189,13 +181,12 @@ class Predictor:
                 are tagged, a row in a list may be a list of words.
 
         Returns:
-            An answer, a list of answers, or an iterator of answers. Of a
-            classification `label`, `probability` and `scores`; of rows with
-            sets of labels `labels` and `scores`; of multiple choice `choice`,
-            `probability` and `scores`; of a regression `value`; of a question
-            `answer`, `start`, `end`, `score` and `null_score`; of words that
-            are tagged `tokens`, `tags` and `entities`. Of a list of names
-            instead of each answer a dictionary of them by name.
+            An answer, a list, or an iterator of answers; for a list of names
+            a dictionary of answers by name in place of each. Answers have
+            `label`, `probability`, `scores` (classification); `labels`,
+            `scores` (sets of labels); `choice`, `probability`, `scores`
+            (multiple choice); `value` (regression); `answer`, `start`, `end`,
+            `score`, `null_score` (questions); or `tokens`, `tags`, `entities`.
 
         Raises:
             UserError: no task has this name, or a row is not as it reads them.
@@ -240,14 +231,11 @@ class Predictor:
             check_row(rows[-1], tasks[name], f"question {number + 1}")
             places.setdefault((name, len(rows[-1])), []).append(number)
         groups = [
-            Group([tasks[name]], [rows[n] for n in numbers])
+            ({name: tasks[name]}, numbers)
             for (name, _), numbers in places.items()
         ]
-        answers: List[Any] = [None] * len(rows)
-        for numbers, found in zip(places.values(), self._answer(groups)):
-            for number, answer in zip(numbers, found[0]):
-                answers[number] = answer
-        return answers
+        found = self._answer(rows, groups)
+        return [found[name, n] for n, (name, _) in enumerate(questions)]
 
     def answer_all(
         self, tasks: Sequence[LoadedTask], rows: Sequence[Row]
@@ -261,35 +249,47 @@ class Predictor:
         for number, row in enumerate(rows, 1):
             for loaded in tasks:
                 check_row(row, loaded, f"row {number}")
-        alike: Dict[Tuple, List[int]] = {}
+        alike: Dict[Tuple, Dict[int, LoadedTask]] = {}
         for number, loaded in enumerate(tasks):
             # Tokenizers exist once for each BERT and case.
             tokenizer = id(loaded.tokenizer)
             key = loaded.task.reading, tokenizer, loaded.max_seq_length
-            alike.setdefault(key, []).append(number)
+            alike.setdefault(key, {})[number] = loaded
         # Only where a task takes both texts and pairs are there two counts.
-        places = [
-            (numbers, [i for i, row in enumerate(rows) if len(row) == count])
-            for numbers in alike.values()
+        groups = [
+            (some, [n for n, row in enumerate(rows) if len(row) == count])
+            for some in alike.values()
             for count in sorted(set(map(len, rows)))
         ]
-        groups = [
-            Group([tasks[n] for n in numbers], [rows[i] for i in of_rows])
-            for numbers, of_rows in places
+        found = self._answer(rows, groups)
+        places = range(len(rows))
+        return [
+            [found[n, place] for place in places] for n in range(len(tasks))
         ]
-        answers: List[List[Any]] = [[None] * len(rows) for _ in tasks]
-        for (numbers, of_rows), found in zip(places, self._answer(groups)):
-            for number, of_task in zip(numbers, found):
-                for place, answer in zip(of_rows, of_task):
-                    answers[number][place] = answer
-        return answers
 
-    def _answer(self, groups: Sequence[Group]) -> List[List[List[Answer]]]:
-        """Of each group and each of its tasks the answers to the rows."""
+    def _answer(
+        self,
+        rows: Sequence[Row],
+        places: Sequence[Tuple[Mapping[Any, LoadedTask], Sequence[int]]],
+    ) -> Dict[Tuple[Any, int], Answer]:
+        """Answers by task and row.
+
+        Args:
+            rows: all.
+            places: groups of tasks that read alike, and numbers of rows.
+        """
+        groups = [
+            Group(list(tasks.values()), [rows[n] for n in numbers])
+            for tasks, numbers in places
+        ]
         with self._lock:
             self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
-        return [
-            [group.answers(loaded, next(outputs)) for loaded in group.tasks]
-            for group in groups
-        ]
+        return {
+            (name, number): answer
+            for group, (tasks, numbers) in zip(groups, places)
+            for name, loaded in tasks.items()
+            for number, answer in zip(
+                numbers, group.answers(loaded, next(outputs))
+            )
+        }

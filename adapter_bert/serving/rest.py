@@ -52,7 +52,7 @@ class PatientProtocol(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Waits no more."""
+        """Stops waiting."""
         super().connection_lost(exc)
         self._end.cancel()
 
@@ -76,14 +76,7 @@ HEADERS = {
 def page_routes(
     model: ExportedModel, name: str, max_rows: int, max_body_bytes: int
 ) -> List[Route]:
-    """The page's files, and `/tasks`, which the page reads.
-
-    Args:
-        model: that answers.
-        name: by which clients know the model.
-        max_rows: of a request.
-        max_body_bytes: of a request.
-    """
+    """The page's files, and `/tasks`, which the page reads."""
     told = {
         "name": name,
         "version": model.version,
@@ -103,10 +96,6 @@ def page_routes(
     return [Route("/tasks", tell_tasks), *files]
 
 
-# Rows of a batch, as bounds of a histogram.
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-# Says that a client may come again, in seconds.
-RETRY_AFTER = "1"
 # The client is gone; nobody reads the answer.
 GONE = 499
 
@@ -120,11 +109,7 @@ class Limits:
     """Limits of a server, the flags of `adapter-bert serve`.
 
     Attributes:
-        max_body_bytes: of a request.
         max_held_bytes: of all requests that are read or computed.
-        max_rows: of a request.
-        max_text_bytes: of a text.
-        batching: of rows that are computed, and of those that wait.
         timeout: seconds until a request is answered.
     """
 
@@ -152,8 +137,9 @@ class _Metrics:
         self.seconds = Histogram(
             "request_seconds", "From a request to its answer.", **kept
         )
+        sizes = [2**n for n in range(11)]
         self.batch_rows = Histogram(
-            "batch_rows", "Rows computed at once.", buckets=SIZES, **kept
+            "batch_rows", "Rows computed at once.", buckets=sizes, **kept
         )
         self.waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
 
@@ -165,16 +151,14 @@ class RestServer:
         """Takes a model, the name by which clients know it, and limits."""
         self._model, self._name, self._limits = model, name, limits
         self._metrics = _Metrics()
-        self._signature = model.signature()
         self._held = 0
         self._batcher: Any = None
         one = "/v1/models/{name}"
-        version = "/v1/models/{name}/versions/{version}"
         routes = page_routes(
             model, name, limits.max_rows, limits.max_body_bytes
         )
         routes.append(Route("/metrics", self._tell_metrics))
-        for path in (version, one):
+        for path in (f"{one}/versions/{{version}}", one):
             routes += [
                 Route(f"{path}:predict", self._predict, methods=["POST"]),
                 Route(f"{path}/metadata", self._tell_metadata),
@@ -228,17 +212,14 @@ class RestServer:
 
     async def _tell_metadata(self, request: Request) -> Response:
         self._check_name(request)
-        signatures = {"signature_def": {SIGNATURE: self._signature}}
-        return JSONResponse(
-            {
-                "model_spec": {
-                    "name": self._name,
-                    "signature_name": "",
-                    "version": self._model.version,
-                },
-                "metadata": {"signature_def": signatures},
-            }
-        )
+        signatures = {"signature_def": {SIGNATURE: self._model.signature}}
+        spec = {
+            "name": self._name,
+            "signature_name": "",
+            "version": self._model.version,
+        }
+        metadata = {"signature_def": signatures}
+        return JSONResponse({"model_spec": spec, "metadata": metadata})
 
     async def _tell_metrics(self, request: Request) -> Response:
         return Response(
@@ -350,7 +331,8 @@ async def _until_gone(request: Request) -> None:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code
-    headers = {"Retry-After": RETRY_AFTER} if status == 429 else None
+    # In seconds.
+    headers = {"Retry-After": "1"} if status == 429 else None
     return JSONResponse({"error": error.detail}, status, headers)
 
 

@@ -41,11 +41,11 @@ def file_rows(
 
     Args:
         path: of the file.
-        columns: names of a row's texts; of several alternatives the first one
-            that the first line has.
-        note_bytes: is told the size of each line that has been read.
-        takes_tokens: whether JSON may hold a list of words for a text, which
-            becomes a tuple.
+        columns: names of a row's texts; the first alternative whose names are
+            all in the first line is taken.
+        note_bytes: takes the size of each line that was read.
+        takes_tokens: whether JSON may hold a list of words, which becomes a
+            tuple, for a text.
 
     Raises:
         UserError: the file cannot be read, or a row is malformed; earlier
@@ -73,12 +73,9 @@ def pipe_rows(
         UserError: as `file_rows`.
     """
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-    return _rows("stdin", _decoded(lines), "", columns, takes_tokens)
-
-
-def _decoded(lines: Iterator[str]) -> Iterator[str]:
+    plain = json_lines.plain_lines(lines, "stdin")
     try:
-        yield from json_lines.plain_lines(lines, "stdin")
+        yield from _rows("stdin", plain, "", columns, takes_tokens)
     except UnicodeDecodeError as error:
         raise UserError(
             f"stdin: not UTF-8 text (byte 0x{error.object[error.start]:02x}); "
@@ -141,11 +138,7 @@ def _keys(line: str) -> List[str]:
 def _cells(
     name: str, lines: Iterator[str], ending: str
 ) -> Tuple[List[str], Iterator[str]]:
-    """The cells of a first row, and all lines again.
-
-    Raises:
-        UserError: it is not what the file's name says.
-    """
+    """The cells of a first row, and all lines again."""
     taken = []
 
     def noted() -> Iterator[str]:
@@ -167,7 +160,7 @@ def _cells(
 def _unnamed(
     name: str, lines: Iterator[str], ending: str, count: int
 ) -> Iterator[PlacedRow]:
-    """Rows of files that do not name their columns, and have no others.
+    """Rows of files that have the wanted columns alone, without names.
 
     Empty lines at the end are passed over, except where they may be texts.
     """
@@ -193,11 +186,7 @@ def _unnamed(
 
 def chunks(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
     """Rows in groups of `CHUNK`, so that equal files are grouped alike."""
-    while True:
-        chunk = list(itertools.islice(rows, CHUNK))
-        if not chunk:
-            return
-        yield chunk
+    return iter(lambda: list(itertools.islice(rows, CHUNK)), [])
 
 
 def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:

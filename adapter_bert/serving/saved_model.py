@@ -126,10 +126,10 @@ def _write(
 
 
 def next_version(folder: str) -> int:
-    """The number after those of the versions in a folder; the first is 1.
+    """The number of a folder's next version, from 1.
 
     Raises:
-        UserError: it holds something else, or cannot be read.
+        UserError: the folder holds something else, or cannot be read.
     """
     if "://" in folder:
         raise UserError(

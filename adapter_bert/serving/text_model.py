@@ -1,10 +1,10 @@
-"""One model with text in and answers out, of many tasks upon one BERT.
+"""One model with text in and answers out, of many tasks on one BERT.
 
-It needs nothing but TensorFlow's own operations. So it can be saved, and be
-loaded where this project is not.
+It has TensorFlow's own operations alone, so a saved model can be loaded where
+this project is not.
 """
 
-from typing import Any, Mapping
+from typing import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -44,15 +44,14 @@ class TextModel(tf.Module):
         """Puts all tasks into tables.
 
         Args:
-            bert: that all were trained upon.
+            bert: that all were trained on.
             tasks: by the names that they are asked by, at least one.
             batch_size: windows that are computed at once.
             adapter_dtype: as of `MixedBert`.
 
         Raises:
-            UserError: a task changes BERT's matrices, or has a part that
-                changes BERT, or is of a kind that is not known here; or tasks
-                differ in the case of letters; or the model is a RoBERTa.
+            UserError: a task cannot be mixed or is of an unknown kind, tasks
+                differ in the case of letters, or the model is a RoBERTa.
         """
         loaded = list(tasks.values())
         changed = [name for name, task in tasks.items() if not task.can_mix]
@@ -125,12 +124,11 @@ class TextModel(tf.Module):
             task: string [N], the names of the tasks.
 
         Returns:
-            As `GraphAnswers` gives it.
+            As `GraphAnswers`.
 
         Raises:
-            InvalidArgumentError: there are not equally many of them, no task
-                is called so, a task that reads one text was given two, or an
-                output is no number.
+            InvalidArgumentError: the sizes differ, a task is unknown, a task
+                that reads one text was given two, or an output is no number.
         """
         sizes = [tf.size(x) for x in (text, text_b, task)]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
@@ -156,7 +154,7 @@ class TextModel(tf.Module):
         return self._answers(asked, outputs)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
-        """The tasks' places in the order of names, int32 [N]."""
+        """The numbers of tasks by name, int32 [N]."""
         is_called = tf.equal(task[:, tf.newaxis], self._names)
         _check(
             tf.reduce_any(is_called, axis=1),
@@ -172,10 +170,8 @@ class TextModel(tf.Module):
         """Rows of texts as their tasks read them."""
         reading = tf.gather(self._readings, number)
         is_given = tf.not_equal(text_b, "")
-        least, most = (
-            reading[:, text_windows.LEAST_TEXTS],
-            reading[:, text_windows.MOST_TEXTS],
-        )
+        least = reading[:, text_windows.LEAST_TEXTS]
+        most = reading[:, text_windows.MOST_TEXTS]
         _check(
             ~is_given | (most > 1),
             "the task ",
@@ -197,13 +193,21 @@ class TextModel(tf.Module):
 
         Windows are sorted by length and computed some at a time.
         """
-        compute = self._make_function().get_concrete_function()
+
+        @tf.function(input_signature=[FEATURES], autograph=False)
+        def compute(batch):
+            context = Context(
+                batch["input_mask"], dtype=self._dtype, share_layers=True
+            )
+            return self._model(batch, context)
+
+        function = compute.get_concrete_function()
         size = windows.size
         order = tf.argsort(windows.length, stable=True)
         tasks = tf.gather(self._numbers, tf.gather(rows.task, windows.row))
         found = {
             name: tf.zeros([size + 1, *spec.shape[1:]], spec.dtype)
-            for name, spec in compute.structured_outputs.items()
+            for name, spec in function.structured_outputs.items()
             if not name.endswith("/question")
         }
 
@@ -218,12 +222,15 @@ class TextModel(tf.Module):
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]
-            outputs = compute(features)
+            outputs = function(features)
+
+            def put(name, values):
+                rows = outputs[f"{name.partition('/')[0]}/question"]
+                rows = rows[:, tf.newaxis]
+                return tf.tensor_scatter_nd_update(values, rows, outputs[name])
+
             return first + self._batch_size, {
-                name: tf.tensor_scatter_nd_update(
-                    values, _windows_of(outputs, name), outputs[name]
-                )
-                for name, values in found.items()
+                name: put(name, values) for name, values in found.items()
             }
 
         _, found = tf.while_loop(
@@ -249,35 +256,13 @@ class TextModel(tf.Module):
                 )
         return found
 
-    def _make_function(self) -> Any:
-        """What computes a batch of `mixed_model.FEATURES`."""
-
-        @tf.function(input_signature=[FEATURES], autograph=False)
-        def compute(batch):
-            context = Context(
-                batch["input_mask"], dtype=self._dtype, share_layers=True
-            )
-            return self._model(batch, context)
-
-        return compute
-
-
-def _windows_of(outputs: Outputs, name: str) -> tf.Tensor:
-    """The windows that some of the outputs are of, int32 [B, 1]."""
-    scope, _, _ = name.partition("/")
-    return outputs[f"{scope}/question"][:, tf.newaxis]
-
 
 def _check(
     is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
 ) -> None:
-    """Refuses what is asked, if a row is wrong.
+    """Asserts bool [N]; the message quotes the first wrong row's string of [N].
 
-    Args:
-        is_right: bool [N].
-        before: the message, but for the number of the row.
-        words: string [N], what the message says of the row.
-        after: the end of the message.
+    The message is the row's number, `before`, the string and `after`.
     """
     first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
     word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)

@@ -1,7 +1,7 @@
 """From texts to the model's rows, within a graph.
 
-A row of texts becomes one window, a long context several. Both are as
-`tasks/text_task.py` and `tasks/squad_data.py` make them.
+A row of texts becomes one window, a long context several, as in
+`tasks/text_task.py` and `tasks/squad_data.py`.
 """
 
 from typing import Dict, NamedTuple, Sequence
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """What the model is given, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+    """The model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Attributes:
         row: int32 [W], rising, the row that each is of.
@@ -61,8 +61,8 @@ class Windows(NamedTuple):
         a_length: int32 [W], tokens of it.
         b_first, b_length: int32 [W], the same of the part of the second text.
         context_first: int32 [W], the part's first token in that text.
-        room, step: int32 [N], tokens of a context that a window holds, and
-            the distance of windows.
+        room, step: int32 [N], a window's tokens of a context, and the distance
+            of windows.
         length: int32 [W], tokens in all.
     """
 
@@ -85,11 +85,7 @@ class Windows(NamedTuple):
 
 
 def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
-    """How tasks read texts, int32 [tasks, 6].
-
-    Raises:
-        UserError: a task is of a kind that is not known here.
-    """
+    """The columns of tasks, int32 [tasks, 6]; UserError for unknown kinds."""
     table = np.zeros((len(tasks), 6), np.int32)
     for row, loaded in zip(table, tasks):
         task = loaded.task
@@ -108,10 +104,7 @@ def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
 
 
 def cut(rows: Rows) -> Windows:
-    """Makes the windows of all rows.
-
-    A context without tokens has none.
-    """
+    """Makes the windows of all rows; a context without tokens has none."""
     count = rows.count
     a_start, b_start = rows.starts[:count], rows.starts[count:-1]
     a_count, b_count = rows.counts[:count], rows.counts[count:]
@@ -168,17 +161,14 @@ def features(
     classify_id: int,
     separate_id: int,
 ) -> Dict[str, tf.Tensor]:
-    """What the model reads of some windows, padded to the longest.
+    """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
     Args:
         ids: int32 [tokens], of all texts.
         windows: all.
-        chosen: int32 [B], which of them; not none.
+        chosen: int32 [B], the numbers of windows, at least one.
         classify_id: of `[CLS]`.
         separate_id: of `[SEP]`.
-
-    Returns:
-        `input_ids`, `input_mask`, `segment_ids`, int32 [B, T].
     """
 
     def of_chosen(values: tf.Tensor) -> tf.Tensor:
