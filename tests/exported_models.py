@@ -1,16 +1,14 @@
 """A small exported model: its adapters, its parts, what it may be asked."""
 
-import dataclasses
-
 import numpy as np
 from test_asking import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.serving import saved_model
+from adapter_bert.serving.exported import Row
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import TaskValues, load_task
+from adapter_bert.serving.loaded_task import load_task
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.tasks.restored import restore_task
 
 NAMES = ("small", "pair", "score", "squad")
 
@@ -19,8 +17,7 @@ def make_adapters(bert, place):
     """Writes adapters of several methods and heads; their folders by name."""
     for seed, name in enumerate(NAMES):
         method, description, _ = LIBRARY[name]
-        task = restore_task(description, {}, "test")
-        make_artifact(place / name, bert, method, task, description, seed)
+        make_artifact(place / name, bert, method, None, description, seed)
     return {name: str(place / name) for name in NAMES}
 
 
@@ -36,9 +33,8 @@ def make_parts(bert, folders):
 def export_broken(bert, folders, name, output_dir):
     """Exports a model of which one task answers no number."""
     _, bert, tasks = make_parts(bert, folders)
-    values = dict(tasks[name].values.get())
+    values = tasks[name].values.get()
     values["output_bias"] += np.inf
-    tasks[name] = dataclasses.replace(tasks[name], values=TaskValues(values))
     broken = TextModel(bert, tasks, batch_size=8)
     saved_model.export(broken, bert, tasks, str(output_dir))
 
@@ -51,3 +47,11 @@ def mixed_questions():
         for row in LIBRARY[name][2]
     ]
     return [rows[n] for n in np.random.default_rng(0).permutation(len(rows))]
+
+
+def as_rows(questions):
+    """The (task, texts) of rows as a model takes them."""
+    return [
+        Row(*(x.encode() for x in (*(*texts, "")[:2], name)))
+        for name, texts in questions
+    ]

@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 from beam_program import (
@@ -20,11 +19,12 @@ from beam_program import (
     write_rows,
 )
 from conftest import ROOT, own_lines
-from exported_models import mixed_questions
+from exported_models import as_rows, mixed_questions
+from sweep_stand_in import wait_for
 from test_asking import assert_equal
 from test_text_model import as_answer
 
-from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.exported import ExportedModel
 
 pytestmark = MARKS
 
@@ -41,12 +41,9 @@ def assert_same(answers, others):
     answers, others = by_row(answers), by_row(others)
     assert set(answers) == set(others)
     for key, answer in answers.items():
-        assert_equal(
-            *(
-                {k: v for k, v in x.items() if k not in ("task", "row")}
-                for x in (answer, others[key])
-            )
-        )
+        for x in (answer, others[key]):
+            del x["task"], x["row"]
+        assert_equal(answer, others[key])
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +53,7 @@ def model(tiny_exported):
 
 def expected(model, questions):
     """The model's own answers, each with what was asked."""
-    rows = [
-        Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
-        for name, texts in questions
-    ]
-    return [as_answer(found) for found in model.answers(rows)]
+    return [as_answer(found) for found in model.answers(as_rows(questions))]
 
 
 @pytest.mark.gate
@@ -156,15 +149,6 @@ def workers(mark):
     return found
 
 
-def wait_for(condition):
-    """What is found at last, before too long."""
-    deadline = time.monotonic() + LONG
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "nothing happens"
-        time.sleep(0.05)
-    return found
-
-
 @pytest.fixture
 def killing(tiny_exported, tmp_path):
     """Runs a job in two processes, and kills one while it is at work.
@@ -185,12 +169,12 @@ def killing(tiny_exported, tmp_path):
             text=True,
         )
         # The first answers are being written.
-        wait_for(lambda: list(tmp_path.glob("beam-temp-two-*/*")))
+        wait_for(lambda: list(tmp_path.glob("beam-temp-two-*/*")), LONG)
         (worker, _) = workers(tmp_path)
         os.kill(process.pid if which == "launcher" else worker, signal.SIGKILL)
         _, said = process.communicate(timeout=LONG)
         # Nobody is left behind, and nothing half done.
-        wait_for(lambda: not workers(tmp_path))
+        wait_for(lambda: not workers(tmp_path), LONG)
         assert shards(output) == ([], [])
         return process.returncode, said
 

@@ -8,7 +8,7 @@ import lzma
 import string
 
 import pytest
-from exported_models import NAMES, mixed_questions
+from exported_models import NAMES, as_rows, mixed_questions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ from adapter_bert.serving.bulk import (
     refusal,
     refusal_line,
 )
-from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.row_stream import file_rows
 
@@ -252,13 +252,9 @@ def test_answers_are_told_as_predict_py_tells_them(
     assert list(model.tasks) == list(NAMES)
     asked = mixed_questions()
     expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(asked)
-    rows = [
-        Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
-        for name, texts in asked
-    ]
     kinds = set()
-    for row, found, answer in zip(rows, model.answers(rows), expected):
-        name = row.task.decode()
+    answers = model.answers(as_rows(asked))
+    for (name, _), found, answer in zip(asked, answers, expected):
         source = Source("a", json.dumps({"id": 7}))
         told = json.loads(answer_line(source, model.tasks[name], found))
         assert told.pop("task") == name

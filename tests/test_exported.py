@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, export_broken, mixed_questions
+from exported_models import NAMES, as_rows, export_broken, mixed_questions
 from test_asking import assert_equal
 from test_rest import Server
 from test_text_model import as_answer, as_numbers
@@ -24,13 +24,9 @@ def model(tiny_exported):
     return ExportedModel(str(tiny_exported))
 
 
-def as_row(name, texts):
-    return Row(*(x.encode() for x in ((*texts, "")[:2] + (name,))))
-
-
 def test_answers_are_those_of_the_predictor(model, tiny_bert, tiny_adapters):
     questions = mixed_questions()
-    rows = [as_row(*question) for question in questions]
+    rows = as_rows(questions)
     expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
     assert [model.problem(row) for row in rows] == [None] * len(rows)
     found = model.answers(rows)
@@ -60,7 +56,7 @@ def test_the_newest_version_is_taken(tiny_exported, tmp_path):
     (tmp_path / ".11.tmp-of-a-killed-export").mkdir()
     model = ExportedModel(str(tmp_path))
     assert model.version == "10"
-    signature = model.signature()
+    signature = model.signature
     assert set(signature["inputs"]) == {"text", "text_b", "task"}
     assert signature["outputs"]["label"]["dtype"] == "DT_STRING"
 

@@ -1,4 +1,4 @@
-"""A library of adapters, changed by one process or by several."""
+"""A library of adapters: names, contents, changes by several processes."""
 
 import errno
 import json
@@ -25,6 +25,9 @@ from adapter_bert.serving.library import AdapterLibrary
 pytest_plugins = ["library_folders"]
 pytestmark = pytest.mark.newer_stack
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter.safetensors"
+BIAS, NAN = "output_bias", np.float32([np.nan, 0])
+
 
 @pytest.mark.parametrize(
     "text",
@@ -44,16 +47,10 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
     entry = shelf.entry("mine")
     config = adapter_artifact.read_config(str(folder))
     weights = folder / adapter_artifact.WEIGHTS_FILE
-    assert (entry.name, entry.task, entry.kind, entry.labels) == (
-        "mine",
-        "custom",
-        "classification",
-        ["bad", "good"],
-    )
-    assert (entry.method, entry.bytes) == (
-        config["method"],
-        weights.stat().st_size,
-    )
+    found = entry.name, entry.task, entry.kind, entry.labels
+    assert found == ("mine", "custom", "classification", ["bad", "good"])
+    assert entry.method == config["method"]
+    assert entry.bytes == weights.stat().st_size
     assert entry.base_fingerprint == config["base"]["fingerprint"]
     assert (entry.scores, entry.data) == ({}, {})
     copied = shelf.folder("mine")
@@ -66,20 +63,12 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
 
 
 def test_a_run_is_added_with_its_scores(shelf, make, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
+    run, data = tmp_path / "run", {"dev": "ab" * 32}
     make("run/adapter", checkpoint="model.ckpt-12")
     files.write_json(str(run / "run.json"), {})
-    data = {"dev": "ab" * 32}
-    files.write_json(
-        str(run / "eval_results.json"),
-        {
-            "eval_f1": 0.75,
-            "eval_accuracy": 0.5,
-            "global_step": 12,
-            "dev_data": data,
-        },
-    )
+    scores = {"eval_f1": 0.75, "eval_accuracy": 0.5, "global_step": 12}
+    results = {**scores, "dev_data": data}
+    files.write_json(str(run / "eval_results.json"), results)
     shelf.add(str(run), "mine")
     entry = shelf.entry("mine")
     assert list(entry.scores.items()) == [("f1", 0.75), ("accuracy", 0.5)]
@@ -109,16 +98,13 @@ def test_scores_that_are_none_are_not_taken(shelf, make, tmp_path, odd, where):
 @pytest.mark.parametrize("missing", ["step", "run.json", "scores"])
 def test_scores_of_other_weights_are_not_taken(shelf, make, tmp_path, missing):
     run = tmp_path / "run"
-    run.mkdir()
     step = 13 if missing == "step" else 12
     make("run/adapter", checkpoint=f"model.ckpt-{step}")
     if missing != "run.json":
         files.write_json(str(run / "run.json"), {})
     if missing != "scores":
-        files.write_json(
-            str(run / "eval_results.json"),
-            {"eval_accuracy": 0.5, "global_step": 12},
-        )
+        scores = {"eval_accuracy": 0.5, "global_step": 12}
+        files.write_json(str(run / "eval_results.json"), scores)
     shelf.add(str(run), "mine")
     assert shelf.entry("mine").scores == {}
 
@@ -154,7 +140,7 @@ def test_links_out_of_a_library_are_passed_over(shelf, make, tmp_path):
 
 
 def edit_config(folder, **values):
-    path = folder / "adapter_config.json"
+    path = folder / CONFIG
     config = json.loads(path.read_text())
     config.update(values)
     config.pop(files.SEAL, None)
@@ -164,8 +150,7 @@ def edit_config(folder, **values):
 def edit_weights(folder, function):
     """Changes the weights, and the hash of them that the config has."""
     config = adapter_artifact.read_config(str(folder))
-    path = folder / "adapter.safetensors"
-    tensors = safetensors.numpy.load_file(path)
+    tensors = safetensors.numpy.load_file(folder / WEIGHTS)
     function(tensors)
     adapter_artifact.write(str(folder), config, tensors)
 
@@ -179,27 +164,21 @@ def flip(path, old, new):
 
 DAMAGES = {
     "another label": (
-        lambda f: flip(f / "adapter_config.json", '"good"', '"gokd"'),
+        lambda f: flip(f / CONFIG, '"good"', '"gokd"'),
         "adapter_config.json is damaged, or was changed by hand",
     ),
-    "no weights": (
-        lambda f: (f / "adapter.safetensors").unlink(),
-        "does not exist",
-    ),
+    "no weights": (lambda f: (f / WEIGHTS).unlink(), "does not exist"),
     "no description": (
-        lambda f: (f / "adapter_config.json").unlink(),
+        lambda f: (f / CONFIG).unlink(),
         "adapter_config.json is missing",
     ),
     "half a file": (
-        lambda f: (f / "adapter.safetensors").write_bytes(b"half"),
+        lambda f: (f / WEIGHTS).write_bytes(b"half"),
         "is damaged or was written with another",
     ),
-    "no JSON": (
-        lambda f: (f / "adapter_config.json").write_text("{"),
-        "is not JSON",
-    ),
+    "no JSON": (lambda f: (f / CONFIG).write_text("{"), "is not JSON"),
     "a pickle": (
-        lambda f: (f / "adapter.safetensors").rename(f / "weights.bin"),
+        lambda f: (f / WEIGHTS).rename(f / "weights.bin"),
         "weights.bin is a pickle",
     ),
     "another method": (
@@ -215,7 +194,7 @@ DAMAGES = {
         "'chess', which this version does not know",
     ),
     "one tensor less": (
-        lambda f: edit_weights(f, lambda t: t.pop("output_bias")),
+        lambda f: edit_weights(f, lambda t: t.pop(BIAS)),
         "output_bias has the shape None, but",
     ),
     "one tensor more": (
@@ -223,9 +202,7 @@ DAMAGES = {
         "x has the shape .* has None",
     ),
     "no number": (
-        lambda f: edit_weights(
-            f, lambda t: t.update(output_bias=np.float32([np.nan, 0]))
-        ),
+        lambda f: edit_weights(f, lambda t: t.update({BIAS: NAN})),
         "output_bias holds what is no finite number",
     ),
 }
@@ -291,32 +268,19 @@ def test_an_adapter_is_on_the_disk_before_it_has_its_name(
     events.clear()
     shelf.rename("first", "second")
     shelf.remove("second")
-    moved = [event[0] for event in events]
     # The name is gone before its files are.
-    assert moved == [
-        disk_order.RENAME,
-        disk_order.SYNC,
-        disk_order.REMOVE,
-        disk_order.RENAME,
-        disk_order.SYNC,
-        disk_order.REMOVE,
-    ]
+    steps = [disk_order.RENAME, disk_order.SYNC, disk_order.REMOVE]
+    assert [event[0] for event in events] == steps * 2
     assert {event[1] for event in events[1::3]} == {shelf.path}
 
 
 def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):
     shelf.add(str(make()), "first")
-    edit_config_of(shelf, "first", "{")
+    (pathlib.Path(shelf.folder("first")) / CONFIG).write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         shelf.entry("first")
     assert shelf.add(str(make("other", seed=1)), "second") == "second"
     shelf.remove("first")
-
-
-def edit_config_of(shelf, name, text):
-    path = os.path.join(shelf.folder(name), "adapter_config.json")
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
@@ -375,6 +339,7 @@ def test_a_full_disk_is_one_line(shelf, make, monkeypatch):
     assert os.listdir(shelf.path) == [library.LOCK_FILE]
 
 
+# Adds folders, when told, under a name with numbers.
 ADD_ALL = """
 import sys
 import adapter_bert.start_tensorflow
@@ -391,31 +356,35 @@ for number, folder in enumerate(sys.argv[3:]):
 """
 
 
+def start_adding(path, name, *folders):
+    """A process that runs `ADD_ALL`, and is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ADD_ALL, path, name, *map(str, folders)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def tell(process):
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
 def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
     """One of two takes what both bring; all else of both is there."""
     shared = make("shared", seed=99)
     path = str(tmp_path / "shelf")
     processes = []
-    for process in "ab":
-        folders = [
-            str(make(f"{process}{n}", seed=10 * ord(process) + n))
-            for n in range(4)
-        ]
-        command = [sys.executable, "-c", ADD_ALL, path, process]
-        processes.append(
-            subprocess.Popen(
-                [*command, *folders, str(shared)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
+    for name in "ab":
+        seeds = range(10 * ord(name), 10 * ord(name) + 4)
+        folders = [make(f"{name}{seed}", seed=seed) for seed in seeds]
+        processes.append(start_adding(path, name, *folders, shared))
     for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        tell(process)
     said = [process.communicate(timeout=100)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     shelf = AdapterLibrary(path)
@@ -429,26 +398,14 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
 
 
 def test_a_change_waits_for_another_process(shelf, make):
-    folder = make()
-    code = (
-        "import sys, adapter_bert.start_tensorflow\n"
-        "from adapter_bert.serving.library import AdapterLibrary\n"
-        "print('ready', flush=True)\n"
-        "AdapterLibrary(sys.argv[1]).add(sys.argv[2], 'mine')\n"
-    )
+    process = start_adding(shelf.path, "mine", make())
     with folder_lock.hold(shelf.path, library.LOCK_FILE):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, shelf.path, str(folder)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        process.stdout.readline()
+        tell(process)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2)
         assert shelf.names() == []
     assert process.wait(60) == 0
-    assert shelf.names() == ["mine"]
+    assert shelf.names() == ["mine0"]
 
 
 def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
@@ -471,3 +428,78 @@ def test_nothing_is_added_where_a_library_was(shelf, make, monkeypatch):
     with pytest.raises(UserError, match="is not there any more"):
         shelf.add(str(folder), "mine")
     assert os.listdir(shelf.path) == []
+
+
+@pytest.mark.parametrize(
+    "description,kind",
+    [
+        ({"name": "sts-b", "regression": True, "pairs": True}, "regression"),
+        ({"name": "squad"}, "questions"),
+        ({**CLASSIFICATION, "name": "custom"}, "classification"),
+    ],
+)
+def test_without_a_name_it_is_called_as_its_task(
+    shelf, make, description, kind
+):
+    folder = make(description=description)
+    assert shelf.add(str(folder)) == description["name"]
+    assert shelf.entry(description["name"]).kind == kind
+
+
+@pytest.mark.parametrize(
+    "task,data,name",
+    [
+        ("custom", "tickets.csv", "tickets"),
+        ("custom", "tickets-2.1", "tickets-2.1"),
+        ("tagging", "conll2003", "conll2003"),
+        ("tagging", "news.conll", "news"),
+        ("masked_lm", "raw.TXT", "raw"),
+        # They say no more, or cannot be names.
+        ("custom", "train.csv", "custom"),
+        ("custom", "all.csv", "custom"),
+        ("custom", "my tickets.csv", "custom"),
+        ("custom", "", "custom"),
+        ("mrpc", "MRPC", "mrpc"),
+    ],
+)
+def test_own_data_give_their_name(task, data, name):
+    config = {"task": {"name": task}, "data_name": data}
+    assert library.default_name(config) == name
+
+
+def test_an_adapter_of_own_data_is_called_as_they_are(shelf, make):
+    folder = make()
+    edit_config(folder, data_name="tickets.csv")
+    assert shelf.add(str(folder)) == "tickets"
+    assert shelf.names() == ["tickets"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "../outside", "/tmp/x", "a/b", "-rf", ".hidden"),
+        *("all", "ALL", "a b", "a,b", "a\n", "ä", "x" * 101),
+    ],
+)
+def test_names_that_are_none_are_refused(shelf, make, name):
+    folder = make()
+    with pytest.raises(UserError, match="cannot be an adapter's name"):
+        shelf.add(str(folder), name)
+    shelf.add(str(folder), "x" * 100)
+    with pytest.raises(UserError, match="cannot be an adapter's name"):
+        shelf.rename("x" * 100, name)
+    assert shelf.names() == ["x" * 100]
+
+
+def test_a_name_is_given_once_in_whatever_letters(shelf, make):
+    shelf.add(str(make()), "Mine")
+    other = make("other", seed=1)
+    for name in ("Mine", "mine", "MINE"):
+        with pytest.raises(UserError, match="has an adapter 'Mine' already"):
+            shelf.add(str(other), name)
+    shelf.add(str(other), "yours")
+    with pytest.raises(UserError, match="has an adapter 'Mine' already"):
+        shelf.rename("yours", "mINE")
+    # Its own may change its letters.
+    shelf.rename("Mine", "mine")
+    assert shelf.names() == ["mine", "yours"]

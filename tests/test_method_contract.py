@@ -208,7 +208,7 @@ def check_alike(tiny_bert, texts, folder):
     mixed, alone = Predictor(bert), {}
     for number, text in enumerate(texts):
         place = folder / str(number)
-        make_artifact(place, tiny_bert, text, TASK, seed=number)
+        make_artifact(place, tiny_bert, text, seed=number)
         one = Predictor(bert)
         one.add(str(place), text)
         alone[text] = scores(one(text, TEXTS))
@@ -239,14 +239,12 @@ def check_alike(tiny_bert, texts, folder):
 def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
     refused, alone = check_alike(tiny_bert, OWN_TEXTS, tmp_path)
     assert refused == {text for text in OWN_TEXTS if "parameter" in text}
-    make_artifact(tmp_path / "head", tiny_bert, "head", TASK)
+    make_artifact(tmp_path / "head", tiny_bert, "head")
     # Of equal heads: so each of the hooks does something.
     seed = dict(zip(OWN_TEXTS, range(len(OWN_TEXTS))))
     for text in OWN_TEXTS:
         if "constant=True" in text and parse(text).hook in PLACES[:-1]:
-            make_artifact(
-                tmp_path / text, tiny_bert, "head", TASK, seed=seed[text]
-            )
+            make_artifact(tmp_path / text, tiny_bert, "head", seed=seed[text])
             plain = Predictor.load(str(tiny_bert), {"a": str(tmp_path / text)})
             assert abs(scores(plain("a", TEXTS)) - alone[text]).max() > 1e-4
 

@@ -48,6 +48,13 @@ HEADS = (
 TOKENS = 9
 
 
+def added_names(table):
+    """The names of a method's variables."""
+    return tuple(
+        p.name for p in table.parameters if p.is_added and p.group != "head"
+    )
+
+
 class Mixed:
     """Tasks of some methods, their values, and what computes them mixed."""
 
@@ -75,33 +82,18 @@ class Mixed:
                 if p.trained or p.is_added
             }
             self.tasks.append((method, head, values))
+        kinds = []
+        for number, build in enumerate(heads):
+            found = tables[methods[0], number].parameters
+            names = tuple(p.name for p in found if p.group == "head")
+            kinds.append(HeadKind(build, names))
+        own = {n for _, _, v in self.tasks for n in v if n in self.bert}
         self.layout = Layout(
             config=config,
             methods=tuple(methods),
-            method_names=tuple(
-                tuple(
-                    p.name
-                    for p in tables[method, 0].parameters
-                    if p.is_added and p.group != "head"
-                )
-                for method in methods
-            ),
-            heads=tuple(
-                HeadKind(
-                    build,
-                    tuple(
-                        p.name
-                        for p in tables[methods[0], number].parameters
-                        if p.group == "head"
-                    ),
-                )
-                for number, build in enumerate(heads)
-            ),
-            own=tuple(
-                sorted(
-                    {n for _, _, v in self.tasks for n in v if n in self.bert}
-                )
-            ),
+            method_names=tuple(added_names(tables[m, 0]) for m in methods),
+            heads=tuple(kinds),
+            own=tuple(sorted(own)),
         )
         self.function = self.make_function(methods)
 
@@ -322,14 +314,8 @@ def test_untouched_layers(tiny_config):
     config = tiny_config
 
     def untouched(method, own=()):
-        names = [
-            p.name
-            for p in task_model.list_parameters(
-                config, parse(method), HEADS[0]
-            ).parameters
-            if p.is_added and p.group != "head"
-        ]
-        layout = Layout(config, (), (tuple(names),), (), tuple(own))
+        table = task_model.list_parameters(config, parse(method), HEADS[0])
+        layout = Layout(config, (), (added_names(table),), (), tuple(own))
         return layout.untouched_layers
 
     assert untouched("lora") == 0

@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+from sweep_stand_in import wait_for
 from test_rest import LIMITS, Echo, Server
 
 from adapter_bert.serving.rest import FILES, HEADERS
@@ -71,6 +72,13 @@ def test_files(server, path):
             assert response.headers[name] == value
 
 
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+    "--no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
 class Browser:
     """A page in headless Chromium."""
 
@@ -85,17 +93,7 @@ class Browser:
         )
         options = {
             "binary": shutil.which("chromium"),
-            "args": [
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                f"--user-data-dir={profile}",
-            ],
+            "args": [*ARGUMENTS, f"--user-data-dir={profile}"],
         }
         capabilities = {"alwaysMatch": {"goog:chromeOptions": options}}
         self.session = ""
@@ -125,16 +123,16 @@ class Browser:
         )
 
     def wait_for(self, script):
-        until = time.monotonic() + 20
-        while not self.run(f"return {script}"):
-            assert time.monotonic() < until, script
-            time.sleep(0.05)
+        wait_for(lambda: self.run(f"return {script}"))
 
-    def type(self, name, text):
+    def element(self, name):
         using = {"using": "css selector", "value": f"#{name}"}
         (found,) = self("/element", using).values()
-        self(f"/element/{found}/clear", {})
-        self(f"/element/{found}/value", {"text": text})
+        return f"/element/{found}"
+
+    def type(self, name, text):
+        self(f"{self.element(name)}/clear", {})
+        self(f"{self.element(name)}/value", {"text": text})
 
     def answers(self, text, text_b=""):
         """The rows of the table after typing and clicking."""
@@ -143,9 +141,7 @@ class Browser:
             self.type("text_b", text_b)
         else:
             self.run("document.getElementById('text_b').value = ''")
-        using = {"using": "css selector", "value": "#ask"}
-        (button,) = self("/element", using).values()
-        self(f"/element/{button}/click", {})
+        self(f"{self.element('ask')}/click", {})
         self.wait_for("!document.getElementById('ask').disabled")
         return self.run(
             "return [...document.querySelectorAll('tbody tr')].map("

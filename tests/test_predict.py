@@ -19,7 +19,6 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert.commands import predict
 from adapter_bert.errors import UserError
 from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -36,16 +35,9 @@ def ask():
 @pytest.fixture
 def adapters(tiny_bert, tmp_path):
     """Folders of two adapters of one task."""
-    folders = []
-    for seed, name in enumerate("ab"):
-        folders.append(tmp_path / name)
-        make_artifact(
-            folders[-1],
-            tiny_bert,
-            "houlsby(size=4)",
-            restore_task(CLASSIFICATION, {}, "test"),
-            seed=seed,
-        )
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for seed, folder in enumerate(folders):
+        make_artifact(folder, tiny_bert, "houlsby(size=4)", seed=seed)
     return folders
 
 
@@ -63,8 +55,7 @@ def flags(tiny_bert, adapters, tmp_path):
 def test_words_are_tagged(ask, tiny_bert, tmp_path):
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     folder = tmp_path / "tags"
-    task = restore_task(description, {}, "test")
-    make_artifact(folder, tiny_bert, "ia3", task, description)
+    make_artifact(folder, tiny_bert, "ia3", description=description)
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "the cat"}\n{"text": ["the", "cat", "sat"]}\n')
     flags = {
@@ -163,15 +154,10 @@ def test_equal_files_get_equal_bytes(ask, flags):
 
 
 def test_a_typed_line_is_answered_at_once(tiny_bert, adapters):
+    command = f"{sys.executable} -m adapter_bert predict".split()
+    command.append(f"--init_checkpoint={tiny_bert}")
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "predict",
-            f"--init_checkpoint={tiny_bert}",
-            f"--adapter={adapters[0]}",
-        ],
+        [*command, f"--adapter={adapters[0]}"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -197,8 +183,8 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
     many = tmp_path / "many.txt"
     many.write_text("the cat sat\n" * 200000)
     command = (
-        f"{sys.executable} -m adapter_bert predict --init_checkpoint={tiny_bert} "
-        f"--adapter={adapters[0]} --input={many} | head -n 2"
+        f"{sys.executable} -m adapter_bert predict --adapter={adapters[0]} "
+        f"--init_checkpoint={tiny_bert} --input={many} | head -n 2"
     )
     found = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
@@ -226,6 +212,7 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
     [
         ({"init_checkpoint": ""}, "--init_checkpoint is missing: the pretr"),
         ({"init_checkpoint": "/none"}, "--init_checkpoint /none does not"),
+        ({"adapter": None}, "no adapter is named; pass --adapter"),
         ({"adapter": "/none"}, "adapter's description .* does not exist"),
         ({"input": "/none"}, "--input /none does not exist"),
         ({"output": "/none/a.jsonl"}, "the folder /none of --output does not"),
@@ -245,8 +232,10 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
+    flags.update(changes)
+    given = {name: x for name, x in flags.items() if x is not None}
     with pytest.raises(UserError, match=message):
-        ask(**{**flags, **changes})
+        ask(**given)
 
 
 def test_a_pipe_is_no_place_for_answers(ask, flags):
@@ -255,17 +244,14 @@ def test_a_pipe_is_no_place_for_answers(ask, flags):
         ask(**flags)
 
 
-def test_without_stdin_there_are_no_rows(ask, flags, monkeypatch):
-    del flags["input"]
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="stdin is closed; pass --input"):
-        ask(**flags)
-
-
-def test_without_stdout_there_is_no_place_for_answers(ask, flags, monkeypatch):
-    del flags["output"]
-    monkeypatch.setattr(sys, "__stdout__", None)
-    with pytest.raises(UserError, match="stdout is closed; pass --output"):
+@pytest.mark.parametrize(
+    "flag, stream", [("input", "stdin"), ("output", "__stdout__")]
+)
+def test_a_closed_stream_is_told(ask, flags, monkeypatch, flag, stream):
+    del flags[flag]
+    monkeypatch.setattr(sys, stream, None)
+    name = stream.strip("_")
+    with pytest.raises(UserError, match=f"{name} is closed; pass --{flag}"):
         ask(**flags)
 
 
@@ -273,8 +259,7 @@ def test_answers_and_paths_are_utf8_in_any_locale(tiny_bert, tmp_path):
     """In TensorFlow's calls, too."""
     description = {**CLASSIFICATION, "labels": ["gr\xfcn", "\u732b"]}
     folder = tmp_path / "caf\xe9 \u732b"
-    task = restore_task(description, {}, "test")
-    make_artifact(folder / "x", tiny_bert, "ia3", task, description)
+    make_artifact(folder / "x", tiny_bert, "ia3", description=description)
     (folder / "rows.txt").write_text("caf\xe9\n")
     done = run_process(
         f"--init_checkpoint={tiny_bert}",
@@ -291,12 +276,6 @@ def test_answers_and_paths_are_utf8_in_any_locale(tiny_bert, tmp_path):
     )
     assert list(json.loads(done.stdout)["scores"]) == description["labels"]
     assert "\u732b" in done.stdout
-
-
-def test_no_adapter_is_refused(ask, flags):
-    del flags["adapter"]
-    with pytest.raises(UserError, match="no adapter is named; pass --adapter"):
-        ask(**flags)
 
 
 def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):

@@ -1,9 +1,12 @@
 """Texts in, answers out: equal to each task alone, whatever else is loaded."""
 
 import functools
+import json
+import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from conftest import SENTENCES
 from task_files import TINY_CONTEXTS
@@ -37,10 +40,9 @@ SCORES = {"name": "custom", "regression": True, "pairs": False}
 def make(tiny_bert, tmp_path):
     """Writes an adapter of a name, and tells its folder."""
 
-    def write(name, text="houlsby(size=4)", description=None, **more):
-        task = restore_task(description or CLASSIFICATION, {}, "test")
+    def write(name, text="houlsby(size=4)", **more):
         folder = tmp_path / name / "adapter"
-        made = make_artifact(folder, tiny_bert, text, task, description, **more)
+        made = make_artifact(folder, tiny_bert, text, **more)
         return str(folder), made
 
     return write
@@ -185,11 +187,8 @@ def test_pairs_and_scores(make, bert, tiny_bert):
     assert [a["label"] for a in predictor("pair", rows)] == [
         PAIR["labels"][i] for i in logits.argmax(axis=1)
     ]
-    assert predictor("pair", rows[0]).keys() == {
-        "label",
-        "probability",
-        "scores",
-    }
+    keys = {"label", "probability", "scores"}
+    assert predictor("pair", rows[0]).keys() == keys
     (value,) = predictor("score", ROWS[0]).values()
     assert isinstance(value, float)
 
@@ -202,16 +201,10 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     predictor.add(folder, "a")
     predictor.add(single, "single")
     rows = [ROWS[0], (ROWS[1], ROWS[2]), ROWS[3]]
-    mixed = predictor("a", rows)
+    single = predictor("single", rows[::2])
+    alone = [single[0], predictor("a", rows[1]), single[1]]
     np.testing.assert_allclose(
-        probabilities(mixed[::2]),
-        probabilities(predictor("single", rows[::2])),
-        atol=1e-6,
-    )
-    np.testing.assert_allclose(
-        probabilities(mixed[1:2]),
-        probabilities([predictor("a", rows[1])]),
-        atol=1e-6,
+        probabilities(predictor("a", rows)), probabilities(alone), atol=1e-6
     )
 
 
@@ -219,8 +212,6 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
 def test_questions_are_answered_as_the_run_answered_them(
     answer, squad_flags, tiny_bert
 ):
-    import json
-
     answer(**squad_flags, do_predict=True, version_2_with_negative=True)
     out = squad_flags["output_dir"]
     expected = json.loads((out / "predictions.json").read_text())
@@ -243,19 +234,15 @@ def test_questions_are_answered_as_the_run_answered_them(
 
 
 def test_settings_of_an_artifact_are_used(make, bert):
-    description = {"name": "squad"}
-    folder, _ = make(
-        "q",
-        description=description,
-        task_settings={"max_answer_length": 1, "max_query_length": 8},
-    )
+    squad = {"name": "squad"}
+    settings = {"max_answer_length": 1, "max_query_length": 8}
+    folder, _ = make("q", description=squad, task_settings=settings)
     predictor = Predictor(bert)
     predictor.add(folder, "q")
     rows = [(question, context) for context, _, question in TINY_CONTEXTS]
     assert all(len(a["answer"].split()) <= 1 for a in predictor("q", rows))
-    folder, _ = make(
-        "bad", description=description, task_settings={"doc_stride": "far"}
-    )
+    settings = {"doc_stride": "far"}
+    folder, _ = make("bad", description=squad, task_settings=settings)
     with pytest.raises(UserError, match="doc_stride is 'far', expected"):
         predictor.add(folder)
 
@@ -337,10 +324,6 @@ def test_infinite_outputs_are_refused(make, bert):
 
 
 def test_another_bert_is_refused(make, tiny_bert, tmp_path):
-    import shutil
-
-    import safetensors.numpy
-
     folder, _ = make("a")
     other = tmp_path / "other"
     shutil.copytree(tiny_bert, other)

@@ -1,8 +1,9 @@
-"""TensorFlow Serving's REST: what is answered, what is refused, and how."""
+"""TensorFlow Serving's REST: answers, refusals, and slow clients."""
 
 import base64
 import contextlib
 import dataclasses
+import functools
 import http.client
 import json
 import socket
@@ -15,10 +16,17 @@ import pytest
 import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
+from sweep_stand_in import wait_for
 
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.rest import Limits, Refused, RestServer, read_rows
+from adapter_bert.serving.rest import (
+    Limits,
+    PatientProtocol,
+    Refused,
+    RestServer,
+    read_rows,
+)
 
 pytestmark = pytest.mark.newer_stack
 
@@ -38,6 +46,7 @@ class Echo(ExportedModel):
 
     def __init__(self):
         self.version = "3"
+        self.signature = {"method_name": "tensorflow/serving/predict"}
         self.tasks = {
             name: {"name": name, "texts": [texts]}
             for name, texts in (("one", 1), ("two", 2), ("broken", 1))
@@ -57,20 +66,16 @@ class Echo(ExportedModel):
             {"echo": row.text.decode(), "n": len(row.text_b)} for row in rows
         ]
 
-    def signature(self):
-        return {"method_name": "tensorflow/serving/predict"}
 
+class Running:
+    """A server of an application in a thread."""
 
-class Server:
-    """A server in a thread."""
-
-    def __init__(self, limits=LIMITS, model=None):
-        self.model = model or Echo()
+    def __init__(self, app, **options):
         self.socket = socket.socket()
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        app = RestServer(self.model, "tiny", limits).app
-        self.server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        config = uvicorn.Config(app, log_config=None, **options)
+        self.server = uvicorn.Server(config)
         self.thread = threading.Thread(
             target=self.server.run, args=([self.socket],)
         )
@@ -83,6 +88,14 @@ class Server:
         self.server.should_exit = True
         self.thread.join()
         self.socket.close()
+
+
+class Server(Running):
+    """A server of a model."""
+
+    def __init__(self, limits=LIMITS, model=None):
+        self.model = model or Echo()
+        super().__init__(RestServer(self.model, "tiny", limits).app)
 
     def send(self, body, method="POST", path=PREDICT):
         """A connection on which a request was sent."""
@@ -101,12 +114,23 @@ class Server:
     def rows(self, *tasks):
         return {"instances": [{"task": t, "text": "x"} for t in tasks]}
 
-    def wait_for(self, count):
+    def wait_for_rows(self, count):
         """Until so many rows were given to the model."""
-        until = time.monotonic() + 10
-        while len(self.model.asked) < count:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        wait_for(lambda: len(self.model.asked) >= count)
+
+    def wait_for_metric(self, text):
+        """Until `/metrics` tells a text."""
+        wait_for(lambda: text in metrics(self))
+
+
+def metrics(server):
+    with contextlib.closing(server.send("", "GET", "/metrics")) as connection:
+        return connection.getresponse().read()
+
+
+def one(**row):
+    """A request of a row."""
+    return {"instances": [row]}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +175,7 @@ def test_what_is_served(server):
     code, found = server.ask("", "GET", "/v1/models/tiny/metadata")
     assert (code, found["model_spec"]["version"]) == (200, "3")
     signatures = found["metadata"]["signature_def"]["signature_def"]
-    assert signatures["serving_default"] == server.model.signature()
+    assert signatures["serving_default"] == server.model.signature
 
 
 @pytest.mark.parametrize(
@@ -190,38 +214,26 @@ def test_what_is_not_there(server, path, method, code):
         ({"inputs": {}}, "not equally long"),
         ({"inputs": {"task": ["one"], "text": []}}, "not equally long"),
         ({"instances": [], "signature_name": "eval"}, "unknown signature_name"),
-        ({"instances": [{"task": "one"}]}, "row 1: text is missing"),
-        ({"instances": [{"text": "a"}]}, "row 1: task is missing"),
-        ({"instances": [{"task": "one", "text": 1}]}, "row 1: text is no text"),
+        (one(task="one"), "row 1: text is missing"),
+        (one(text="a"), "row 1: task is missing"),
+        (one(task="one", text=1), "row 1: text is no text"),
+        (one(task="one", text={"b64": "?"}), "row 1: text is no base64"),
+        (one(task="one", text={"b64": 1}), "row 1: text is no base64"),
+        (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (
-            {"instances": [{"task": "one", "text": {"b64": "?"}}]},
-            "row 1: text is no base64",
-        ),
-        (
-            {"instances": [{"task": "one", "text": {"b64": 1}}]},
-            "row 1: text is no base64",
-        ),
-        (
-            {"instances": [{"task": "one", "text": "\ud800"}]},
-            "row 1: text holds half a character",
-        ),
-        (
-            {"instances": [{"task": "one", "text": "a", "txt": "b"}]},
+            one(task="one", text="a", txt="b"),
             "row 1 has an unknown 'txt'; expected text, text_b, task",
         ),
         (
-            {"instances": [{"task": "nobody", "text": "a"}]},
+            one(task="nobody", text="a"),
             "row 1: unknown task nobody; there are: one, two, broken",
         ),
         (
-            {"instances": [{"task": "one", "text": "a", "text_b": "b"}]},
+            one(task="one", text="a", text_b="b"),
             "row 1: the task one reads one text, but text_b is not empty",
         ),
-        (
-            {"instances": [{"task": "one", "text": "a"}] * 6},
-            "6 rows, of at most 5",
-        ),
-        ({"instances": [{"task": "broken", "text": "a"}]}, "no number"),
+        ({"instances": [{}] * 6}, "6 rows, of at most 5"),
+        (one(task="broken", text="a"), "no number"),
     ],
 )
 def test_what_is_asked_wrongly(server, body, message):
@@ -263,7 +275,7 @@ def test_any_body_is_read_or_refused(body):
 
 
 def test_a_defect_is_told_as_json(server):
-    defect = {"instances": [{"task": "one", "text": "defect"}]}
+    defect = one(task="one", text="defect")
     assert server.ask(defect) == (500, {"error": "the server has failed"})
     assert b'requests_total{code="500"}' in metrics(server)
     assert server.ask(server.rows("one"))[0] == 200
@@ -282,12 +294,10 @@ def test_too_long_a_body_is_refused(server):
 
 
 def test_too_many_bodies_are_refused(slow):
-    big = {"instances": [{"task": "one", "text": "x" * 1800}]}
+    big = one(task="one", text="x" * 1800)
     held = [slow.send(big) for _ in range(2)]
-    slow.wait_for(1)
-    until = time.monotonic() + 10
-    while slow.ask("", "GET", "/v1/models/tiny")[0] != 200:
-        assert time.monotonic() < until
+    slow.wait_for_rows(1)
+    wait_for(lambda: slow.ask("", "GET", "/v1/models/tiny")[0] == 200)
     code, found = slow.ask(big)
     assert (code, found["error"]) == (429, "too many requests are being read")
     slow.model.may_go.set()
@@ -297,11 +307,9 @@ def test_too_many_bodies_are_refused(slow):
 
 def test_too_many_rows_are_refused_until_there_is_room(slow):
     first = slow.send(slow.rows("one"))
-    slow.wait_for(1)
+    slow.wait_for_rows(1)
     second = slow.send(slow.rows(*["one"] * 5))
-    until = time.monotonic() + 10
-    while b"waiting_rows 6.0" not in metrics(slow):
-        assert time.monotonic() < until
+    slow.wait_for_metric(b"waiting_rows 6.0")
     with contextlib.closing(slow.send(slow.rows("one"))) as refused:
         response = refused.getresponse()
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
@@ -309,11 +317,6 @@ def test_too_many_rows_are_refused_until_there_is_room(slow):
     slow.model.may_go.set()
     assert first.getresponse().status == second.getresponse().status == 200
     assert slow.ask(slow.rows("one"))[0] == 200
-
-
-def metrics(server):
-    with contextlib.closing(server.send("", "GET", "/metrics")) as connection:
-        return connection.getresponse().read()
 
 
 def test_metrics(server):
@@ -329,15 +332,12 @@ def test_metrics(server):
 
 def test_clients_that_go_away_are_not_computed(slow):
     first = slow.send(slow.rows("one"))
-    slow.wait_for(1)
+    slow.wait_for_rows(1)
     gone = [slow.send(slow.rows("two")) for _ in range(3)]
-    until = time.monotonic() + 10
-    while b"waiting_rows 4.0" not in metrics(slow):
-        assert time.monotonic() < until
+    slow.wait_for_metric(b"waiting_rows 4.0")
     for connection in gone:
         connection.close()
-    while b'code="499"} 3.0' not in metrics(slow):
-        assert time.monotonic() < until
+    slow.wait_for_metric(b'code="499"} 3.0')
     slow.model.may_go.set()
     assert first.getresponse().status == 200
     assert [row.task for row in slow.model.asked] == [b"one"]
@@ -345,15 +345,11 @@ def test_clients_that_go_away_are_not_computed(slow):
 
 def test_what_was_accepted_is_answered_before_the_end(slow):
     held = [slow.send(slow.rows("one")) for _ in range(3)]
-    slow.wait_for(1)
-    until = time.monotonic() + 10
-    while b"waiting_rows 3.0" not in metrics(slow):
-        assert time.monotonic() < until
+    slow.wait_for_rows(1)
+    slow.wait_for_metric(b"waiting_rows 3.0")
     slow.server.should_exit = True
-    until = time.monotonic() + 10
     with pytest.raises(OSError):
-        while time.monotonic() < until:
-            slow.ask("", "GET", "/v1/models/tiny")
+        wait_for(lambda: not slow.ask("", "GET", "/v1/models/tiny"))
     slow.model.may_go.set()
     assert [c.getresponse().status for c in held] == [200] * 3
 
@@ -412,3 +408,96 @@ def test_tensorflow_servings_own_messages_say_the_same(tiny_exported):
     assert outputs["label"].numpy().tolist() == labels
     numbers = [one["probability"] for one in found["predictions"]]
     assert outputs["probability"].numpy() == pytest.approx(numbers)
+
+
+PATIENCE = 0.5
+# More than the system keeps for a client that does not read.
+GREAT = b"x" * 50_000_000
+REQUEST = b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+async def app(scope, receive, send):
+    content = GREAT if scope["path"] == "/great" else b"small"
+    length = str(len(content)).encode()
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", length)],
+        }
+    )
+    await send({"type": "http.response.body", "body": content})
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    protocol = functools.partial(PatientProtocol, patience=PATIENCE)
+    made = Running(app, http=protocol, timeout_keep_alive=60)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(impatient):
+    with socket.create_connection(("127.0.0.1", impatient.port)) as connection:
+        connection.settimeout(10)
+        yield connection
+
+
+def read_to_end(connection):
+    """What comes until the connection is closed or reset."""
+    found = b""
+    try:
+        while True:
+            part = connection.recv(2**16)
+            if not part:
+                return found
+            found += part
+    except ConnectionResetError:
+        return found
+
+
+def trickle(connection):
+    """Sends a request byte by byte until the other side has had enough."""
+    for _ in range(100):
+        try:
+            connection.sendall(b"G")
+        except OSError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the connection is still open")
+
+
+def test_a_client_that_says_nothing(connection):
+    began = time.monotonic()
+    assert read_to_end(connection) == b""
+    assert PATIENCE / 2 < time.monotonic() - began < 5
+
+
+def test_a_client_that_is_slow(connection):
+    trickle(connection)
+
+
+def test_a_client_that_is_slow_later(connection):
+    connection.sendall(REQUEST % b"small")
+    assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
+    trickle(connection)
+
+
+def test_a_client_that_does_not_read(connection, impatient):
+    connections = impatient.server.server_state.connections
+    wait_for(lambda: connections)
+    connection.sendall(REQUEST % b"great")
+    wait_for(lambda: not connections)
+    assert len(read_to_end(connection)) < len(GREAT)
+
+
+def test_a_client_that_keeps_asking(connection):
+    for _ in range(10):
+        connection.sendall(REQUEST % b"small")
+        found = b""
+        while not found.endswith(b"small"):
+            part = connection.recv(2**16)
+            assert part, "the connection was cut off"
+            found += part
+        time.sleep(PATIENCE / 4)

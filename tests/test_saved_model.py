@@ -37,20 +37,8 @@ def exported(parts, tmp_path_factory):
     return folder / "1"
 
 
-@pytest.fixture(scope="module")
-def questions():
-    return mixed_questions()
-
-
 def load_and_ask(python, folder, questions, place):
-    """The answers of a process that has nothing of this project.
-
-    Args:
-        python: the interpreter.
-        folder: of the model.
-        questions: (task, texts) of each row.
-        place: an empty folder, in which the process runs.
-    """
+    """The answers of a process in `place` that has nothing of this project."""
     texts = [(*row, "")[:2] for _, row in questions]
     columns = {
         "text": [text for text, _ in texts],
@@ -70,32 +58,26 @@ def load_and_ask(python, folder, questions, place):
     return json.loads(done.stdout)
 
 
-def check(python, exported, questions, tiny_bert, tiny_adapters, place):
-    predictor = Predictor.load(str(tiny_bert), tiny_adapters)
-    expected = predictor.ask(questions)
-    for found in load_and_ask(python, exported, questions, place):
+@pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
+        pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
+    ],
+)
+def test_it_loads_without_this_project(
+    python, exported, tiny_bert, tiny_adapters, tmp_path
+):
+    """With the other TensorFlow, too."""
+    if not python:
+        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
+    questions = mixed_questions()
+    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
+    python = str(ROOT / python)
+    for found in load_and_ask(python, exported, questions, tmp_path):
         for one, answer in zip(found, expected):
             assert_equal(as_answer(one), as_numbers(answer))
         assert len(found) == len(expected)
-
-
-@pytest.mark.gate
-def test_it_loads_without_this_project(
-    exported, questions, tiny_bert, tiny_adapters, tmp_path
-):
-    check(
-        sys.executable, exported, questions, tiny_bert, tiny_adapters, tmp_path
-    )
-
-
-def test_it_loads_with_the_other_tensorflow(
-    exported, questions, tiny_bert, tiny_adapters, tmp_path
-):
-    python = os.environ.get("OTHER_PYTHON")
-    if not python:
-        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
-    python = str(ROOT / python)
-    check(python, exported, questions, tiny_bert, tiny_adapters, tmp_path)
 
 
 def test_weights_are_variables(exported, parts):
@@ -137,10 +119,12 @@ def test_what_it_says_of_its_tasks(exported, parts):
     assert tasks["squad"]["columns"] == ["question", "context"]
 
 
-def test_requests_that_warm_a_server_up(exported, parts):
-    prediction_log = pytest.importorskip(
-        "tensorflow_serving.apis.prediction_log_pb2"
-    )
+@pytest.fixture
+def prediction_log():
+    return pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+
+
+def test_requests_that_warm_a_server_up(exported, parts, prediction_log):
     path = exported / "assets.extra" / "tf_serving_warmup_requests"
     sizes = []
     for record in tf.data.TFRecordDataset(str(path)):
@@ -155,10 +139,9 @@ def test_requests_that_warm_a_server_up(exported, parts):
     assert sizes == [1, len(NAMES)]
 
 
-def test_many_tasks_warm_up_with_some_of_them(parts, monkeypatch):
-    prediction_log = pytest.importorskip(
-        "tensorflow_serving.apis.prediction_log_pb2"
-    )
+def test_many_tasks_warm_up_with_some_of_them(
+    parts, monkeypatch, prediction_log
+):
     monkeypatch.setattr(saved_model, "WARM_UP_ROWS", 2)
     # Lengths of more than seven bits.
     names = [letter * 200 for letter in "abc"]
@@ -193,11 +176,16 @@ def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     assert found == f"cannot read {tmp_path}: Permission denied"
 
 
-def test_of_an_export_that_fails_nothing_is_left(parts, tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["model", "requests"])
+def test_of_an_export_that_fails_nothing_is_left(
+    parts, tmp_path, monkeypatch, step
+):
     def fail(*arguments, **options):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
 
-    monkeypatch.setattr(tf.saved_model, "save", fail)
+    save = fail if step == "model" else lambda *_, **__: None
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
     with pytest.raises(UserError, match="cannot write .*/1: no space left"):
         saved_model.export(*parts, str(tmp_path / "exported"))
     left = [path.name for path in (tmp_path / "exported").iterdir()]
@@ -284,15 +272,3 @@ def test_an_export_whose_folder_is_gone_is_refused(
     with pytest.raises(UserError, match="moved, deleted or unmounted"):
         saved_model.export(*parts, str(folder))
     assert not folder.exists() or list(folder.iterdir()) == []
-
-
-def test_requests_that_cannot_be_written_are_one_line(
-    parts, tmp_path, monkeypatch
-):
-    def fail(path):
-        raise tf.errors.ResourceExhaustedError(None, None, "no space left")
-
-    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: None)
-    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
-    with pytest.raises(UserError, match="cannot write .*/1: no space left"):
-        saved_model.export(*parts, str(tmp_path / "exported"))

@@ -34,16 +34,9 @@ CLIENTS, REQUESTS = 16, 12
 
 def start(model, *flags):
     """A server's process and its port."""
+    command = f"{sys.executable} -m adapter_bert serve --port=0".split()
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "serve",
-            f"--model={model}",
-            "--port=0",
-            *flags,
-        ],
+        [*command, f"--model={model}", *flags],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,16 +167,9 @@ def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
 
 def test_each_flag_is_the_limit_that_it_names():
     """In bytes, rows and seconds."""
-    given = {
-        "max_body_mb": 2,
-        "max_held_mb": 3,
-        "max_rows": 4,
-        "max_text_kb": 5,
-        "max_waiting_rows": 6,
-        "max_batch_rows": 7,
-        "max_batch_kb": 8,
-        "timeout_s": 9,
-    }
+    given = dict(max_body_mb=2, max_held_mb=3, max_rows=4, max_text_kb=5)
+    given.update(max_waiting_rows=6, max_batch_rows=7, max_batch_kb=8)
+    given.update(timeout_s=9)
     bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=6)
     with entry_point(serve):
         with flagsaver.flagsaver(**given):
@@ -226,12 +212,8 @@ def test_a_port_that_is_taken(tiny_exported):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = run_process(
-            f"--model={tiny_exported}",
-            f"--port={port}",
-            program="serve",
-            check=False,
-        )
+        flags = f"--model={tiny_exported}", f"--port={port}"
+        done = run_process(*flags, program="serve", check=False)
     assert done.returncode == 1
     (line,) = own_lines(done.stderr)
     assert f"cannot listen at 127.0.0.1, port {port}" in line

@@ -52,13 +52,16 @@ def random_values(table, weights, seed):
     return values
 
 
-def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
-    """Writes an adapter of a method and a task.
+def make_artifact(
+    folder, bert, text, task=None, description=CLASSIFICATION, seed=0, **more
+):
+    """Writes an adapter of a method and a task, by default the described one.
 
     Returns:
         The method that its values are of, and all of these.
     """
     method = parse(text)
+    task = task or restore_task(description, {}, "a test")
     weights, config, base = read_base(bert)
     table = task_model.list_parameters(config, method, task.build_head)
     values = random_values(table, weights, seed)
@@ -82,7 +85,7 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
         str(folder),
         {
             "method": str(kept),
-            "task": description or CLASSIFICATION,
+            "task": description,
             "base": base.describe(),
             "tokenizer": sources.read_tokenizer(
                 open_init_checkpoint(str(bert)), config
@@ -98,9 +101,8 @@ def make_artifact(folder, bert, text, task, description=None, seed=0, **more):
 
 def make_library(folder, bert):
     """Writes the adapters of `LIBRARY`, of a classification."""
-    task = restore_task(CLASSIFICATION, {}, "")
     for number, (name, text) in enumerate(LIBRARY.items()):
-        make_artifact(folder / name, bert, text, task, seed=number)
+        make_artifact(folder / name, bert, text, seed=number)
     # Of which only a few entries are left as they were changed.
     config = adapter_artifact.read_config(str(folder / "sparse"))
     values = safetensors.numpy.load_file(
