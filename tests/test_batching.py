@@ -54,11 +54,15 @@ async def hold(computer, batcher):
     return first
 
 
+def later(batcher, *asked):
+    """Requests that wait, of some rows each."""
+    return [asyncio.ensure_future(batcher.ask(rows)) for rows in asked]
+
+
 def test_requests_that_wait_are_computed_together():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        rest = [asyncio.ensure_future(batcher.ask([n])) for n in (1, 2, 3, 4)]
-        rest.append(asyncio.ensure_future(batcher.ask([5])))
+        rest = later(batcher, [1], [2], [3], [4], [5])
         await asyncio.sleep(0)
         assert batcher.waiting == 1 + 5
         computer.may_go.set()
@@ -73,20 +77,16 @@ def test_requests_that_wait_are_computed_together():
 def test_requests_take_turns():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        great = asyncio.ensure_future(batcher.ask(list(range(1, 8))))
-        small = [asyncio.ensure_future(batcher.ask([n, n])) for n in (20, 30)]
+        rows = list(range(1, 8)), [20, 20], [30, 30]
+        great, *small = later(batcher, *rows)
         await asyncio.sleep(0)
         computer.may_go.set()
         assert await first == [0]
         assert await asyncio.gather(*small) == [[40, 40], [60, 60]]
         assert not great.done()
         assert await great == [2, 4, 6, 8, 10, 12, 14]
-        assert computer.batches == [
-            [0],
-            [1, 2, 20, 30],
-            [20, 30, 3, 4],
-            [5, 6, 7],
-        ]
+        turns = [1, 2, 20, 30], [20, 30, 3, 4], [5, 6, 7]
+        assert computer.batches == [[0], *turns]
 
     run(test)
 
@@ -121,7 +121,7 @@ def test_every_row_is_computed_once(asked, max_batch, max_bytes):
 def test_more_than_may_wait_is_refused():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        second = asyncio.ensure_future(batcher.ask([1, 1]))
+        (second,) = later(batcher, [1, 1])
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="3 rows are waiting, of at most"):
             await batcher.ask([2])
@@ -135,8 +135,7 @@ def test_more_than_may_wait_is_refused():
 def test_a_request_that_fails_disturbs_no_other():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        asked = [[1], [-2, 5, 6], [3, 3]]
-        rest = [asyncio.ensure_future(batcher.ask(rows)) for rows in asked]
+        rest = later(batcher, [1], [-2, 5, 6], [3, 3])
         await asyncio.sleep(0)
         computer.may_go.set()
         await first
@@ -152,10 +151,10 @@ def test_a_request_that_fails_disturbs_no_other():
 def test_what_nobody_waits_for_is_not_computed():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        gone = asyncio.ensure_future(batcher.ask([7]))
+        (gone,) = later(batcher, [7])
         await asyncio.sleep(0)
         gone.cancel()
-        kept = asyncio.ensure_future(batcher.ask([8]))
+        (kept,) = later(batcher, [8])
         # Its turn has come, its client goes.
         first.cancel()
         await asyncio.sleep(0)
@@ -169,7 +168,7 @@ def test_what_nobody_waits_for_is_not_computed():
 def test_what_was_accepted_is_computed_before_the_end():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        second = asyncio.ensure_future(batcher.ask([1]))
+        (second,) = later(batcher, [1])
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.05, computer.may_go.set)
         await batcher.close()

@@ -44,7 +44,7 @@ class _Request:
     taken: int = 0
 
 
-# How many rows of which requests.
+# Numbers of rows, by request.
 _Batch = Dict[_Request, int]
 
 

@@ -44,21 +44,21 @@ TABLES = (".tsv", ".csv")
 
 
 class Source(NamedTuple):
-    """Where a row comes from: its file, and the row as it was read, as JSON."""
+    """The file of a row, and the row as it was read, as JSON."""
 
     file: str
     row: str
 
 
 class Question(NamedTuple):
-    """What one task is asked by a line."""
+    """A row for one task."""
 
     source: Source
     row: Row
 
 
 class Refusal(NamedTuple):
-    """Why a line is not answered, or (`task` not "") not by one task."""
+    """The reason why a line, or a task if it is not "", has no answer."""
 
     source: Source
     task: str
@@ -92,7 +92,7 @@ def is_json_lines(file: str) -> bool:
 def questions(
     file: str, line: bytes, tasks: Tasks, names: Sequence[str]
 ) -> Iterator[Union[Question, Refusal]]:
-    """What a line asks.
+    """The questions and refusals of a line.
 
     Args:
         file: its file's name; lines of `.jsonl` files are objects, lines of
@@ -178,7 +178,7 @@ def _choose_texts(
     """The texts of an object, under the task's own names or the model's."""
     own = (*task["columns"], *Row._fields[1:2])[:2]
     alternatives = (own, Row._fields[:2])
-    # Those that are all there, else those of which the first one is.
+    # Names that are all there, else those whose first name is there.
     for names in sorted(alternatives, key=lambda x: not set(x) <= set(values)):
         if names[0] in values:
             break
@@ -211,10 +211,10 @@ def _told(task: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
     if kind == "multi-label":
         labels = label.split(task["label_separator"]) if label else []
         return {"labels": labels, "scores": scores}
-    if kind != "classification":
-        raise KeyError(kind)
-    probability = found["probability"]
-    return {"label": label, "probability": probability, "scores": scores}
+    if kind == "classification":
+        probability = found["probability"]
+        return {"label": label, "probability": probability, "scores": scores}
+    raise KeyError(kind)
 
 
 def answer_line(

@@ -36,7 +36,7 @@ Tasks = Mapping[str, Mapping[str, Any]]
 
 
 class Row(NamedTuple):
-    """What is asked, the model's inputs; UTF-8, other bytes are left out."""
+    """A model's inputs for one row; UTF-8, other bytes are left out."""
 
     text: bytes
     text_b: bytes
@@ -57,7 +57,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def problem(tasks: Tasks, row: Row) -> Optional[str]:
-    """What is wrong with a row, as the model of these tasks would say it."""
+    """The fault of a row, as the model of these tasks would tell it."""
     name = row.task.decode("utf-8", "replace")
     task = tasks.get(name)
     if task is None:
@@ -124,7 +124,7 @@ class ExportedModel:
         self._place = place
 
     def problem(self, row: Row) -> Optional[str]:
-        """What is wrong with a row, as the model itself would say it."""
+        """The fault of a row, as the model itself would tell it."""
         return problem(self.tasks, row)
 
     def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
@@ -200,7 +200,7 @@ def _damaged(path: str, why: str) -> UserError:
 
 
 def refusal(error: tf.errors.InvalidArgumentError) -> str:
-    """Why a model does not answer, in one line without the row's number.
+    """The reason of a model's error, one line without the row's number.
 
     Rows are numbered within a batch, which clients do not see.
     """

@@ -69,7 +69,7 @@ def named_folders(
 def exchanged_in(
     folders: Mapping[str, str], pairs: Mapping[str, str]
 ) -> Dict[str, Dict[str, str]]:
-    """What each adapter's parts are exchanged for, by the adapter's name.
+    """Each adapter's new parts by their old names, by the adapter's name.
 
     Args:
         folders: of the adapters, by name.

@@ -205,7 +205,7 @@ class FrozenBert:
     def _make_function(
         self, method: TuningMethod, task: Task, table: ParameterTable
     ) -> Any:
-        """What computes a kind of tasks; it is traced at its first call."""
+        """The function of a kind of tasks; the first call traces it."""
         variables = self._variables_for(method)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {

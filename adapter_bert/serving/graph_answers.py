@@ -53,7 +53,7 @@ class Spans(NamedTuple):
 
 
 class SpanRules(tf.Module):
-    """How each task chooses its answers."""
+    """Rules by which tasks choose their answers."""
 
     def __init__(self, tasks: Sequence[Tuple[int, Squad]], count: int):
         """Takes numbered tasks of questions, and the number of all tasks."""
@@ -149,7 +149,7 @@ class SpanRules(tf.Module):
 
 
 def _first(marks: tf.Tensor) -> tf.Tensor:
-    """Where the first mark of each row is, int32 [W], of bool [W, n]."""
+    """The place of the first mark of each row, int32 [W], of bool [W, n]."""
     size = tf.shape(marks)[1]
     return tf.reduce_min(tf.where(marks, tf.range(size), size - 1), axis=1)
 
@@ -366,7 +366,7 @@ class GraphAnswers(tf.Module):
         task = asked.rows.task
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
-        # Of labels each of which stands by itself.
+        # For labels that are given independently.
         alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
         is_top = tf.equal(logits, top) & is_label

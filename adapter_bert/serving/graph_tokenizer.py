@@ -30,7 +30,7 @@ def keep(value: np.ndarray) -> tf.Variable:
 
 
 def places_of(marks: tf.Tensor) -> tf.Tensor:
-    """Where bool [C] holds, int32 [places]."""
+    """Places where bool [C] holds, int32 [places]."""
     return tf.cast(tf.where(marks)[:, 0], tf.int32)
 
 
@@ -47,7 +47,7 @@ class Tree(tf.Module):
     def __init__(
         self, entries: Iterable[Tuple[int, Sequence[int], int]], roots: int
     ):
-        """Takes (root from 0, characters, id) of entries; counts roots."""
+        """Takes entries (root from 0, characters, id) of so many roots."""
         super().__init__()
         edges: Dict[int, int] = {}
         ids = [-1] * roots

@@ -292,7 +292,7 @@ class MixedBert:
         return slot
 
     def model(self) -> MixedModel:
-        """What computes all kinds that there are, of the tables' variables."""
+        """The model of all present kinds, with the tables' variables."""
         methods, heads = self._methods.values(), self._heads.values()
         layout = Layout(
             config=self._bert.config,

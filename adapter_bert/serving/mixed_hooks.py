@@ -71,7 +71,7 @@ class _Kind:
 
 
 class MixedHooks(Hooks):
-    """The hooks of several methods, each upon the rows of its kind."""
+    """The hooks of several methods, each on the rows of its kind."""
 
     def __init__(
         self,

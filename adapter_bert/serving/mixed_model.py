@@ -36,7 +36,7 @@ FEATURES = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class HeadKind:
-    """What makes heads of one form, and the names of their variables."""
+    """A function that makes heads of one form, and their variables' names."""
 
     build: BuildHead
     names: Tuple[str, ...]
@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def untouched_layers(self) -> Optional[int]:
-        """How many of the lowest layers no task changes; None: embeddings."""
+        """Number of lowest layers that no task changes; None: embeddings."""
         names = [name for of_one in self.method_names for name in of_one]
         names += [
             name for name in self.own if not name.startswith("bert/pooler/")
@@ -75,33 +75,28 @@ class Layout:
         return min(layers, default=self.config.num_hidden_layers)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class MixedModel:
-    """Computes rows of any tasks in one batch."""
+    """Computes rows of any tasks in one batch.
 
-    def __init__(
-        self,
-        layout: Layout,
-        bert: Mapping[str, tf.Variable],
-        tables: Mapping[str, tf.Variable],
-        places: tf.Variable,
-    ):
-        """Takes the values that the model computes with.
+    Attributes:
+        layout: the kinds.
+        bert: BERT's variables by name.
+        tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
+            float32 or bfloat16, and `head_<number>/<name>` and `own/<name>`,
+            float32; the first row of `own` is BERT's.
+        places: int32 [tasks, PLACES], where the values of a task lie.
+    """
 
-        Args:
-            layout: the kinds.
-            bert: BERT's variables by name.
-            tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
-                float32 or bfloat16, and `head_<number>/<name>` and
-                `own/<name>`, float32; the first row of the last is BERT's own.
-            places: int32 [tasks, PLACES], where the values of a task lie.
-        """
-        self._layout, self._bert = layout, bert
-        self._tables, self._places = tables, places
+    layout: Layout
+    bert: Mapping[str, tf.Variable]
+    tables: Mapping[str, tf.Variable]
+    places: tf.Variable
 
     @property
     def variables(self) -> List[tf.Variable]:
         """All that it computes with."""
-        return [*self._bert.values(), *self._tables.values(), self._places]
+        return [*self.bert.values(), *self.tables.values(), self.places]
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
@@ -118,9 +113,9 @@ class MixedModel:
             `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
             `<kind of head>/question`, int32 [B_h], the number of each.
         """
-        layout = self._layout
+        layout = self.layout
         asked = tf.shape(features["task"])[1]
-        places = tf.gather(self._places, tf.reshape(features["task"], [-1]))
+        places = tf.gather(self.places, tf.reshape(features["task"], [-1]))
         order = tf.argsort(places[:, METHOD], stable=True)
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
@@ -135,14 +130,14 @@ class MixedModel:
         slots["own/"] = places[:, OWN_ROW]
 
         def create(name, *_):
-            if name in self._tables:
+            if name in self.tables:
                 scope = name.partition("/")[0] + "/"
-                value = tf.gather(self._tables[name], slots[scope])
+                value = tf.gather(self.tables[name], slots[scope])
                 return tf.cast(value, tf.float32)
-            return self._bert[name]
+            return self.bert[name]
 
         context.handed_on[COUNTS] = counts
-        has_pooler = any(n.startswith("bert/pooler/") for n in self._bert)
+        has_pooler = any(n.startswith("bert/pooler/") for n in self.bert)
         bert = self._make_bert(
             create,
             lambda create: MixedHooks(
@@ -181,7 +176,7 @@ class MixedModel:
         pooler: bool,
     ) -> encoder.Bert:
         """BERT with layers that are traced once."""
-        config = self._layout.config
+        config = self.layout.config
 
         def make_layer(number, create):
             return encoder.Layer(number, config, create, make_hooks(create))
@@ -191,17 +186,17 @@ class MixedModel:
         return encoder.Bert(config, create, make_hooks(create), pooler, layers)
 
     def _untouched(self, features, context, text):
-        """What no task changes, computed once for each text.
+        """Layers that no task changes, computed once for each text.
 
         Returns:
             The rows' hidden states [B, T, D] and the layer that reads them;
             None twice if tasks change the embeddings.
         """
-        first = self._layout.untouched_layers
+        first = self.layout.untouched_layers
         if first is None:
             return None, None
         bert = self._make_bert(
-            lambda name, *_: self._bert[name], lambda create: Hooks(), False
+            lambda name, *_: self.bert[name], lambda create: Hooks(), False
         )
         alone = dataclasses.replace(context, handed_on={})
         hidden = bert.embeddings(
@@ -219,21 +214,21 @@ class MixedModel:
         """
         found = {}
         own = {
-            name: tf.gather(self._tables[f"own/{name}"], places[:, OWN_ROW])
-            for name in self._layout.own
+            name: tf.gather(self.tables[f"own/{name}"], places[:, OWN_ROW])
+            for name in self.layout.own
             if OUTSIDE.fullmatch(name)
         }
-        for number, kind in enumerate(self._layout.heads):
+        for number, kind in enumerate(self.layout.heads):
             scope = f"head_{number}/"
             rows = tf.where(places[:, HEAD] == number)[:, 0]
             slots = _not_empty(tf.gather(places[:, HEAD_ROW], rows))
             values = {
-                name: tf.gather(self._tables[f"{scope}{name}"], slots)
+                name: tf.gather(self.tables[f"{scope}{name}"], slots)
                 for name in kind.names
             }
 
             def answer(values, own, mask, sequence_output, build=kind.build):
-                head = build(self._layout.config, lambda name, *_: values[name])
+                head = build(self.layout.config, lambda name, *_: values[name])
                 alone = dataclasses.replace(
                     context, input_mask=mask, handed_on={}
                 )
@@ -256,7 +251,7 @@ class MixedModel:
 
 
 def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:
-    """How many rows are of each kind, int32 [count], of int32 [B]."""
+    """The number of rows of each kind, int32 [count], of int32 [B]."""
     return tf.reduce_sum(tf.one_hot(kinds, count, dtype=tf.int32), axis=0)
 
 

@@ -101,7 +101,7 @@ GONE = 499
 
 
 class Refused(HTTPException):
-    """What a client is told instead of an answer."""
+    """An error for the client, instead of an answer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Limits:
 
 
 class _Metrics:
-    """What `/metrics` tells."""
+    """The counters of `/metrics`."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -176,7 +176,7 @@ class RestServer:
 
     @contextlib.asynccontextmanager
     async def _live(self, app: Starlette):
-        """Whatever was accepted is answered before the end."""
+        """Answers all accepted requests before the end."""
         self._batcher = Batcher(
             self._compute,
             lambda row: len(row.text) + len(row.text_b),
@@ -279,7 +279,7 @@ class RestServer:
         return rows, is_columns, await self._ask(request, rows)
 
     def _excess(self, row: Row) -> Optional[str]:
-        """What of a row is too long."""
+        """The text of a row that is too long, if there is one."""
         for name in ("text", "text_b"):
             size, most = len(getattr(row, name)), self._limits.max_text_bytes
             if size > most:
@@ -337,7 +337,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """What the client is told of a defect; the log has the traceback."""
+    """Tells the client of a defect; the log has the traceback."""
     return JSONResponse({"error": "the server has failed"}, 500)
 
 

@@ -122,7 +122,7 @@ def _rows(
 
 
 def _choose(columns: Alternatives, found: Collection[str]) -> Sequence[str]:
-    """The first alternative of which all names are found, or none."""
+    """The first alternative whose names are all found, or none."""
     return next((names for names in columns if set(names) <= set(found)), ())
 
 

@@ -152,7 +152,7 @@ def next_version(folder: str) -> int:
 
 
 def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
-    """What `tasks.json` says of a task.
+    """The description of a task in `tasks.json`.
 
     Returns:
         `name`; `kind` of answers; `columns`, the texts' names; `texts`, how

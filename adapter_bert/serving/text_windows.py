@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
     @property
     def count(self) -> tf.Tensor:
-        """How many rows there are, int32 []."""
+        """The number of rows, int32 []."""
         return tf.size(self.task)
 
     @property
@@ -80,7 +80,7 @@ class Windows(NamedTuple):
 
     @property
     def size(self) -> tf.Tensor:
-        """How many windows there are, int32 []."""
+        """The number of windows, int32 []."""
         return tf.size(self.row)
 
 
