@@ -75,19 +75,13 @@ def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
         b"\xef\xbb\xbfthe cat\r\n\r\n \t \na dog\n\n\xe2\x80\x83\nsat",
     )
     assert len(rows) == 3
-    assert list(rows.chunks()) == [["the cat", "a dog", "sat"]]
+    assert list(rows) == ["the cat", "a dog", "sat"]
     features = TASK.featurize(rows, tokenizer, 24)
     words = [TINY_WORDS[n] for n in features.tokens]
     assert " ".join(words) == (
         "[CLS] the cat [SEP] [CLS] a dog [SEP] [CLS] sat [SEP]"
     )
     assert not features.segments.any()
-
-
-def test_lines_are_read_some_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("adapter_bert.tasks.masked_lm.CHUNK", 3)
-    rows = write_lines(tmp_path / "a.txt", b"a\nb\n\nc\nd\n")
-    assert list(rows.chunks()) == [["a", "b", "c"], ["d"]]
 
 
 @pytest.mark.parametrize(
@@ -510,4 +504,4 @@ def test_the_first_lines_alone(tmp_path, count, expected):
     path.write_text("a\n\nb\n c \n\nd\n")
     rows = TASK.first(Lines.of(str(path)), count)
     assert len(rows) == expected
-    assert sum(rows.chunks(), []) == ["a", "b", "c", "d"][:expected]
+    assert list(rows) == ["a", "b", "c", "d"][:expected]

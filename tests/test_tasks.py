@@ -25,6 +25,7 @@ from task_files import (
 )
 from test_table_files import FILE_CONTENTS
 
+from adapter_bert.data import tokenization
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import TASKS, get_task, text_task
 from adapter_bert.tasks import task as task_module
@@ -263,7 +264,7 @@ def test_features_do_not_depend_on_how_many_rows_are_tokenized_at_once(
     task, _ = write_task(tmp_path, task, count=7)
     rows = read(task, tmp_path, "train")
     fingerprint = task.featurize(rows, tokenizer, 8).fingerprint()
-    monkeypatch.setattr(text_task, "CHUNK", 3)
+    monkeypatch.setattr(tokenization, "CHUNK", 3)
     again = task.featurize(rows, tokenizer, 8)
     assert len(again) == 7
     assert again.fingerprint() == fingerprint

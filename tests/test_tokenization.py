@@ -8,9 +8,11 @@ import hypothesis.strategies as st
 import pytest
 from tokenizers import Tokenizer, models
 
+from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
+    in_chunks,
     read_vocabulary,
     vocabulary_bytes,
 )
@@ -47,6 +49,14 @@ def write_vocabulary(folder, entries):
     path = folder / "vocab.txt"
     path.write_text("".join(e + "\n" for e in entries), encoding="utf-8")
     return str(path)
+
+
+def test_texts_are_read_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(tokenization, "CHUNK", 3)
+    chunks = []
+    found = in_chunks(lambda texts: chunks.append(texts) or texts, iter("abcd"))
+    assert next(found) == "a" and chunks == [["a", "b", "c"]]
+    assert list(found) == ["b", "c", "d"] and chunks[1:] == [["d"]]
 
 
 @pytest.fixture(scope="module")

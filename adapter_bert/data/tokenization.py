@@ -7,6 +7,7 @@ Not in here: special tokens of a task's inputs and cutting to a length
 import abc
 import functools
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
@@ -14,6 +15,8 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -47,6 +50,8 @@ UNUSED = re.compile(r"\[unused\d+\]")
 MAX_CHARACTERS_PER_WORD = 200
 # Share of the entries that may be of the other case.
 STRAY = 0.01
+# Texts that are tokenized at once: enough for all cores, bounded in memory.
+CHUNK = 4096
 # Letters without decomposition, case or script rules of their own.
 STAND_INS = "\ua015\u1401\u16a0\ua66e"
 
@@ -149,6 +154,15 @@ class TextTokenizer(abc.ABC):
     @abc.abstractmethod
     def letters(self, piece: str) -> str:
         """The text of an entry, without its marks."""
+
+
+def in_chunks(
+    encode: Callable[[List[str]], List[List[int]]], texts: Iterable[str]
+) -> Iterator[List[int]]:
+    """The ids of each text; `encode` is given `CHUNK` texts at a time."""
+    texts = iter(texts)
+    while chunk := list(itertools.islice(texts, CHUNK)):
+        yield from encode(chunk)
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:

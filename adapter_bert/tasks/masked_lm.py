@@ -33,7 +33,7 @@ from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.data.input_pipeline import Batch, Features
-from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Head, Task
 
@@ -410,8 +410,6 @@ def draw(
 
 NAME = "masked_lm"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
-# Lines that are tokenized at once: enough for all cores, bounded in memory.
-CHUNK = 4096
 # Share of the words that have several tokens, below which it makes hardly any
 # difference that words are masked whole.
 SEVERAL = 0.01
@@ -526,14 +524,9 @@ class Lines:
         """How many there are."""
         return self.count
 
-    def chunks(self) -> Iterator[List[str]]:
-        """The lines, some at a time."""
-        lines = itertools.islice(_lines(self.path), self.count)
-        while True:
-            chunk = list(itertools.islice(lines, CHUNK))
-            if not chunk:
-                return
-            yield chunk
+    def __iter__(self) -> Iterator[str]:
+        """Each line, without white space around it."""
+        return itertools.islice(_lines(self.path), self.count)
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -693,17 +686,13 @@ def _no_answers() -> TypeError:
 def _make_rows(
     lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
 ) -> Iterator[Tuple[List[int], List[int]]]:
-    """Tokens and segments of each row, tokenized chunk by chunk.
-
-    What has no plain token, in which nothing could be masked, is left out.
-    """
+    """Tokens and segments of each row in which something can be masked."""
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())
-    for chunk in lines.chunks():
-        for tokens in tokenizer.encode_ids(chunk):
-            for part in cut(tokens, max_seq_length - 2):
-                if not plain.isdisjoint(part):
-                    yield start + part + end, [0] * (len(part) + 2)
+    for tokens in in_chunks(tokenizer.encode_ids, lines):
+        for part in cut(tokens, max_seq_length - 2):
+            if not plain.isdisjoint(part):
+                yield start + part + end, [0] * (len(part) + 2)
 
 
 def cut(tokens: List[int], room: int) -> Iterator[List[int]]:

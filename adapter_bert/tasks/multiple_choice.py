@@ -6,18 +6,20 @@ Multiple choice: which of some texts goes with a text.
 """
 
 import dataclasses
-from typing import Iterator, List, Sequence, Tuple
+import functools
+import itertools
+from typing import Iterable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
-from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text_classification import ClassificationHead
-from adapter_bert.tasks.text_task import CHUNK, TextTask, fit, make_row
+from adapter_bert.tasks.text_task import TextTask, fit, make_row
 
 
 class ChoiceHead(ClassificationHead):
@@ -165,28 +167,27 @@ class MultipleChoice(TextTask):
         """
         known = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
-        for first in range(0, len(rows), CHUNK):
-            chunk = slice(first, first + CHUNK)
-            texts = tokenizer.encode_ids(rows.text_a[chunk])
-            choices = [column[chunk] for column in rows.choices]
-            asked: Sequence[List[int]] = [[]] * len(texts)
-            if rows.text_b is not None:
-                questions = [known.get(b, b) for b in rows.text_b[chunk]]
-                asked = tokenizer.encode_ids(questions)
-                choices = [
-                    [f"{b} {choice}" for b, choice in zip(questions, column)]
-                    for column in choices
-                ]
-            encoded = [tokenizer.encode_ids(column) for column in choices]
-            for a, b, *of_row in zip(texts, map(len, asked), *encoded):
-                longest = max(map(len, of_row)) - b
-                len_a, len_b = fit(len(a), b, max(0, room - longest))
-                is_cut = len(a) + b + longest > room
-                for tokens in of_row:
-                    pair = a[:len_a], tokens[:len_b] + tokens[b:][:room]
-                    made = make_row(*pair, tokenizer, max_seq_length)
-                    yield *made, is_cut
-                    is_cut = False
+        encode = functools.partial(in_chunks, tokenizer.encode_ids)
+        choices: Sequence[Iterable[str]] = rows.choices
+        asked: Iterator[List[int]] = itertools.repeat([])
+        if rows.text_b is not None:
+            questions = [known.get(b, b) for b in rows.text_b]
+            asked = encode(questions)
+            choices = [
+                (f"{b} {choice}" for b, choice in zip(questions, column))
+                for column in choices
+            ]
+        encoded = map(encode, choices)
+        for a, b, *of_row in zip(
+            encode(rows.text_a), map(len, asked), *encoded
+        ):
+            longest = max(map(len, of_row)) - b
+            len_a, len_b = fit(len(a), b, max(0, room - longest))
+            is_cut = len(a) + b + longest > room
+            for tokens in of_row:
+                pair = a[:len_a], tokens[:len_b] + tokens[b:][:room]
+                yield *make_row(*pair, tokenizer, max_seq_length), is_cut
+                is_cut = False
 
     def build_head(self, config, create):
         """One logit, of whichever choice."""

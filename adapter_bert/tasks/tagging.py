@@ -43,7 +43,7 @@ from adapter_bert.data.tables import (
     shown,
     warn_of_lookalikes,
 )
-from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.tagging_files import (
@@ -64,9 +64,6 @@ from adapter_bert.tasks.tagging_files import (
     write_tags,
 )
 from adapter_bert.tasks.task import Head, SplitNames, Task, results_path
-
-# Words that are tokenized at once: enough for all cores, bounded in memory.
-CHUNK = 65536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +129,8 @@ def cut_sentences(
         max_seq_length: of a window, in tokens.
     """
     room = max_seq_length - 2
-    pieces = _tokenize(rows.words, tokenizer)
+    different = dict.fromkeys(rows.words)
+    pieces = dict(zip(different, in_chunks(tokenizer.encode_words, different)))
     tokens, starts = array.array("i"), array.array("q", [0])
     places = np.full(len(rows.words), -1, np.int64)
     too_long = cut_rows = 0
@@ -179,18 +177,6 @@ def cut_sentences(
         token_labels=token_labels,
         cut_rows=cut_rows,
     )
-
-
-def _tokenize(
-    words: Sequence[str], tokenizer: TextTokenizer
-) -> Dict[str, List[int]]:
-    """The tokens of each word, which is alone between spaces."""
-    different = list(dict.fromkeys(words))
-    found: Dict[str, List[int]] = {}
-    for first in range(0, len(different), CHUNK):
-        chunk = different[first : first + CHUNK]
-        found.update(zip(chunk, tokenizer.encode_words(chunk)))
-    return found
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:

@@ -41,7 +41,7 @@ from adapter_bert.data.tables import (
     list_labels,
     read_rows,
 )
-from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames, Task, results_path
 
@@ -168,8 +168,6 @@ class HiddenLayers(tf.Module):
 
 # How a row's texts may be called, whatever the task.
 TEXT_COLUMNS = ("text", "text_b")
-# Texts that are tokenized at once: enough for all cores, bounded in memory.
-CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -592,20 +590,15 @@ def _check_ids(rows: Rows) -> None:
 def _make_rows(
     rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
 ) -> Iterator[Tuple[List[int], List[int], bool]]:
-    """Tokens and segments of each row, and whether it was cut.
-
-    Tokenized chunk by chunk.
-    """
-    for first in range(0, len(rows), CHUNK):
-        chunk = slice(first, first + CHUNK)
-        texts_a = tokenizer.encode_ids(rows.text_a[chunk])
-        texts_b: Sequence[Optional[List[int]]] = [None] * len(texts_a)
-        if rows.text_b is not None:
-            texts_b = tokenizer.encode_ids(rows.text_b[chunk])
-        for a, b in zip(texts_a, texts_b):
-            added = 2 if b is None else 2 + len(tokenizer.between)
-            is_cut = len(a) + len(b or ()) + added > max_seq_length
-            yield *make_row(a, b, tokenizer, max_seq_length), is_cut
+    """Tokens and segments of each row, and whether it was cut."""
+    texts_a = in_chunks(tokenizer.encode_ids, rows.text_a)
+    texts_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
+    if rows.text_b is not None:
+        texts_b = in_chunks(tokenizer.encode_ids, rows.text_b)
+    for a, b in zip(texts_a, texts_b):
+        added = 2 if b is None else 2 + len(tokenizer.between)
+        is_cut = len(a) + len(b or ()) + added > max_seq_length
+        yield *make_row(a, b, tokenizer, max_seq_length), is_cut
 
 
 def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
