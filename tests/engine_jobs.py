@@ -41,14 +41,10 @@ CLASSIFICATION = TextClassification(
 )
 SQUAD = Squad(
     "squad",
-    train_file="",
-    predict_file="",
     doc_stride=4,
     max_query_length=4,
     n_best_size=5,
     max_answer_length=3,
-    version_2_with_negative=False,
-    null_score_diff_threshold=0.0,
 )
 TAGGING = dataclasses.replace(
     tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))

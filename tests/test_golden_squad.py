@@ -123,14 +123,9 @@ def check_answers(folder, tokenizer, version, output_dir):
     _, questions, windows = make_windows(folder, tokenizer, version)
     task = squad.Squad(
         "squad",
-        train_file="",
-        predict_file="",
         doc_stride=32,
         max_query_length=24,
-        n_best_size=20,
-        max_answer_length=30,
         version_2_with_negative=version == 2,
-        null_score_diff_threshold=0.0,
     )
     with np.load(folder / "logits.npz") as recorded:
         logits = tf.constant(np.stack([recorded["start"], recorded["end"]]))

@@ -30,8 +30,6 @@ TASK = Squad(
     max_query_length=3,
     n_best_size=4,
     max_answer_length=5,
-    version_2_with_negative=False,
-    null_score_diff_threshold=0.0,
 )
 TASK_2 = dataclasses.replace(TASK, version_2_with_negative=True)
 

@@ -7,7 +7,7 @@ from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad import (
     CERTAINLY_NONE,
     Candidates,
-    Rules,
+    Squad,
     predict_answers,
 )
 from adapter_bert.tasks.squad_data import Question, Windows, cut_windows
@@ -63,7 +63,13 @@ def make_outputs(starts, ends, null):
 
 
 def make_rules(negative=False, n_best=20, longest=30, threshold=0.0):
-    return Rules(n_best, longest, negative, threshold)
+    return Squad(
+        "squad",
+        n_best_size=n_best,
+        max_answer_length=longest,
+        version_2_with_negative=negative,
+        null_score_diff_threshold=threshold,
+    )
 
 
 CONTEXT = "the cat sat on the mat"

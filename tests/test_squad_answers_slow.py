@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_squad_answers import FIRST, listed, make_outputs
 
-from adapter_bert.tasks.squad import Rules, _has_most_context, predict_answers
+from adapter_bert.tasks.squad import Squad, _has_most_context, predict_answers
 from adapter_bert.tasks.squad_data import Question, cut_windows
 
 pytestmark = pytest.mark.older_stack
@@ -140,7 +140,8 @@ CONTEXTS = st.lists(
     stride=st.integers(1, 6),
     seed=st.integers(0, 2**31),
     rules=st.builds(
-        Rules,
+        Squad,
+        st.just("squad"),
         n_best_size=st.integers(1, 6),
         max_answer_length=st.integers(1, 5),
         version_2_with_negative=st.booleans(),

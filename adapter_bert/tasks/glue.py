@@ -22,14 +22,12 @@ COLA = TextClassification(
 )
 SST_2 = TextClassification(
     "sst-2",
-    columns=("sentence",),
     labels=("0", "1"),
     labelled=Layout("sentence", label="label"),
     unlabelled=Layout("sentence"),
 )
 MRPC = TextClassification(
     "mrpc",
-    columns=("#1 String", "#2 String"),
     labels=("0", "1"),
     labelled=Layout("#1 String", "#2 String", "Quality"),
     unlabelled=Layout("#1 String", "#2 String"),
@@ -37,7 +35,6 @@ MRPC = TextClassification(
 )
 STS_B = TextRegression(
     "sts-b",
-    columns=("sentence1", "sentence2"),
     labelled=Layout("sentence1", "sentence2", "score"),
     unlabelled=Layout("sentence1", "sentence2"),
     scale=(0.0, 5.0),
@@ -45,7 +42,6 @@ STS_B = TextRegression(
 )
 QQP = TextClassification(
     "qqp",
-    columns=("question1", "question2"),
     labels=("0", "1"),
     # Three rows of the published training file are broken.
     labelled=Layout(
@@ -56,7 +52,6 @@ QQP = TextClassification(
 )
 MNLI = TextClassification(
     "mnli",
-    columns=("sentence1", "sentence2"),
     labels=NLI_LABELS,
     # gold_label is column 11 of the training file, 15 of the dev files.
     labelled=Layout("sentence1", "sentence2", "gold_label"),
@@ -66,21 +61,18 @@ MNLI = TextClassification(
 )
 QNLI = TextClassification(
     "qnli",
-    columns=("question", "sentence"),
     labels=ENTAILMENT,
     labelled=Layout("question", "sentence", "label"),
     unlabelled=Layout("question", "sentence"),
 )
 RTE = TextClassification(
     "rte",
-    columns=("sentence1", "sentence2"),
     labels=ENTAILMENT,
     labelled=Layout("sentence1", "sentence2", "label"),
     unlabelled=Layout("sentence1", "sentence2"),
 )
 WNLI = TextClassification(
     "wnli",
-    columns=("sentence1", "sentence2"),
     labels=("0", "1"),
     labelled=Layout("sentence1", "sentence2", "label"),
     unlabelled=Layout("sentence1", "sentence2"),

@@ -35,7 +35,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.task import Head, Task
+from adapter_bert.tasks.task import Head, UnansweringTask
 
 # What a token that was chosen becomes: `[MASK]`, another token, or itself.
 # Source: Devlin et al. 2019, section 3.1.
@@ -536,7 +536,7 @@ def _lines(path: str) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLM(Task[Lines]):
+class MaskedLM(UnansweringTask[Lines]):
     """Masked language modelling on raw text, a row for each line.
 
     Empty lines are passed over. A line that is too long makes several rows of
@@ -554,7 +554,6 @@ class MaskedLM(Task[Lines]):
     masking: Masking = Masking()
 
     test_splits = ()
-    answers_texts = False
     rows_are_fixed = False
 
     def describe(self):
@@ -563,11 +562,7 @@ class MaskedLM(Task[Lines]):
 
     def restore(self, description, source):
         """This task, if the trained head is one of masked tokens."""
-        if description["name"] != self.name:
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, not "
-                f"on {self.name}"
-            )
+        self.check_name(description, source)
         return self
 
     @property
@@ -663,24 +658,6 @@ class MaskedLM(Task[Lines]):
             "accuracy": float(np.mean(predictions["is_right"][is_masked])),
             "loss": loss,
         }
-
-    def make_rows(self, texts):
-        """Fails: it answers no texts."""
-        raise _no_answers()
-
-    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
-        """Fails: it answers no texts."""
-        raise _no_answers()
-
-    def write_predictions(
-        self, output_dir, rows, predictions, suffix=""
-    ) -> Tuple[str, ...]:
-        """Fails: it answers no texts."""
-        raise _no_answers()
-
-
-def _no_answers() -> TypeError:
-    return TypeError("masked language modelling answers no texts")
 
 
 def _make_rows(

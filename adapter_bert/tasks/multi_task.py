@@ -29,7 +29,7 @@ from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.task import Head, Task, with_suffix
+from adapter_bert.tasks.task import Head, Task, UnansweringTask, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
 # Tasks are drawn in proportion to their rows to the power of this, which is
@@ -335,13 +335,13 @@ def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiTask(Task[RowsByTask]):
+class MultiTask(UnansweringTask[RowsByTask]):
     """Several tasks over tables of texts.
 
     The data of each are in the folder of its name, in any case of letters.
     Splits, suffixes and scores have a task's name in theirs: `mrpc/dev`,
     `f1_mrpc`. What is written of a task alone is in `tasks/<name>`, as a run of
-    its own would write it.
+    its own would write it. Each task answers texts, all together do not.
 
     Attributes:
         tasks: the tasks by name, in order of the names.
@@ -350,9 +350,6 @@ class MultiTask(Task[RowsByTask]):
 
     tasks: Mapping[str, TextTask]
     sampling: str
-
-    # Each of the tasks does, with what is written of it alone.
-    answers_texts = False
 
     @property
     def dev_splits(self):
@@ -506,14 +503,6 @@ class MultiTask(Task[RowsByTask]):
         """Those of the tasks."""
         return tuple(task.reading for task in self.tasks.values())
 
-    def make_rows(self, texts):
-        """Fails: each of the tasks answers texts, not all together."""
-        raise _no_answers()
-
-    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
-        """Fails: each of the tasks answers texts, not all together."""
-        raise _no_answers()
-
     def featurize(
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
@@ -635,10 +624,6 @@ def _folder(name: str) -> str:
 def _own_suffix(name: str, suffix: str) -> str:
     """The suffix that a task itself gives a split: `mnli_x` -> `x`."""
     return suffix[len(name) + 1 :]
-
-
-def _no_answers() -> TypeError:
-    return TypeError("several tasks together answer no texts")
 
 
 def find_folder(data_dir: str, name: str) -> str:

@@ -7,7 +7,7 @@ from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
 from adapter_bert.tasks.masked_lm import NAME as MASKED_LM
 from adapter_bert.tasks.masked_lm import masked_lm_task
-from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
+from adapter_bert.tasks.squad import MOST_CANDIDATES, SETTINGS, Squad
 from adapter_bert.tasks.tagging import NAME as TAGGING
 from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.task import Task
@@ -20,15 +20,6 @@ CLASSIFICATION, REGRESSION, QUESTIONS = (
     "questions",
 )
 MULTI_LABEL, CHOICE = "multi-label", "multiple choice"
-# As `run_squad.py` has them; those of adapters that do not say.
-SQUAD_SETTINGS: Dict[str, Any] = {
-    "doc_stride": 128,
-    "max_query_length": 64,
-    "n_best_size": 20,
-    "max_answer_length": 30,
-    "version_2_with_negative": False,
-    "null_score_diff_threshold": 0.0,
-}
 # As `custom_task` takes them, those of tasks whose rows have sets of labels.
 SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
@@ -80,7 +71,7 @@ def restore_task(
 
 
 def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
-    found = dict(SQUAD_SETTINGS)
+    found = {name: getattr(Squad, name) for name in SETTINGS}
     for name, value in settings.items():
         if name not in found:
             raise UserError(f"{source}: task_settings has an unknown {name!r}")
@@ -98,7 +89,7 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
             f"{source}: task_settings.n_best_size is {found['n_best_size']}, "
             f"expected at most {MOST_CANDIDATES}"
         )
-    return Squad("squad", train_file="", predict_file="", **found)
+    return Squad("squad", **found)
 
 
 def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:

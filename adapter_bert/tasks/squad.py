@@ -1,8 +1,8 @@
 """Question answering on files in SQuAD's layout, versions 1.1 and 2.0.
 
-Exact match and F1 of SQuAD 1.1 and 2.0, by the official rules.
-
-From the head's outputs to answers: n-best lists and null odds.
+In here: the head, the choice of answers from its outputs (n-best lists and null
+odds), the scores by the official rules, and the task. `squad_data.py` reads
+questions and cuts windows.
 """
 
 import collections
@@ -234,37 +234,19 @@ class Prediction(NamedTuple):
     candidates: Candidates
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """How answers are chosen; see the flags of these names.
-
-    Attributes:
-        n_best_size: candidates that are kept; "no answer" is added to them
-            where it is not among them.
-        max_answer_length: in tokens.
-        version_2_with_negative: whether "no answer" is an answer.
-        null_score_diff_threshold: null odds above which it is given.
-    """
-
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
-
-
 def predict_answers(
     questions: Sequence[Question],
     windows: Windows,
     outputs: Mapping[str, np.ndarray],
-    rules: Rules,
+    rules: "Squad",
 ) -> List[Prediction]:
     """Chooses an answer to every question.
 
     Args:
         questions: as they were cut into `windows`.
         windows: with their texts' places.
-        outputs: of `squad.SpanHead`, for each window.
-        rules: how to choose.
+        outputs: of `SpanHead`, for each window.
+        rules: the task, which says how to choose.
 
     Returns:
         One prediction for each question.
@@ -282,9 +264,10 @@ def predict_answers(
     if len(questions) >= SHOWN_FROM:
         progress = Progress("answers", len(questions), "questions")
     predictions = []
-    for number, question in enumerate(questions):
-        rows = slice(bounds[number], bounds[number + 1])
-        start = windows.context_starts[number]
+    for question, first, last, start in zip(
+        questions, bounds, bounds[1:], windows.context_starts
+    ):
+        rows = slice(first, last)
         predictions.append(
             _predict_one(question, windows, rows, start, outputs, rules)
         )
@@ -301,7 +284,7 @@ def _predict_one(
     rows: slice,
     context_start: int,
     outputs: Mapping[str, np.ndarray],
-    rules: Rules,
+    rules: "Squad",
 ) -> Prediction:
     """Chooses the answer to one question.
 
@@ -311,14 +294,16 @@ def _predict_one(
         rows: which of them are this question's.
         context_start: number of its context's first token.
         outputs: for all windows.
-        rules: how to choose.
+        rules: as of `predict_answers`.
     """
     if rows.start == rows.stop:
         # A context without tokens has no windows.
         return Prediction(
             "", CERTAINLY_NONE, Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
         )
-    null = _null_logits(outputs["null_logits"][rows].astype(np.float64))
+    # Of the window where their sum is least.
+    null = outputs["null_logits"][rows].astype(np.float64)
+    null = null[null.sum(axis=1).argmin()]
     pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
 
     def text_and_span(pair: np.ndarray) -> Tuple[str, Tuple[int, int]]:
@@ -344,7 +329,7 @@ def _n_best(
     logits: np.ndarray,
     null: np.ndarray,
     text_and_span: Callable[[np.ndarray], Tuple[str, Tuple[int, int]]],
-    rules: Rules,
+    rules: "Squad",
 ) -> Candidates:
     """The likeliest answers, each text once.
 
@@ -378,11 +363,6 @@ def _n_best(
         kept.append(null)
         spans.append(NOWHERE)
     return Candidates(tuple(texts), np.array(kept), tuple(spans))
-
-
-def _null_logits(of_windows: np.ndarray) -> np.ndarray:
-    """float64 [n, 2] -> [2], those of the window where their sum is least."""
-    return of_windows[of_windows.sum(axis=1).argmin()]
 
 
 def _pairs(
@@ -556,16 +536,25 @@ def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Squad(Task[Sequence[Question]]):
-    """Question answering; each field but `head` is as its flag says."""
+    """Question answering; each field but `head` is as its flag says.
 
-    train_file: str
-    predict_file: str
-    doc_stride: int
-    max_query_length: int
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
+    Attributes:
+        n_best_size: candidates that are kept; "no answer" is added to them
+            where it is not among them.
+        max_answer_length: in tokens.
+        version_2_with_negative: whether "no answer" is an answer.
+        null_score_diff_threshold: null odds above which it is given.
+    """
+
+    train_file: str = ""
+    predict_file: str = ""
+    # As in `run_squad.py`; those of adapters that do not say.
+    doc_stride: int = 128
+    max_query_length: int = 64
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
     count_steps_in: str = COUNTS[0]
     head: HeadShape = SPANS
     verbose_logging: bool = False
@@ -580,11 +569,7 @@ class Squad(Task[Sequence[Question]]):
 
     def restore(self, description, source):
         """This task, if the trained head is one of question answering."""
-        if description["name"] != self.name:
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, not "
-                f"on {self.name}"
-            )
+        self.check_name(description, source)
         if "head" not in description:
             return self
         head = HeadShape.restore(description, source)
@@ -725,13 +710,7 @@ class Squad(Task[Sequence[Question]]):
 
     def decode(self, rows, features: Windows, outputs):
         """Answers to all questions."""
-        rules = Rules(
-            self.n_best_size,
-            self.max_answer_length,
-            self.version_2_with_negative,
-            self.null_score_diff_threshold,
-        )
-        return predict_answers(rows, features, outputs, rules)
+        return predict_answers(rows, features, outputs, self)
 
     def evaluate(
         self,

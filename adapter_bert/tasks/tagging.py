@@ -412,9 +412,8 @@ class Tagging(Task[Sentences]):
 
     def restore(self, description, source):
         """This task, with the tags of a trained head."""
-        trained = f"{source} was trained on the task {description['name']}"
-        if description["name"] != self.name:
-            raise UserError(f"{trained}, not on {self.name}")
+        self.check_name(description, source)
+        trained = f"{source} was trained on the task {self.name}"
         found = description.get("tags")
         if not isinstance(found, list) or not all(
             isinstance(text, str) for text in found

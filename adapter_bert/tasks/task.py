@@ -27,6 +27,7 @@ from adapter_bert.data.input_pipeline import (
     count_train_steps,
 )
 from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
 
 # The rows of a split as its file has them; they have a length.
 RowsType = TypeVar("RowsType")
@@ -134,6 +135,18 @@ class Task(abc.ABC, Generic[RowsType]):
         Raises:
             UserError: the head is of another task.
         """
+
+    def check_name(self, description: Mapping[str, Any], source: str) -> None:
+        """Checks that a trained head is of this task; arguments of `restore`.
+
+        Raises:
+            UserError: the head is of another task.
+        """
+        if description["name"] != self.name:
+            raise UserError(
+                f"{source} was trained on the task {description['name']}, not "
+                f"on {self.name}"
+            )
 
     @property
     def named_train_file(self) -> str:
@@ -431,6 +444,18 @@ class Task(abc.ABC, Generic[RowsType]):
         Returns:
             Their paths.
         """
+
+
+class UnansweringTask(Task[RowsType]):
+    """A task that answers no texts."""
+
+    answers_texts = False
+
+    def make_rows(self, *arguments, **more):
+        """Raises a TypeError: there are no texts to answer."""
+        raise TypeError(f"the task {self.name} answers no texts")
+
+    answer = write_predictions = make_rows
 
 
 def with_suffix(name: str, suffix: str) -> str:
