@@ -127,12 +127,8 @@ def _merge(
     """The tokens that any file names, and the ids that are said of them.
 
     Of two descriptions of a token, transformers takes the one that it reads
-    last.
-
-    Args:
-        described: the content of `tokenizer.json`.
-        said: the content of `tokenizer_config.json`, with all roles.
-        legacy: the content of `added_tokens.json`.
+    last. Arguments are contents of `tokenizer.json`, `tokenizer_config.json`
+    with all roles, and `added_tokens.json`.
     """
     extra = said.get("extra_special_tokens") or {}
     extra = extra.values() if isinstance(extra, dict) else extra
@@ -164,8 +160,7 @@ def _content(said: Any) -> str:
     """The content of a token, which is a string or an object.
 
     Raises:
-        KeyError, TypeError: it is neither.
-        ValueError: it is empty or very long.
+        KeyError, TypeError, ValueError: it is neither, empty or very long.
     """
     content = said if isinstance(said, str) else said["content"]
     if not isinstance(content, str) or not 0 < len(content) <= LONGEST_PIECE:
@@ -174,15 +169,7 @@ def _content(said: Any) -> str:
 
 
 def _token(said: Any, special: bool = False) -> AddedToken:
-    """A token of its description.
-
-    Args:
-        said: its content alone, or an object.
-        special: whether it is special, where the object does not say so.
-
-    Raises:
-        TypeError: a part is of another type.
-    """
+    """A token of its content, or of an object that may say if it is special."""
     flags = said if isinstance(said, dict) else {}
     flags = {name: flags[name] for name in RULES if name in flags}
     return AddedToken(_content(said), **{"special": special, **flags})
@@ -191,11 +178,7 @@ def _token(said: Any, special: bool = False) -> AddedToken:
 def _check_roles(
     said: Mapping[str, Any], roles: Mapping[str, str], path: str
 ) -> None:
-    """Checks that a row begins and ends as those of other models do.
-
-    Raises:
-        UserError: another token has a role.
-    """
+    """Refuses models whose rows begin or end with other tokens."""
     for role, expected in roles.items():
         token = said.get(role)
         # What fills rows up has no influence.

@@ -23,13 +23,13 @@ from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
 from adapter_bert.errors import UserError
 
 CLASSIFY, SEPARATE = "<s>", "</s>"
-PADDING, UNKNOWN, MASK = "<pad>", "<unk>", "<mask>"
+PADDING, UNKNOWN = "<pad>", "<unk>"
 SPECIAL = {
     "unk_token": UNKNOWN,
     "sep_token": SEPARATE,
     "pad_token": PADDING,
     "cls_token": CLASSIFY,
-    "mask_token": MASK,
+    "mask_token": "<mask>",
 }
 # What stands for the space before a word, by the model's type.
 SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
@@ -53,6 +53,7 @@ class SubwordTokenizer(TextTokenizer):
     Differs from transformers in `SPECIAL` alone: a typed "</s>" is plain text.
     """
 
+    special = SPECIAL
     between_count = 2
     second_segment = 0
     do_lower_case = False
@@ -71,19 +72,13 @@ class SubwordTokenizer(TextTokenizer):
         self.path = path
         pieces = _read_ids(described, path)
         self.added = read_added(path, pieces, SPECIAL, described)
-        self._contents = {a.token.content: a.id for a in self.added}
-        self.vocabulary = {**pieces, **self._contents}
-        self.vocab_size = max(self.vocabulary.values()) + 1
+        self._set_ids(pieces)
         for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
             if token not in self.vocabulary:
                 raise UserError(
                     f"{path} is no tokenizer of a RoBERTa: it lacks {token}"
                 )
-        self.classify_id = self.vocabulary[CLASSIFY]
-        self.separate_id = self.vocabulary[SEPARATE]
         self.padding_id = self.vocabulary[PADDING]
-        self.unknown_id = self.vocabulary[UNKNOWN]
-        self.mask_id = self.vocabulary.get(MASK)
         self._special = {
             *SPECIAL.values(),
             *(a.token.content for a in self.added if a.token.special),
@@ -166,7 +161,7 @@ class SubwordTokenizer(TextTokenizer):
         so; U+FFFD where a piece begins within them.
         """
         text = piece.removeprefix(self._space)
-        if self._space != SPACES["BPE"] or piece in self._contents:
+        if self._space != SPACES["BPE"] or piece in self._by_content:
             return text
         codes = map(ord, text)
         data = bytes(c if c < 256 else HIDDEN_BYTES[c - 256] for c in codes)
@@ -184,11 +179,7 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> List[List[int]]:
 
 
 def _read_ids(described: Any, path: str) -> Dict[str, int]:
-    """The id of every piece.
-
-    Raises:
-        UserError: it is no description of a tokenizer, or of another kind.
-    """
+    """The id of every piece; refuses descriptions of other tokenizers."""
     model = described.get("model") if isinstance(described, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
     if not isinstance(kind, str) or kind not in SPACES:
@@ -216,11 +207,7 @@ def _read_ids(described: Any, path: str) -> Dict[str, int]:
 
 
 def _make(described: Dict[str, Any], path: str) -> Tokenizer:
-    """The library's tokenizer, which finds no special token in a text.
-
-    Raises:
-        UserError: the library cannot make it.
-    """
+    """The library's tokenizer, which finds no special token in a text."""
     model = described["model"]
     for key in UNUSED:
         # The library fails at some of them, and chooses at random at others.
@@ -260,11 +247,7 @@ def _make(described: Dict[str, Any], path: str) -> Tokenizer:
 
 
 def _check_unknown(model: Dict[str, Any], path: str) -> None:
-    """Checks what a model says of pieces that it does not know.
-
-    Raises:
-        UserError: the library would fail at the first of these.
-    """
+    """Refuses an unknown token at whose first use the library would fail."""
     token, number = model.get("unk_token"), model.get("unk_id")
     vocabulary = model["vocab"]
     is_known = token is None or isinstance(token, str) and token in vocabulary
@@ -278,13 +261,10 @@ def _check_unknown(model: Dict[str, Any], path: str) -> None:
 
 
 def _check_patterns(described: Dict[str, Any], path: str) -> None:
-    """Checks the regular expressions of a tokenizer.
+    """Refuses regular expressions that published models do not have.
 
     With others a text of few characters can be more than the library bears,
     which fails then without being an `Exception`.
-
-    Raises:
-        UserError: there is another one than those of published models.
     """
     parts = [described.get("normalizer"), described.get("pre_tokenizer")]
     while parts:

@@ -1,15 +1,12 @@
-"""Rows of the user's tables: TSV, CSV and JSON Lines files.
+"""Tables of the user: files of splits, labels in them, and their rows.
 
-Which file holds a split: one that was named, or one of a folder.
-
-In here too: `HeldOut`, a part of the training file in place of a dev file.
-
-Labels as they are printed, and cells that hold any number of them.
-
-Within a run a set of labels is such a cell, whatever file it comes from.
+In here: `SplitFiles` and `HeldOut`, which say where the rows of a split are;
+labels as they are printed and as cells hold them; `read_rows`, for TSV, CSV and
+JSON Lines. Within a run, a set of labels is a cell, whatever file it is from.
 """
 
 import array
+import collections
 import csv
 import dataclasses
 import decimal
@@ -80,9 +77,7 @@ class HeldOut:
         """
         chosen = np.zeros(len(groups), bool)
         rng = np.random.default_rng(self.seed)
-        places: Dict[Any, List[int]] = {}
-        for place, group in enumerate(groups):
-            places.setdefault(group, []).append(place)
+        places = _places([group] for group in groups)
         for group in sorted(places):
             own = rng.permutation(places[group])
             count = round(self.share * len(own))
@@ -97,17 +92,8 @@ class HeldOut:
         sets: Sequence[Sequence[Any]],
         rng: np.random.Generator,
     ) -> None:
-        """Changes the choice so that both sides have each label, if possible.
-
-        Args:
-            chosen: as `choose` returns it; is changed.
-            sets: of `choose`.
-            rng: chooses among the rows of a label.
-        """
-        places: Dict[Any, List[int]] = {}
-        for place, labels in enumerate(sets):
-            for label in labels:
-                places.setdefault(label, []).append(place)
+        """Changes the choice so that each label is on both sides, if it can."""
+        places = _places(sets)
         # How many of a label's rows are in training, and held out.
         counts = {
             x: np.bincount(chosen[own].astype(int), minlength=2)
@@ -126,14 +112,21 @@ class HeldOut:
                     break
 
 
+def _places(sets: Iterable[Iterable[Any]]) -> Dict[Any, List[int]]:
+    """The places at which each element of any set is."""
+    places: Dict[Any, List[int]] = collections.defaultdict(list)
+    for place, elements in enumerate(sets):
+        for element in elements:
+            places[element].append(place)
+    return places
+
+
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
     """The files that were named; where none was, splits lie in a folder.
 
     Attributes:
-        train: path of the training file, or "".
-        dev: the same of the dev file.
-        test: the same of the test file.
+        train, dev, test: path of the split's file, or "".
     """
 
     train: str = ""
@@ -224,8 +217,6 @@ def _paths(folder: str, split: str, endings: Collection[str]) -> List[str]:
 SEPARATOR = "|"
 # A cell that holds no label; an empty one holds none either.
 NO_LABELS = "[]"
-
-
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 # A label that may be a whole list, or a row of 0 and 1 for each label.
 LIST = re.compile(
@@ -243,7 +234,7 @@ def appearance(label: str) -> Any:
     a character make no difference.
     """
     text = "".join(
-        " " if character.isspace() else character
+        character
         for character in _composed(label).casefold()
         if character.isspace()
         or unicodedata.category(character) not in ("Cc", "Cf")
@@ -329,12 +320,8 @@ def is_one_cell(label: str) -> bool:
 def check_threshold(threshold: Any, name: str) -> None:
     """Checks the probability from which on a row is given a label.
 
-    Args:
-        threshold: what was told.
-        name: where, for messages.
-
     Raises:
-        UserError: it is none.
+        UserError: it is none; the message opens with `name`.
     """
     if not isinstance(threshold, float) or not 0 < threshold < 1:
         raise UserError(
@@ -378,11 +365,6 @@ def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
 
 def join_labels(labels: Sequence[str], separator: str, where: str) -> str:
     """The cell that holds labels, the inverse of `split_labels`.
-
-    Args:
-        labels: in any order.
-        separator: to stand between them, a single character.
-        where: the place, for messages.
 
     Raises:
         UserError: a label is none, or is there twice.

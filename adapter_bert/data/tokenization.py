@@ -1,4 +1,4 @@
-"""What a tokenizer is; BERT's, WordPiece on the `tokenizers` library.
+"""The interface of tokenizers; BERT's own, on the `tokenizers` library.
 
 Not in here: special tokens of a task's inputs and cutting to a length
 (`tasks/`).
@@ -18,6 +18,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
@@ -36,13 +37,12 @@ from adapter_bert.data.added_tokens import (
 from adapter_bert.errors import UserError
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
-PADDING, MASK = "[PAD]", "[MASK]"
 SPECIAL = {
     "unk_token": UNKNOWN,
     "sep_token": SEPARATE,
-    "pad_token": PADDING,
+    "pad_token": "[PAD]",
     "cls_token": CLASSIFY,
-    "mask_token": MASK,
+    "mask_token": "[MASK]",
 }
 # Google's vocabularies keep such entries free.
 UNUSED = re.compile(r"\[unused\d+\]")
@@ -104,6 +104,9 @@ class TextTokenizer(abc.ABC):
         second_segment: the segment of a row's second text.
     """
 
+    # The tokens of the model's own that have a role, by the role's name.
+    special: Mapping[str, str]
+
     vocabulary: Dict[str, int]
     added: List[Added]
     vocab_size: int
@@ -114,6 +117,17 @@ class TextTokenizer(abc.ABC):
     mask_id: Optional[int]
     between_count: int
     second_segment: int
+
+    def _set_ids(self, pieces: Mapping[str, int]) -> None:
+        """Sets the ids that follow from the model's pieces and from `added`."""
+        self._by_content = {a.token.content: a for a in self.added}
+        ids = {content: a.id for content, a in self._by_content.items()}
+        self.vocabulary = {**pieces, **ids}
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        self.classify_id, self.separate_id, self.unknown_id, self.mask_id = (
+            self.vocabulary.get(self.special[f"{role}_token"])
+            for role in ("cls", "sep", "unk", "mask")
+        )
 
     @property
     def between(self) -> List[int]:
@@ -335,6 +349,7 @@ class FullTokenizer(TextTokenizer):
         pieces: the vocabulary without tokens that were added behind it.
     """
 
+    special = SPECIAL
     between_count = 1
     second_segment = 1
 
@@ -351,22 +366,13 @@ class FullTokenizer(TextTokenizer):
         """
         self.pieces = read_vocabulary(vocab_file)
         self.added = read_added(vocab_file, self.pieces, SPECIAL)
-        self._by_content = {a.token.content: a for a in self.added}
-        self.vocabulary = {
-            **self.pieces,
-            **{content: a.id for content, a in self._by_content.items()},
-        }
+        self._set_ids(self.pieces)
         self.do_lower_case = do_lower_case
-        self.vocab_size = max(self.vocabulary.values()) + 1
         # Stray entries do not count. A script without cases is neither.
         self.is_cased = _share_changed(self.pieces, str.lower) > STRAY
         self.is_uncased = (
             not self.is_cased and _share_changed(self.pieces, str.upper) > STRAY
         )
-        self.classify_id = self.vocabulary[CLASSIFY]
-        self.separate_id = self.vocabulary[SEPARATE]
-        self.unknown_id = self.vocabulary[UNKNOWN]
-        self.mask_id = self.vocabulary.get(MASK)
         characters = set().union(*self.vocabulary)
         self._replacements = _Replacements(
             next((c for c in STAND_INS if c not in characters), STAND_INS[0])

@@ -134,9 +134,10 @@ def custom_task(
     )
     if not marks:
         return task
+    labels = list(map(str, marks))
     # Checked to be labels that a cell can hold.
-    join_labels(list(map(str, marks)), separator, "--label_columns")
-    return task.with_labels(list(map(str, marks)), "--label_columns")
+    join_labels(labels, separator, "--label_columns")
+    return task.with_labels(labels, "--label_columns")
 
 
 def _check_kind(
@@ -145,11 +146,7 @@ def _check_kind(
     label_columns: Sequence[str],
     choice_columns: Sequence[str],
 ) -> None:
-    """Checks that labels are of one kind.
-
-    Raises:
-        UserError: they are of several.
-    """
+    """Refuses labels of several kinds."""
     kinds = {
         "--regression": regression,
         "--label_columns" if label_columns else "--multi_label": (
@@ -165,11 +162,7 @@ def _check_kind(
 def _about_sets(
     multi_label: bool, separator: Optional[str], threshold: Optional[float]
 ) -> Dict[str, Any]:
-    """What is told of sets of labels, as `MultiLabel` takes it.
-
-    Raises:
-        UserError: there are no such sets, or what is told is none.
-    """
+    """What is told of sets of labels, checked, as `MultiLabel` takes it."""
     told = {"separator": separator, "threshold": threshold}
     found = {name: v for name, v in told.items() if v is not None}
     if found and not multi_label:
@@ -185,11 +178,7 @@ def _about_sets(
 
 
 def _column(name: Optional[str], header: bool) -> Optional[Column]:
-    """A column as a `Layout` has it.
-
-    Raises:
-        UserError: it is no number, where the files name no columns.
-    """
+    """A column as a `Layout` has it: a number where files name no columns."""
     if name is None or header:
         return name
     if not (name.isascii() and name.isdigit() and len(name) < 10):
@@ -205,15 +194,12 @@ def _check_own_columns(
     row_id: Optional[Column],
     lists: Mapping[str, Sequence[Tuple[str, Optional[Column]]]],
 ) -> None:
-    """Checks that texts, labels and choices each have a column of their own.
+    """Refuses a column for two of texts, labels and choices.
 
     Args:
         flags: what they name.
         row_id: the column of what names a row, which may be a text's.
         lists: of flags that name several, each as it is named, and its column.
-
-    Raises:
-        UserError: two have the same.
     """
     used: Dict[Column, str] = {}
     for flag, name in flags.items():
@@ -235,12 +221,7 @@ def _check_own_columns(
 
 
 def _check_choices(names: Sequence[str], header: bool) -> None:
-    """Checks the columns of choices.
-
-    Raises:
-        UserError: there are too few or too many, or a name would be a label
-            that means another choice.
-    """
+    """Refuses too few or too many, and names that mean other choices."""
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(
             f"--choice_columns names {len(names)} columns, expected 2 to "

@@ -2,7 +2,6 @@
 
 Columns have the names of the published headers, so that a file without its
 header is refused. CoLA's training and dev files are published without one.
-Metrics are GLUE's.
 """
 
 from adapter_bert.data.tables import Layout
@@ -24,19 +23,16 @@ SST_2 = TextClassification(
     "sst-2",
     labels=("0", "1"),
     labelled=Layout("sentence", label="label"),
-    unlabelled=Layout("sentence"),
 )
 MRPC = TextClassification(
     "mrpc",
     labels=("0", "1"),
     labelled=Layout("#1 String", "#2 String", "Quality"),
-    unlabelled=Layout("#1 String", "#2 String"),
     metrics=("accuracy", "f1"),
 )
 STS_B = TextRegression(
     "sts-b",
     labelled=Layout("sentence1", "sentence2", "score"),
-    unlabelled=Layout("sentence1", "sentence2"),
     scale=(0.0, 5.0),
     unit=AS_IS,
 )
@@ -55,7 +51,6 @@ MNLI = TextClassification(
     labels=NLI_LABELS,
     # gold_label is column 11 of the training file, 15 of the dev files.
     labelled=Layout("sentence1", "sentence2", "gold_label"),
-    unlabelled=Layout("sentence1", "sentence2"),
     dev_splits=(("", "dev_matched"), ("mismatched", "dev_mismatched")),
     test_splits=(("", "test_matched"), ("mismatched", "test_mismatched")),
 )
@@ -63,19 +58,16 @@ QNLI = TextClassification(
     "qnli",
     labels=ENTAILMENT,
     labelled=Layout("question", "sentence", "label"),
-    unlabelled=Layout("question", "sentence"),
 )
 RTE = TextClassification(
     "rte",
     labels=ENTAILMENT,
     labelled=Layout("sentence1", "sentence2", "label"),
-    unlabelled=Layout("sentence1", "sentence2"),
 )
 WNLI = TextClassification(
     "wnli",
     labels=("0", "1"),
     labelled=Layout("sentence1", "sentence2", "label"),
-    unlabelled=Layout("sentence1", "sentence2"),
 )
 # The diagnostic set: a trained MNLI model answers it.
 AX = TextClassification(

@@ -19,28 +19,30 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean(labels == predictions))
 
 
-def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+def f1(
+    labels: np.ndarray, predictions: np.ndarray, average: str = "binary"
+) -> float:
     """F1 of class 1 against class 0, 0 to 1; 0 where it is undefined."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(labels, predictions, zero_division=0))
+    return float(
+        f1_score(labels, predictions, average=average, zero_division=0)
+    )
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean of each class's F1, 0 to 1, as scikit-learn has it.
+    """Mean of the F1 of all classes that occur, 0 to 1."""
+    return f1(labels, predictions, "macro")
 
-    Over the classes that occur in the labels or in the predictions.
-    """
-    from sklearn.metrics import f1_score
 
-    return float(
-        f1_score(labels, predictions, average="macro", zero_division=0)
-    )
+def _is_constant(*arrays: np.ndarray) -> bool:
+    """Whether an array has one value alone, and no correlation is defined."""
+    return any(len(np.unique(values)) < 2 for values in arrays)
 
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews correlation, -1 to 1; 0 where it is undefined."""
-    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+    if _is_constant(labels, predictions):
         return 0.0
     from sklearn.metrics import matthews_corrcoef
 
@@ -49,7 +51,7 @@ def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Pearson correlation of scores, -1 to 1; 0 where it is undefined."""
-    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+    if _is_constant(labels, predictions):
         return 0.0
     from scipy.stats import pearsonr
 
@@ -61,7 +63,7 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Spearman's rank correlation, -1 to 1; 0 where it is undefined."""
-    if len(np.unique(labels)) < 2 or len(np.unique(predictions)) < 2:
+    if _is_constant(labels, predictions):
         return 0.0
     from scipy.stats import spearmanr
 

@@ -125,7 +125,7 @@ class MultiLabel(TextClassification):
 
     def label_features(self, labels):
         """`label_sets`, int32 [rows, C]: 1 for labels that a row has."""
-        numbers = {label: i for i, label in enumerate(self.labels)}
+        numbers = self.numbers()
         found = np.zeros((len(labels), len(self.labels)), np.int32)
         for row, cell in enumerate(labels):
             found[row, [numbers[label] for label in self._split(cell)]] = 1

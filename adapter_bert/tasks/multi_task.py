@@ -1,14 +1,11 @@
 """Several tasks that are learned together, with a head of each.
 
-What the tuning method trains is one for all of them. Source: Stickland and
-Murray 2019 (PALs); Pfeiffer et al. 2021 (AdapterFusion), section 2.2.2, where
-adapters that are trained so are called MT-A.
+What the tuning method trains is one for all of them. Each batch is of one task,
+drawn with a probability that grows with the rows of that task.
 
-Rows of several tasks: whose labels a batch has, and which task is next.
-
-Each batch is of one task, drawn with a probability that grows with the rows of
-that task. Source: Stickland and Murray 2019 (PALs), on the sampling of tasks;
-their code, `run_multi_task.py`.
+Sources: Stickland and Murray 2019 (PALs), on the sampling of tasks, and their
+code, `run_multi_task.py`; Pfeiffer et al. 2021 (AdapterFusion), section 2.2.2,
+where adapters that are trained so are called MT-A.
 """
 
 import dataclasses
@@ -131,14 +128,14 @@ class JoinedFeatures(Features):
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
         """Adds what `added` says, each [B, ...]."""
-        firsts = dict(zip(self.counts, self.firsts))
         ids = np.searchsorted(self.firsts, rows, side="right") - 1
         batch["task_ids"] = ids.astype(np.int32)
-        numbers = {task: number for number, task in enumerate(self.counts)}
+        numbers = list(self.counts)
         for task, name, values in self._labels():
-            own = ids == numbers[task]
+            number = numbers.index(task)
+            own = ids == number
             labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-            labels[own] = values[rows[own] - firsts[task]]
+            labels[own] = values[rows[own] - self.firsts[number]]
             batch[scoped(task, name)] = labels
 
     def _labels(self) -> List[Tuple[str, str, np.ndarray]]:
@@ -205,10 +202,8 @@ class MultiTaskPlan:
         Args:
             features: of all rows.
             sampling: of `SAMPLINGS`.
-            batch_size: rows of a batch.
-            num_steps: batches of the whole training.
-            seed: of tasks, permutations and shuffles.
-            pool_batches: of a task's own batches, as of `TrainPlan`.
+            batch_size, num_steps, seed, pool_batches: as of `TrainPlan`; a
+                pool has batches of one task.
         """
         self._sampling = sampling
         self._firsts = features.firsts
@@ -222,16 +217,10 @@ class MultiTaskPlan:
         for number, name in enumerate(features.counts):
             steps = np.flatnonzero(self.tasks == number)
             self._places[steps] = np.arange(len(steps))
-            self._plans.append(
-                TrainPlan(
-                    lengths[number],
-                    batch_size,
-                    len(steps),
-                    # No two tasks are shuffled alike.
-                    seed ^ zlib.crc32(name.encode()),
-                    pool_batches,
-                )
-            )
+            # No two tasks are shuffled alike.
+            own = seed ^ zlib.crc32(name.encode())
+            sizes = batch_size, len(steps), own, pool_batches
+            self._plans.append(TrainPlan(lengths[number], *sizes))
 
     def __repr__(self) -> str:
         return f"MultiTaskPlan({self._sampling}, {self._plans})"
@@ -246,7 +235,6 @@ class MultiTaskPlan:
 MEAN = "mean"
 # Folder of the folders of each task's files, within that of the run.
 FOLDER = "tasks"
-TRAIN = "train"
 # Names of folders, variables and scores are made of it.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -345,7 +333,7 @@ class MultiTask(UnansweringTask[RowsByTask]):
 
     Attributes:
         tasks: the tasks by name, in order of the names.
-        sampling: of `multi_task_rows.SAMPLINGS`.
+        sampling: of `SAMPLINGS`.
     """
 
     tasks: Mapping[str, TextTask]
@@ -578,12 +566,9 @@ class MultiTask(UnansweringTask[RowsByTask]):
     ):
         """Writes what the task of these rows does, in its own folder."""
         name, own = rows.only
+        places = _places(name, output_dir, suffix)
         return self.tasks[name].write_report(
-            os.path.join(output_dir, _folder(name)),
-            own,
-            features,
-            predictions,
-            _own_suffix(name, suffix),
+            rows=own, features=features, predictions=predictions, **places
         )
 
     def write_predictions(
@@ -592,28 +577,17 @@ class MultiTask(UnansweringTask[RowsByTask]):
         """Writes what the task of these rows does, in its own folder."""
         name, own = rows.only
         return self.tasks[name].write_predictions(
-            os.path.join(output_dir, _folder(name)),
-            own,
-            predictions,
-            _own_suffix(name, suffix),
+            rows=own,
+            predictions=predictions,
+            **_places(name, output_dir, suffix),
         )
 
 
-def _names(task: Task) -> List[str]:
-    """The splits of a task beside the training one."""
-    return [split for _, split in (*task.dev_splits, *task.test_splits)]
-
-
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
-    """A task's own names of its splits among `splits`, with their names there.
-
-    Args:
-        name: the task's.
-        task: the task.
-        splits: of all tasks.
-    """
-    own = {TRAIN: TRAIN}
-    own.update((split, f"{name}/{split}") for split in _names(task))
+    """A task's own splits among `splits`, with their names there."""
+    own = {"train": "train"}
+    for _, split in (*task.dev_splits, *task.test_splits):
+        own[split] = f"{name}/{split}"
     return {split: joined for split, joined in own.items() if joined in splits}
 
 
@@ -621,9 +595,12 @@ def _folder(name: str) -> str:
     return os.path.join(FOLDER, name)
 
 
-def _own_suffix(name: str, suffix: str) -> str:
-    """The suffix that a task itself gives a split: `mnli_x` -> `x`."""
-    return suffix[len(name) + 1 :]
+def _places(name: str, output_dir: str, suffix: str) -> Dict[str, str]:
+    """A task's own folder, and its own suffix: of `mnli_x` it is `x`."""
+    return {
+        "output_dir": os.path.join(output_dir, _folder(name)),
+        "suffix": suffix[len(name) + 1 :],
+    }
 
 
 def find_folder(data_dir: str, name: str) -> str:
@@ -652,7 +629,7 @@ def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
 
     Args:
         tasks: at least two, by the names of their folders.
-        sampling: of `multi_task_rows.SAMPLINGS`.
+        sampling: of `SAMPLINGS`.
 
     Raises:
         UserError: a name is none or is there twice, or a task cannot be

@@ -1,8 +1,7 @@
-"""SWAG (Zellers et al. 2018) and COPA (Roemmele et al. 2011).
+"""Multiple choice: which of some texts goes with a text.
 
-With their published files; COPA's are those of SuperGLUE.
-
-Multiple choice: which of some texts goes with a text.
+In here too: SWAG (Zellers et al. 2018) and COPA (Roemmele et al. 2011), with
+their published files; COPA's are those of SuperGLUE.
 """
 
 import dataclasses
@@ -18,7 +17,10 @@ from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.text_classification import (
+    ClassificationHead,
+    TextClassification,
+)
 from adapter_bert.tasks.text_task import TextTask, fit, make_row
 
 
@@ -124,14 +126,14 @@ class MultipleChoice(TextTask):
 
     def check_label(self, label, where):
         """It must be a choice's number from 0, or its column's name."""
-        if label not in self._numbers():
+        if label not in self.numbers():
             raise UserError(
                 f"{where}: the label is {label[:80]!r}, expected the right "
                 f"choice's number from 0 to {len(self._choices) - 1}, or its "
                 f"column, {' or '.join(map(repr, self._choices))[:200]}"
             )
 
-    def _numbers(self):
+    def numbers(self):
         """The number of each choice by what labels may call it."""
         names = self._choices
         return {
@@ -139,12 +141,8 @@ class MultipleChoice(TextTask):
             **{str(number): number for number in range(len(names))},
         }
 
-    def label_features(self, labels):
-        """`label_ids`, int32 [rows]: numbers of the right choices."""
-        numbers = self._numbers()
-        return {
-            "label_ids": np.array([numbers[label] for label in labels], "int32")
-        }
+    label_features = TextClassification.label_features
+    evaluate = TextClassification.evaluate
 
     def held_out_groups(self, labels):
         """All rows alike: where the right choice stands means nothing."""
@@ -197,16 +195,6 @@ class MultipleChoice(TextTask):
         """The `logits` of each row's choices, float32 [rows, C]."""
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
-    def evaluate(self, rows, features, predictions):
-        """Cross entropy in nats over the choices, and the task's metrics."""
-        logits, labels = predictions["logits"], features.labels["label_ids"]
-        chosen = logits.argmax(axis=-1)
-        scores = {
-            name: metrics.METRICS[name](labels, chosen) for name in self.metrics
-        }
-        scores["loss"] = float(metrics.cross_entropy(logits, labels).mean())
-        return scores
-
     def answer(self, rows, predictions):
         """`choice`, its number from 0, its `probability`, and all `scores`.
 
@@ -229,20 +217,22 @@ class MultipleChoice(TextTask):
         return np.exp(metrics.log_softmax(logits)), chosen
 
 
-ENDINGS = ("ending0", "ending1", "ending2", "ending3")
-ALTERNATIVES = ("choice1", "choice2")
-
 # The second sentence is a noun phrase that each ending goes on with.
 SWAG = MultipleChoice(
     "swag",
-    labelled=Layout("sent1", "sent2", "label", choices=ENDINGS),
-    unlabelled=Layout("sent1", "sent2", choices=ENDINGS),
+    labelled=Layout(
+        "sent1",
+        "sent2",
+        "label",
+        choices=tuple(f"ending{number}" for number in range(4)),
+    ),
     dev_splits=(("", "val"),),
 )
 COPA = MultipleChoice(
     "copa",
-    labelled=Layout("premise", "question", "label", choices=ALTERNATIVES),
-    unlabelled=Layout("premise", "question", choices=ALTERNATIVES),
+    labelled=Layout(
+        "premise", "question", "label", choices=("choice1", "choice2")
+    ),
     dev_splits=(("", "val"),),
     # As the original files ask them.
     questions=(

@@ -14,12 +14,8 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
 # What a task gives; `TAGGING` and `MASKED_LM` are kinds of their own.
-CLASSIFICATION, REGRESSION, QUESTIONS = (
-    "classification",
-    "regression",
-    "questions",
-)
-MULTI_LABEL, CHOICE = "multi-label", "multiple choice"
+CLASSIFICATION, REGRESSION = "classification", "regression"
+QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
 # As `custom_task` takes them, those of tasks whose rows have sets of labels.
 SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
@@ -95,12 +91,7 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
 def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
     """The columns of files that a tagger was trained on, where named.
 
-    Args:
-        settings: `task_settings` of `adapter_config.json`; may be empty.
-        source: the file, for messages.
-
-    Returns:
-        Arguments of `tagging_task`.
+    They are arguments of `tagging_task`. Arguments are as of `restore_task`.
 
     Raises:
         UserError: a setting is malformed.
@@ -114,13 +105,7 @@ def custom_arguments(
 ) -> Dict[str, Any]:
     """How the user's own tables were read that a head was trained on.
 
-    Args:
-        description: `task` of `adapter_config.json`, a custom one.
-        settings: `task_settings` of the same file; may be empty.
-        source: the file, for messages.
-
-    Returns:
-        Arguments of `custom_task`.
+    They are arguments of `custom_task`. Arguments are as of `restore_task`.
 
     Raises:
         UserError: a setting is malformed.
@@ -152,7 +137,15 @@ def custom_arguments(
     }
     numbers = settings.get("column_numbers")
     if numbers is not None:
-        _check_numbers(numbers, len(usual), source)
+        if (
+            not isinstance(numbers, list)
+            or len(numbers) != len(usual)
+            or not all(type(x) is int and x >= 0 for x in numbers)
+        ):
+            raise UserError(
+                f"{source}: task_settings.column_numbers is {numbers!r}, "
+                f"expected {len(usual)} numbers from 0"
+            )
         columns = list(map(str, numbers))
     marks = settings.get("label_columns", [])
     label = [] if marks else [settings.get("label_column", "label")]
@@ -177,31 +170,10 @@ def custom_arguments(
     }
 
 
-def _check_numbers(numbers: Any, count: int, source: str) -> None:
-    """Checks the columns of files without a header.
-
-    Raises:
-        UserError: they are not so many numbers from 0.
-    """
-    if (
-        not isinstance(numbers, list)
-        or len(numbers) != count
-        or not all(type(number) is int and number >= 0 for number in numbers)
-    ):
-        raise UserError(
-            f"{source}: task_settings.column_numbers is {numbers!r}, expected "
-            f"{count} numbers from 0"
-        )
-
-
 def _has(
     settings: Mapping[str, Any], name: str, expected: type, source: str
 ) -> bool:
-    """Whether there is a setting.
-
-    Raises:
-        UserError: it is of another type than expected.
-    """
+    """Whether there is a setting; refuses one of another type."""
     if name in settings and type(settings[name]) is not expected:
         raise UserError(
             f"{source}: task_settings.{name} is {settings[name]!r}, expected a "

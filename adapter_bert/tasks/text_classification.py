@@ -202,9 +202,13 @@ class TextClassification(TextTask):
         own = [x for x in self.labels if x.lower() == label.lower()]
         return own[0] if len(own) == 1 else label
 
+    def numbers(self) -> Dict[str, int]:
+        """The place of each label among the logits."""
+        return {label: i for i, label in enumerate(self.labels)}
+
     def label_features(self, labels):
-        """`label_ids`, int32 [rows]: places in the task's labels."""
-        numbers = {label: i for i, label in enumerate(self.labels)}
+        """`label_ids`, int32 [rows]: what `numbers` gives."""
+        numbers = self.numbers()
         return {
             "label_ids": np.array([numbers[label] for label in labels], "int32")
         }
@@ -288,8 +292,7 @@ class TextClassification(TextTask):
         `eval_confusion.tsv` the number of rows of each label that were given
         each label; `eval_hardest.tsv` the rows with the greatest losses.
         """
-        labels = features.labels["label_ids"]
-        logits = predictions["logits"]
+        labels, logits = features.labels["label_ids"], predictions["logits"]
         chosen = logits.argmax(axis=-1)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
@@ -315,22 +318,14 @@ class TextClassification(TextTask):
     def _hardest(
         self, rows: Rows, labels: np.ndarray, logits: np.ndarray
     ) -> List[Tuple[str, ...]]:
-        """The rows with the greatest losses, the greatest first.
-
-        Args:
-            rows: of the logits.
-            labels: int [rows].
-            logits: float32 [rows, C].
-        """
+        """The rows with the greatest losses; int [rows], float32 [rows, C]."""
         losses = metrics.cross_entropy(logits, labels)
         table = [
             ("line", "label", "predicted", "probability_of_label", "loss")
             + TEXT_COLUMNS[: 1 + (rows.text_b is not None)]
         ]
         for row in np.argsort(-losses, kind="stable")[:HARDEST]:
-            texts = [rows.text_a[row]]
-            if rows.text_b is not None:
-                texts.append(rows.text_b[row])
+            texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
             table.append(
                 (
                     str(rows.lines[row] + 1),

@@ -1,9 +1,8 @@
 """Tasks over tables of texts, or of pairs of texts.
 
-What a head computes before its last matrix, where that is more than usual.
-
-This project's own heads have one matrix upon BERT's pooled output. Those of
-other programs may have more layers, or read the first token itself.
+In here too: the layers of a head before its last. This project's own heads have
+one matrix on BERT's pooled output. Those of other programs may have more
+layers, or read the first token itself.
 """
 
 import abc
@@ -94,14 +93,10 @@ class HeadShape:
     def restore(
         cls, description: Mapping[str, Any], source: str
     ) -> "HeadShape":
-        """What `describe` gave.
-
-        Args:
-            description: of the task.
-            source: the file, for messages.
+        """What `describe` gave, of the task's description.
 
         Raises:
-            UserError: it is no shape.
+            UserError: it is no shape; the message opens with `source`.
         """
         found = description.get("head", {})
         default = dataclasses.asdict(cls())
@@ -176,7 +171,7 @@ class TextTask(Task[Rows]):
 
     Attributes:
         labelled: layout of the training and dev files.
-        unlabelled: layout of the test files.
+        unlabelled: layout of the test files; default: the same without labels.
         metrics: names of `metrics.METRICS`, the main one first.
         dev_splits: (suffix of its results, split) of each dev file.
         test_splits: the same of each test file.
@@ -193,7 +188,7 @@ class TextTask(Task[Rows]):
     """
 
     labelled: Layout
-    unlabelled: Layout
+    unlabelled: Optional[Layout] = None
     columns: Tuple[str, ...] = ()
     metrics: Tuple[str, ...] = ("accuracy",)
     dev_splits: SplitNames = (("", "dev"),)
@@ -205,7 +200,7 @@ class TextTask(Task[Rows]):
     split_files: SplitFiles = NONE_NAMED
 
     def __post_init__(self):
-        """Names the texts.
+        """Names the texts, and says how test files are laid out.
 
         Raises:
             ValueError: `columns` has more or fewer than `labelled`.
@@ -227,6 +222,9 @@ class TextTask(Task[Rows]):
                 f"have {len(derived)} texts"
             )
         object.__setattr__(self, "columns", self.columns or derived)
+        if self.unlabelled is None:
+            layout = dataclasses.replace(self.labelled, label=None)
+            object.__setattr__(self, "unlabelled", layout)
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> None:
@@ -431,11 +429,7 @@ class TextTask(Task[Rows]):
             )
 
     def _divide(self, rows: Rows) -> Dict[str, Rows]:
-        """Both parts of the training file.
-
-        Raises:
-            UserError: nothing would be held out.
-        """
+        """Both parts of the training file, neither of them empty."""
         sets = self.held_out_sets(rows.label)
         held_out = self.held_out.choose(self.held_out_groups(rows.label), sets)
         if not held_out.any():
@@ -458,11 +452,7 @@ class TextTask(Task[Rows]):
         return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
     def _find(self, data_dir: str, split: str) -> str:
-        """The file of a split.
-
-        Raises:
-            UserError: the task has no training set, or as `SplitFiles.find`.
-        """
+        """The file of a split; refuses to train what has no training set."""
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
@@ -567,11 +557,7 @@ def write_table(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _check_ids(rows: Rows) -> None:
-    """Checks that each row's id can name it in a table of predictions.
-
-    Raises:
-        UserError: an id holds a tab or a line break, or occurs twice.
-    """
+    """Refuses ids that cannot name a row, or that name two."""
     places: Dict[str, int] = {}
     for row, row_id in enumerate(rows.row_id or ()):
         if row_id and ("\t" in row_id or row_id.splitlines() != [row_id]):
