@@ -316,13 +316,9 @@ def make_batch(
 
     Returns:
         `input_ids`, `input_mask`, `segment_ids` int32 [B, T], or of C
-        `Choices` [B, C, T]; `row` int32
-        [B], places within the batch; the labels' rows. Where tokens have
-        labels, `token_labels` int32 [B, T], and `token_weights` float32 [B],
-        what a labelled token weighs in its row's loss: rows of the batch / its
-        labelled tokens. So the mean over the rows, of which engines make the
-        gradient, is the mean over the labelled tokens of the whole batch.
-        Whatever `Features.finish` adds.
+        `Choices` [B, C, T]; `row` int32 [B], places within the batch; the
+        labels' rows. Where tokens have labels, `token_labels` int32 [B, T] and
+        their `token_weights`. Whatever `Features.finish` adds.
     """
     sequences = features.sequences(rows)
     starts = features.starts[sequences]
@@ -346,12 +342,26 @@ def make_batch(
         labels = np.full(mask.shape, NO_LABEL, np.int32)
         labels[mask] = features.token_labels[sources]
         batch["token_labels"] = labels
-        count = max(1, np.count_nonzero(labels != NO_LABEL))
-        batch["token_weights"] = np.full(
-            len(rows), len(rows) / count, np.float32
-        )
+        batch["token_weights"] = token_weights(labels != NO_LABEL)
     features.finish(batch, rows, step)
     return batch
+
+
+def token_weights(is_labelled: np.ndarray) -> np.ndarray:
+    """What a labelled token weighs in its row's loss, in each row alike.
+
+    It is rows of the batch / its labelled tokens. So the mean over the rows, of
+    which engines make the gradient, is that over the batch's labelled tokens.
+
+    Args:
+        is_labelled: bool [B, T].
+
+    Returns:
+        float32 [B].
+    """
+    count = max(1, np.count_nonzero(is_labelled))
+    rows = len(is_labelled)
+    return np.full(rows, rows / count, np.float32)
 
 
 def train_batches(

@@ -1,10 +1,8 @@
 """Masked language modelling: BERT learns the texts of a domain or language.
 
-Which tokens are masked, and by what: a function of seed, step and row.
-
-Nothing is kept of a batch: numbers are made of the seed, the step, the row
-and the token's place by a hash, so that a training that starts again reads
-the very masks that an uninterrupted one would have read.
+What is masked, and by what, is a hash of the seed, the step, the row and the
+token's place. So a training that starts again reads the very masks that an
+uninterrupted one would have read.
 """
 
 import dataclasses
@@ -32,7 +30,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.data.input_pipeline import Batch, Features
+from adapter_bert.data.input_pipeline import Batch, Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Head, UnansweringTask
@@ -122,12 +120,7 @@ class Pieces(NamedTuple):
 
 
 def _continues(letters: str, is_marked: bool) -> int:
-    """A value of `Pieces.continues`.
-
-    Args:
-        letters: of the entry.
-        is_marked: whether it continues a word by its own marks.
-    """
+    """A value of `Pieces.continues`, of an entry's letters and own marks."""
     if not is_marked or not letters:
         return BEGINS
     if letters[0] == "\ufffd" or unicodedata.category(letters[0])[0] == "M":
@@ -200,14 +193,11 @@ class MaskedText(Features):
         Adds `masked_positions` int32 [B, K], in rising order, and
         `masked_ids`, int32 [B, K], what was there; 0 and `NO_TOKEN` where
         fewer than K are masked. K is `Masking.most` of the padded length.
-        `masked_weights`, float32 [B], is rows of the batch / its masked
-        tokens: what each weighs in its row's loss, so that the mean over the
-        rows is that over all masked tokens of the whole batch.
+        `masked_weights`, float32 [B], are the `token_weights` of masked tokens.
         """
         ids = batch["input_ids"]
-        chosen = choose(
-            ids, batch["input_mask"] > 0, rows, step, self.masking, self.pieces
-        )
+        of_batch = rows, step, self.masking, self.pieces
+        chosen = choose(ids, batch["input_mask"] > 0, *of_batch)
         width = self.masking.most(ids.shape[1])
         places = np.argsort(~chosen, axis=1, kind="stable")[:, :width]
         is_used = np.take_along_axis(chosen, places, axis=1)
@@ -217,13 +207,8 @@ class MaskedText(Features):
         batch["masked_ids"] = np.where(is_used, right, NO_TOKEN).astype(
             np.int32
         )
-        count = max(1, np.count_nonzero(chosen))
-        batch["masked_weights"] = np.full(
-            len(rows), len(rows) / count, np.float32
-        )
-        batch["input_ids"] = replace(
-            ids, chosen, rows, step, self.masking, self.pieces
-        )
+        batch["masked_weights"] = token_weights(chosen)
+        batch["input_ids"] = replace(ids, chosen, *of_batch)
 
 
 def choose(
@@ -351,19 +336,14 @@ def replace(
     """Replaces chosen tokens: 80% by `[MASK]`, 10% by any plain token.
 
     Args:
-        ids: int32 [B, T].
-        chosen: bool [B, T].
-        rows: int64 [B], numbers of the rows.
-        step: of the training, from 0; None in prediction.
-        masking: whose seed is taken.
-        pieces: of the vocabulary.
+        ids: int32 [B, T]. Other arguments are those of `choose`.
+        chosen: bool [B, T], as of `choose`.
 
     Returns:
         int32 [B, T].
     """
     length = ids.shape[1]
-    drawn = draw(masking.seed, REPLACEMENT, step, rows, length)
-    share = drawn / 2.0**64
+    share = draw(masking.seed, REPLACEMENT, step, rows, length) / 2.0**64
     number = draw(masking.seed, RANDOM_TOKEN, step, rows, length)
     any_token = pieces.plain[number % np.uint64(len(pieces.plain))]
     other = np.where(share < MASKED_SHARE, pieces.mask_id, any_token)
@@ -510,11 +490,7 @@ class Lines:
 
     @classmethod
     def of(cls, path: str) -> "Lines":
-        """Reads a file once, to count.
-
-        Raises:
-            UserError: it is missing, is not UTF-8 or holds no text.
-        """
+        """Reads a file once, to count; refuses one without text."""
         count = sum(1 for _ in _lines(path))
         if not count:
             raise UserError(f"{path} holds no text: every line is empty")
@@ -673,15 +649,10 @@ def _make_rows(
 
 
 def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
-    """As few parts of nearly equal length as have room for all tokens.
-
-    Args:
-        tokens: of a text.
-        room: tokens of a part, at least 1.
-    """
+    """As few parts of at most `room` tokens as hold all, of like length."""
     parts = -(-len(tokens) // room)
-    starts = [len(tokens) * number // parts for number in range(parts)]
-    for first, last in zip(starts, [*starts[1:], len(tokens)]):
+    for number in range(parts):
+        first, last = (len(tokens) * n // parts for n in (number, number + 1))
         yield tokens[first:last]
 
 

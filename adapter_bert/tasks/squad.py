@@ -84,14 +84,11 @@ def words_f1(answer: str, prediction: str) -> float:
 def squad_1_scores(
     answers: Sequence[Answers], predictions: Sequence[str]
 ) -> Dict[str, float]:
-    """Scores of SQuAD 1.1, in percent.
+    """Scores of SQuAD 1.1, in percent: `exact_match` and `f1`.
 
     Args:
-        answers: at least one right answer for each question.
+        answers: at least one right answer for each question; the best counts.
         predictions: one for each question.
-
-    Returns:
-        `exact_match` and `f1`, each question's best over its answers.
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
@@ -172,10 +169,7 @@ def _best_scores(
 ) -> Tuple[List[float], List[float]]:
     """Exact match and F1 of each question, the best over its answers.
 
-    Args:
-        answers: at least one for each question.
-        predictions: one for each question.
-        both_empty: F1 where neither an answer nor the prediction has words.
+    `both_empty` is F1 where neither an answer nor the prediction has words.
     """
 
     def f1_score(answer: str, prediction: str) -> float:
@@ -288,13 +282,8 @@ def _predict_one(
 ) -> Prediction:
     """Chooses the answer to one question.
 
-    Args:
-        question: to be answered.
-        windows: of all questions.
-        rows: which of them are this question's.
-        context_start: number of its context's first token.
-        outputs: for all windows.
-        rules: as of `predict_answers`.
+    Its windows are `rows` of all, its context's first token `context_start`.
+    Other arguments are those of `predict_answers`.
     """
     if rows.start == rows.stop:
         # A context without tokens has no windows.
@@ -338,31 +327,27 @@ def _n_best(
         logits: float64 [n, 2], of these.
         null: float64 [2], the logits of "no answer".
         text_and_span: (int [2]) -> a pair's text and its place.
-        rules: how many are kept, and whether "no answer" is one of them.
+        rules: as of `predict_answers`.
     """
     null_at = len(pairs)
     if rules.version_2_with_negative:
         logits = np.concatenate([logits, null[np.newaxis]])
-    texts: List[str] = []
-    kept: List[np.ndarray] = []
-    spans: List[Tuple[int, int]] = []
+    # Text -> logits and place, in order.
+    found: Dict[str, Tuple[np.ndarray, Tuple[int, int]]] = {}
     for at in np.argsort(-logits.sum(axis=1), kind="stable"):
-        if len(texts) == rules.n_best_size:
+        if len(found) == rules.n_best_size:
             break
         text, span = "", NOWHERE
         if at != null_at:
             text, span = text_and_span(pairs[at])
             # A RoBERTa's token of a space alone is no answer.
-            if not text or text in texts:
+            if not text:
                 continue
-        texts.append(text)
-        kept.append(logits[at])
-        spans.append(span)
-    if not texts or rules.version_2_with_negative and "" not in texts:
-        texts.append("")
-        kept.append(null)
-        spans.append(NOWHERE)
-    return Candidates(tuple(texts), np.array(kept), tuple(spans))
+        found.setdefault(text, (logits[at], span))
+    if not found or rules.version_2_with_negative:
+        found.setdefault("", (null, NOWHERE))
+    kept, spans = zip(*found.values())
+    return Candidates(tuple(found), np.array(kept), spans)
 
 
 def _pairs(
@@ -371,11 +356,11 @@ def _pairs(
     outputs: Mapping[str, np.ndarray],
     max_answer_length: int,
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Every possible pair of a start and an end.
+    """Every possible pair of a start and an end, by windows, starts, ends.
 
     Returns:
         int [n, 2], first and last token by number in the context;
-        float64 [n, 2], their logits. In order of windows, starts, ends.
+        float64 [n, 2], their logits.
     """
     first = windows.first[rows, np.newaxis]
     context_first = windows.context_first[rows, np.newaxis]
@@ -586,8 +571,7 @@ class Squad(Task[Sequence[Question]]):
         Of the training file, questions are left out, with a warning, whose
         first answer is not at its place in the context, as in
         google-research/bert. Answers a little off their place are counted in
-        a warning. The split `dev` must have answers, `test` need
-        not.
+        a warning. The split `dev` must have answers, `test` need not.
         """
         return self, {split: self._read(data_dir, split) for split in splits}
 
@@ -733,7 +717,7 @@ class Squad(Task[Sequence[Question]]):
         sum of the best answer's start and end logit, `null_score` that of "no
         answer"; each is null where there is no such candidate.
         """
-        return [_answer(prediction) for prediction in predictions]
+        return list(map(_answer, predictions))
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the files of google-research/bert.

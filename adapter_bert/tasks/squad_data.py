@@ -1,13 +1,8 @@
-"""Cuts contexts into windows that fit the model.
+"""Reads files in SQuAD's layout, and cuts contexts into windows.
 
-A window is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A
-RoBERTa has `<s>` for the first of these, two `</s>` for the second, one for the
-third.
-
-Reads files in the layout of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018).
-
-In here: `Question`, and `read_questions`, which takes a file apart and says
-of a malformed one where and what is wrong.
+The layout is that of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018). A window
+is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A RoBERTa
+has `<s>` for the first of these, two `</s>` for the second, one for the third.
 """
 
 import array
@@ -381,7 +376,11 @@ def _tokenize(
         queries = tokenizer.encode([question.text for question in chunk])
         for question, query in zip(chunk, queries):
             while context is None or context.text != question.context:
-                context = _read_context(*next(tokenized))
+                text, tokens = next(tokenized)
+                offsets = np.array(tokens.offsets, np.int32).reshape(-1, 2)
+                context = _Context(
+                    text, np.array(tokens.ids, np.int32), offsets
+                )
             yield question, query, context
 
 
@@ -400,21 +399,12 @@ def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
         yield chunk
 
 
-def _read_context(text: str, tokens: Tokens) -> _Context:
-    ids = np.array(tokens.ids, np.int32)
-    return _Context(
-        text, ids, np.array(tokens.offsets, np.int32).reshape(-1, 2)
-    )
-
-
 def _cover(
     offsets: np.ndarray, span: Tuple[int, int]
 ) -> Optional[Tuple[int, int]]:
     """The first and last token of some characters, or None.
 
-    Args:
-        offsets: int32 [tokens, 2], as of `Windows`.
-        span: the first character, and one past the last.
+    `offsets` are int32 [tokens, 2], as of `Windows`; `span` is alike.
     """
     first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
     last = int(np.searchsorted(offsets[:, 0], span[1])) - 1

@@ -1,14 +1,9 @@
 """Tagging of words: named entities and the like.
 
-Cuts sentences into windows that fit the model, `[CLS] words [SEP]`.
-
 The first token of each word stands for it. A sentence that is too long makes
-windows that overlap by half; each word is tagged in the one of them where it
-has most context.
-
-Scores of predicted entities, by seqeval, which reads tags as conlleval.
-
-An entity is right if its words and its type are.
+windows, `[CLS] words [SEP]`, that overlap by half; each word is tagged in the
+one of them where it has most context. Entities are scored by seqeval, which
+reads tags as conlleval: an entity is right if its words and its type are.
 """
 
 import array
@@ -63,7 +58,13 @@ from adapter_bert.tasks.tagging_files import (
     to_bio,
     write_tags,
 )
-from adapter_bert.tasks.task import Head, SplitNames, Task, results_path
+from adapter_bert.tasks.task import (
+    Head,
+    SplitNames,
+    Task,
+    results_path,
+    with_suffix,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,16 +118,11 @@ def cut_sentences(
     tokenizer: TextTokenizer,
     max_seq_length: int,
 ) -> SentenceWindows:
-    """Makes the windows of all sentences.
+    """Makes the windows, of `max_seq_length` tokens, of all sentences.
 
     A word without a token, as one of control characters, and a word of more
     tokens than a window holds, are in no window. A warning counts them.
-
-    Args:
-        rows: the sentences.
-        labels: int32 [words], numbers of their tags, or None.
-        tokenizer: of the BERT.
-        max_seq_length: of a window, in tokens.
+    `labels` are int32 [words], numbers of the words' tags, or None.
     """
     room = max_seq_length - 2
     different = dict.fromkeys(rows.words)
@@ -259,12 +255,7 @@ class TypeScores(NamedTuple):
 def entity_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> Dict[str, float]:
-    """`f1`, `precision` and `recall` over all entities, 0 to 1.
-
-    Args:
-        right: the tags in BIO.
-        predicted: as many.
-    """
+    """`f1`, `precision` and `recall` over all entities, 0 to 1; tags in BIO."""
     precision, recall, f1, _ = _measure(right, predicted, "micro")
     return {"f1": f1, "precision": precision, "recall": recall}
 
@@ -285,12 +276,13 @@ def type_scores(
     if not types:
         return []
     found = _measure(right, predicted, None)
-    counts = dict.fromkeys(types, 0)
-    for sentence in predicted:
-        for tag in sentence:
-            # Of lawful tags each entity has one.
-            if tag.prefix == "B":
-                counts[tag.type] += 1
+    # Of lawful tags each entity has one `B`.
+    counts = collections.Counter(
+        tag.type
+        for sentence in predicted
+        for tag in sentence
+        if tag.prefix == "B"
+    )
     return [
         TypeScores(name, int(count), counts[name], *map(float, scores))
         for name, *scores, count in zip(types, *found)
@@ -506,11 +498,7 @@ class Tagging(Task[Sentences]):
         return task, {split: rows[split] for split in splits}
 
     def _to_bio(self, rows: Sentences) -> Sentences:
-        """A file's tags in BIO, with the types that are wanted.
-
-        Raises:
-            UserError: they follow no scheme, or one has an unknown type.
-        """
+        """A file's tags, which follow a scheme, in BIO with wanted types."""
         scheme = find_scheme(rows.tags, rows.starts, rows.where)
         logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
         if scheme == IO:
@@ -537,11 +525,7 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(self, tags=(Tag(OUTSIDE, ""), *tags))
 
     def _check_types(self, rows: Sentences) -> None:
-        """Checks that the head knows all types.
-
-        Raises:
-            UserError: one is new.
-        """
+        """Refuses types that the head does not know."""
         known = set(self.tags)
         for number, tag in enumerate(rows.tags):
             if tag not in known:
@@ -563,9 +547,7 @@ class Tagging(Task[Sentences]):
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         """Windows of `[CLS] words [SEP]`, and the labels of their words."""
-        labels = None
-        if rows.tags is not None:
-            labels = self._numbers(rows.tags)
+        labels = None if rows.tags is None else self._numbers(rows.tags)
         return cut_sentences(rows, labels, tokenizer, max_seq_length)
 
     def _numbers(self, tags: List[Tag]) -> np.ndarray:
@@ -659,8 +641,8 @@ class Tagging(Task[Sentences]):
 
         `test_predictions.conll` or `.jsonl`, as the test file is.
         """
-        name = "_".join(filter(None, ["test_predictions", suffix]))
-        path = os.path.join(output_dir, name + ending_of(rows.path))
+        name = with_suffix("test_predictions", suffix) + ending_of(rows.path)
+        path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
 

@@ -1,9 +1,4 @@
-"""Sentences of words with tags: CoNLL files and JSON Lines.
-
-In here: `Sentences`, what reads and writes them, and the table of
-`--map_tags`.
-
-Schemes of tags: which one a file has, and BIO from any of them.
+"""Sentences of words with tags: CoNLL files, JSON Lines, schemes of tags.
 
 A tag is `O`, or a prefix, a hyphen and the entity's type, or a type alone
 (IO). With `B` an entity begins, `I` is within it. Sources: Ramshaw and Marcus
@@ -397,7 +392,7 @@ def read_sentences(
     words: List[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: List[Tag] = []
-    known: Dict[str, Tag] = {}
+    known: Dict[str, Optional[Tag]] = {}
     for sentence in read(path, lines(), columns, needs_tags):
         for word in sentence:
             # Most words occur often.
@@ -405,8 +400,14 @@ def read_sentences(
             numbers.append(word.line)
             if needs_tags:
                 if word.tag not in known:
-                    where = f"{path}:{word.line + 1}"
-                    known[word.tag] = _parse_tag(word.tag, where)
+                    known[word.tag] = split_tag(word.tag)
+                if known[word.tag] is None:
+                    raise UserError(
+                        f"{path}:{word.line + 1}: {word.tag[:80]!r} is no tag, "
+                        "expected O, or B-, I-, E-, S-, L-, U- or M- and a "
+                        "type, as B-PER, or a type alone, as PER; is it the "
+                        "right --tag_column?"
+                    )
                 tags.append(known[word.tag])
         starts.append(len(words))
     if not words:
@@ -420,17 +421,6 @@ def read_sentences(
         text,
         columns,
     )
-
-
-def _parse_tag(text: str, where: str) -> Tag:
-    tag = split_tag(text)
-    if tag is None:
-        raise UserError(
-            f"{where}: {text[:80]!r} is no tag, expected O, or B-, I-, E-, S-, "
-            "L-, U- or M- and a type, as B-PER, or a type alone, as PER; is it "
-            "the right --tag_column?"
-        )
-    return tag
 
 
 def _read_conll(
@@ -498,12 +488,11 @@ def _is_between(line: str) -> bool:
 
 
 def _divide(line: str) -> Tuple[List[str], str]:
-    """The cells of a line of a word, and what is between them.
+    """A line of a word in parts, and what is between its cells.
 
     Returns:
-        The line in parts: blanks, a cell, blanks, a cell, and so on; and
-        `tabs` if the line has any, else `spaces`. Between tabs, cells may be
-        empty, or hold spaces.
+        Blanks, a cell, blanks, a cell, and so on; and `tabs` if the line has
+        any, else `spaces`. Between tabs, cells may be empty, or hold spaces.
     """
     inner = line.strip(" \r\n")
     between = "tabs" if "\t" in inner else "spaces"
@@ -654,12 +643,9 @@ def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
             "is no entity"
         )
     outside = Tag(OUTSIDE, "")
-    changed = [
-        tag
-        if not tag.type
-        else outside
-        if table[tag.type] == OUTSIDE
-        else Tag(tag.prefix, table[tag.type])
-        for tag in rows.tags
-    ]
-    return dataclasses.replace(rows, tags=changed)
+
+    def change(tag: Tag) -> Tag:
+        new = table.get(tag.type, OUTSIDE)
+        return outside if new == OUTSIDE else Tag(tag.prefix, new)
+
+    return dataclasses.replace(rows, tags=list(map(change, rows.tags)))
