@@ -1,22 +1,28 @@
-"""Question answering as a task: its files, steps, answers and scores."""
+"""Question answering: head, scores, and the task without a model's training."""
 
 import dataclasses
 import json
 import logging
 import types
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging as absl_logging
+from engine_jobs import SQUAD
 
+from adapter_bert.bert.hooks import Context
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import squad
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import squad, task_model
 from adapter_bert.tasks.squad import (
     NEVER,
     Candidates,
     Prediction,
+    SpanHead,
     Squad,
     best_logits,
 )
@@ -371,3 +377,355 @@ def test_scores_are_those_that_are_named(task):
     count = 1 + task.version_2_with_negative
     scores = task.evaluate(questions[:count], None, predictions[:count])
     assert set(task.score_names) <= set(scores)
+
+
+def make_head(hidden_size, config, n_best_size=4):
+    rng = np.random.default_rng(0)
+    names = []
+
+    def create(name, shape, initializer):
+        names.append((name, shape))
+        return tf.constant(rng.normal(size=shape), tf.float32)
+
+    config = dataclasses.replace(config, hidden_size=hidden_size)
+    head = SpanHead(n_best_size, config, create)
+    assert names == [
+        ("cls/squad/output_weights", (2, hidden_size)),
+        ("cls/squad/output_bias", (2,)),
+    ]
+    return head
+
+
+def make_context(lengths, tokens, training):
+    mask = np.arange(tokens) < np.array(lengths)[:, np.newaxis]
+    seed = tf.constant([1, 2]) if training else None
+    return Context(tf.constant(mask, tf.int32), training, seed)
+
+
+SEQUENCE = np.random.default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
+
+
+def test_logits_are_products_with_the_weights(tiny_config):
+    head = make_head(6, tiny_config)
+    logits = head(None, SEQUENCE, make_context([7, 7], 7, training=True))
+    assert set(logits) == {"start_logits", "end_logits"}
+    weights, bias = head.weights.numpy(), head.bias.numpy()
+    for number, name in enumerate(("start_logits", "end_logits")):
+        expected = np.zeros((2, 7))
+        for row in range(2):
+            for place in range(7):
+                product = SEQUENCE[row, place] @ weights[number]
+                expected[row, place] = product + bias[number]
+        np.testing.assert_allclose(logits[name], expected, atol=1e-5)
+
+
+def test_outside_training_the_best_logits_are_put_out(tiny_config):
+    head = make_head(6, tiny_config, n_best_size=3)
+    trained = head(None, SEQUENCE, make_context([7, 5], 7, training=True))
+    best = head.select(trained)
+    for side in ("start", "end"):
+        logits = trained[f"{side}_logits"].numpy()
+        order = np.argsort(-logits, axis=1)[:, :3]
+        assert best[f"{side}_indexes"].numpy().tolist() == order.tolist()
+        np.testing.assert_array_equal(
+            best[f"{side}_logits"], np.take_along_axis(logits, order, axis=1)
+        )
+    first = [trained[f"{side}_logits"][:, 0] for side in ("start", "end")]
+    np.testing.assert_array_equal(best["null_logits"], np.stack(first, axis=1))
+
+
+def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
+    head = make_head(6, tiny_config)
+    logits = {
+        # Softmax: 0.1, 0.2, 0.7 and 0.25, 0.5, 0.25.
+        "start_logits": tf.constant(np.log([[1.0, 2.0, 7.0]]), tf.float32),
+        "end_logits": tf.constant(np.log([[1.0, 2.0, 1.0]]), tf.float32),
+    }
+    for start, end, probability in ((2, 1, 0.35), (0, 0, 0.025)):
+        labels = {"start_positions": [start], "end_positions": [end]}
+        np.testing.assert_allclose(
+            head.loss(logits, labels), [-np.log(probability) / 2], rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("padded", [8, 20])
+def test_padding_neither_wins_nor_changes_the_loss(tiny_config, padded):
+    head = make_head(6, tiny_config)
+    lengths = [7, 4]
+    labels = {"start_positions": [6, 0], "end_positions": [2, 3]}
+    # What stands at the padding would win.
+    weights = head.weights.numpy()
+    filling = 20 * weights.sum(axis=0)
+    assert (weights @ filling > np.abs(SEQUENCE @ weights.T).max() + 2).all()
+    sequence = np.tile(filling, (2, padded, 1))
+    for row, length in enumerate(lengths):
+        sequence[row, :length] = SEQUENCE[row, :length]
+
+    def outputs(tokens):
+        part = sequence[:, :tokens]
+        trained = head(None, part, make_context(lengths, tokens, True))
+        return {**head.select(trained), "loss": head.loss(trained, labels)}
+
+    short, long = outputs(7), outputs(padded)
+    for name in short:
+        np.testing.assert_allclose(
+            long[name], short[name], rtol=1e-5, err_msg=name
+        )
+    for side in ("start", "end"):
+        assert sorted(long[f"{side}_indexes"][1].numpy()) == [0, 1, 2, 3]
+
+
+def test_a_window_shorter_than_the_list_is_filled_up():
+    logits = tf.constant([[[1.0, 3.0, 2.0]], [[6.0, 5.0, 7.0]]])
+    best = best_logits(logits, 5)
+    never = [np.float32(NEVER)] * 2
+    assert best["start_logits"].numpy().tolist() == [[3.0, 2.0, 1.0, *never]]
+    assert best["end_logits"].numpy().tolist() == [[7.0, 6.0, 5.0, *never]]
+    starts, ends = (
+        best[f"{side}_indexes"].numpy()[0].tolist() for side in ("start", "end")
+    )
+    assert starts[:3] == [1, 2, 0]
+    assert ends[:3] == [2, 0, 1]
+    # The rest is beyond the window.
+    assert min(starts[3:] + ends[3:]) >= 3
+    assert best["null_logits"].numpy().tolist() == [[1.0, 6.0]]
+
+
+def test_of_equal_logits_the_first_places_are_kept():
+    logits = tf.constant([[[1.0, 2.0, 2.0, 1.0, 1.0]], [[0.0] * 5]])
+    best = best_logits(logits, 3)
+    assert best["start_indexes"].numpy().tolist() == [[1, 2, 0]]
+    assert best["end_indexes"].numpy().tolist() == [[0, 1, 2]]
+
+
+# V = 30 words, P = 32, D = 16, I = 32, L = 2: without the pooler's 272.
+EMBEDDINGS = (30 + 32 + 2) * 16
+LAYER = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16)
+LAYER_NORM = 2 * 16
+HEAD = 2 * 16 + 2
+BERT = EMBEDDINGS + 2 * LAYER + 5 * LAYER_NORM
+ADAPTER = 2 * 4 * 16 + 16 + 4
+
+
+@pytest.mark.parametrize(
+    "method,total,trained",
+    [
+        (
+            "houlsby(size=4)",
+            BERT + 4 * ADAPTER + HEAD,
+            4 * ADAPTER + 5 * LAYER_NORM + HEAD,
+        ),
+        ("full", BERT + HEAD, BERT + HEAD),
+        ("top_layers(k=1)", BERT + HEAD, LAYER + 2 * LAYER_NORM + HEAD),
+        ("layernorm", BERT + HEAD, 5 * LAYER_NORM + HEAD),
+        ("head", BERT + HEAD, HEAD),
+    ],
+)
+def test_there_is_no_pooler_whatever_is_trained(
+    tiny_config, method, total, trained
+):
+    table = task_model.list_parameters(
+        tiny_config, parse(method), SQUAD.build_head
+    )
+    assert not [p.name for p in table.parameters if "pooler" in p.name]
+    assert table.total_count == total
+    assert table.trained_count == trained
+    head = {p.name: p.shape for p in table.trained if p.group == "head"}
+    assert head == {
+        "cls/squad/output_weights": (2, 16),
+        "cls/squad/output_bias": (2,),
+    }
+
+
+def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
+    other = dataclasses.replace(SQUAD, doc_stride=7, max_answer_length=9)
+    assert other.head_kind == SQUAD.head_kind
+    assert hash(other.head_kind) == hash(SQUAD.head_kind)
+    more = dataclasses.replace(SQUAD, n_best_size=6)
+    assert more.head_kind != SQUAD.head_kind
+
+
+PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("The Cat", "cat"),
+        ("an apple a day", "apple day"),
+        ("theatre another", "theatre another"),
+        ("  two \t words\n", "two words"),
+        ("U.S. (1895-1943)!", "us 18951943"),
+        ("The, a; an...", ""),
+        ("", ""),
+        # Punctuation goes first, articles after it.
+        ("a-cat a.", "acat"),
+        # Other languages' punctuation stays.
+        ("\u00abthe cat\u00bb \u2014", "\u00ab cat\u00bb \u2014"),
+    ],
+)
+def test_answers_are_normalized(text, expected):
+    assert squad.normalize_answer(text) == expected
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
+    "answer,prediction,exact,f1",
+    [
+        ("the Cat", "cat!", 1, 1),
+        # 2 of 3 predicted words, 2 of 2 right ones: 2 * 2/3 / (5/3).
+        ("slow dog", "slow dog ran", 0, 0.8),
+        ("slow dog ran", "slow dog", 0, 0.8),
+        # Any white space separates words, but what is not seen joins them.
+        ("slow\u00a0dog", "slow dog", 1, 1),
+        ("slow dog ran", "\u3000slow\u2009\u2028dog\x0b", 0, 0.8),
+        ("a\u00a0cat", "cat", 1, 1),
+        ("slow\u200bdog", "slow dog", 0, 0),
+        # A word counts as often as both have it: 1 of 1, 1 of 3.
+        ("cat cat cat", "cat", 0, 0.5),
+        ("cat cat dog", "dog cat cat", 0, 1),
+        ("cat", "dog", 0, 0),
+        ("cat", "", 0, 0),
+        ("cat", "the", 0, 0),
+        ("the", "cat", 0, 0),
+        # As the official scorer of 1.1 has it.
+        ("the", "a", 1, 0),
+    ],
+)
+def test_answers_score_as_counted_by_hand(answer, prediction, exact, f1):
+    assert squad.exact_match(answer, prediction) == exact
+    assert squad.words_f1(answer, prediction) == pytest.approx(f1, abs=1e-12)
+    scores = squad.squad_1_scores([[answer]], [prediction])
+    assert list(scores) == ["exact_match", "f1"]
+    assert list(scores.values()) == pytest.approx([100 * exact, 100 * f1])
+
+
+@pytest.mark.older_stack
+def test_the_best_of_several_answers_counts():
+    answers = [["slow dog ran", "slow dog", "cat"], ["cat", "dog"], ["x"]]
+    scores = squad.squad_1_scores(answers, ["a slow dog", "slow dog", ""])
+    # Exact: 1, 0, 0. F1: 1, 2 * 1/2 * 1 / (3/2), 0.
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert scores["f1"] == pytest.approx(100 * (1 + 2 / 3) / 3)
+
+
+@pytest.mark.older_stack
+def test_scores_of_version_2_are_those_counted_by_hand():
+    answers = [["slow dog", "dog"], ["cat"], ["the mat"], [], []]
+    predictions = ["slow dog ran", "cat", "", "film", ""]
+    null_odds = np.array([-3.0, 2.0, 1.0, -1.0, -4.0])
+    scores = squad.squad_2_scores(answers, predictions, null_odds)
+    # Exact: 0, 1, 0, 0, 1. F1: 0.8, 1, 0, 0, 1.
+    assert scores == {
+        "exact": pytest.approx(40),
+        "f1": pytest.approx(56),
+        "total": 5,
+        "HasAns_exact": pytest.approx(100 / 3),
+        "HasAns_f1": pytest.approx(60),
+        "HasAns_total": 3,
+        "NoAns_exact": pytest.approx(50),
+        "NoAns_f1": pytest.approx(50),
+        "NoAns_total": 2,
+        # From 2, all refused, by rising odds: +0, +0, -1, +0, +1. Never
+        # better than 2, whose threshold is 0 by definition.
+        "best_exact": pytest.approx(40),
+        "best_exact_thresh": 0.0,
+        # From 2: +0, +0.8, -1, +0, +1; 2.8 after the second and at the end,
+        # of which the first counts.
+        "best_f1": pytest.approx(56),
+        "best_f1_thresh": -3.0,
+    }
+
+
+@pytest.mark.older_stack
+def test_the_best_threshold_is_the_least_that_reaches_the_best_score():
+    answers = [["cat"], ["dog"], [], ["mat"]]
+    predictions = ["cat", "dog", "film", "cat"]
+    null_odds = np.array([0.5, -2.0, 7.0, 0.75])
+    scores = squad.squad_2_scores(answers, predictions, null_odds)
+    # From 1, all refused: +1 at -2, +1 at 0.5, +0 at 0.75, -1 at 7.
+    assert scores["exact"] == scores["f1"] == 50.0
+    assert scores["best_exact"] == scores["best_f1"] == 75.0
+    assert scores["best_exact_thresh"] == scores["best_f1_thresh"] == 0.5
+
+
+@pytest.mark.older_stack
+def test_thresholds_of_exact_match_and_f1_differ():
+    answers = [["slow dog"], ["cat"]]
+    predictions = ["slow dog ran", "cat"]
+    scores = squad.squad_2_scores(answers, predictions, np.array([3.0, 1.0]))
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50.0, 1.0)
+    assert scores["best_f1"] == pytest.approx(90)
+    assert scores["best_f1_thresh"] == 3.0
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
+    "answers,kind,other",
+    [([["cat"], ["dog"]], "HasAns", "NoAns"), ([[], []], "NoAns", "HasAns")],
+)
+def test_questions_of_one_kind_have_no_scores_of_the_other(
+    answers, kind, other
+):
+    scores = squad.squad_2_scores(answers, ["cat", ""], np.zeros(2))
+    assert f"{kind}_total" in scores
+    assert scores[f"{kind}_exact"] == scores["exact"] == 50.0
+    assert not [name for name in scores if name.startswith(other)]
+
+
+@pytest.mark.older_stack
+def test_an_answer_of_articles_only_is_matched_by_no_answer():
+    answers = [["The"], ["the", "cat"], ["a", "!"]]
+    odds = np.zeros(3)
+    scores = squad.squad_2_scores(answers, ["", "cat", ""], odds)
+    # It is an answer, though one of no words.
+    assert (scores["exact"], scores["f1"]) == (100.0, 100.0)
+    assert scores["HasAns_total"] == 3
+    scores = squad.squad_2_scores(answers, ["an", "the", "cat"], odds)
+    assert scores["exact"] == scores["f1"] == pytest.approx(100 / 3)
+    # Beside another answer it does not count.
+    scores = squad.squad_2_scores([["the", "cat"]], [""], odds[:1])
+    assert (scores["exact"], scores["f1"]) == (0.0, 0.0)
+
+
+SQUAD_TEXTS = st.sampled_from(["", "the", "cat", "a cat", "slow cat", "dog"])
+
+
+@pytest.mark.older_stack
+@hypothesis.settings(PROPERTY, max_examples=200)
+@hypothesis.given(
+    st.lists(
+        st.tuples(
+            st.lists(SQUAD_TEXTS, max_size=2),
+            SQUAD_TEXTS,
+            # One of a kind: equal odds are taken one by one.
+            st.integers(-3, 3),
+        ),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda row: row[2],
+    )
+)
+def test_best_scores_are_those_of_a_slow_search(rows):
+    answers, predictions, odds = zip(*rows)
+    scores = squad.squad_2_scores(answers, predictions, np.array(odds, float))
+    for name in ("exact", "f1"):
+        # All thresholds, the first of which refuses every question.
+        found = []
+        for threshold in (-9, *sorted(odds)):
+            total = 0.0
+            for texts, prediction, odd in rows:
+                if odd > threshold:
+                    total += 100.0 * (not texts)
+                else:
+                    one = squad.squad_2_scores(
+                        [texts], [prediction], np.zeros(1)
+                    )
+                    # Only an empty text leaves a question unanswered.
+                    wrong = not texts and prediction != ""
+                    total += 0.0 if wrong else one[name]
+            found.append(round(total / len(rows), 6))
+        assert scores[f"best_{name}"] == pytest.approx(max(found), abs=1e-6)
+        best = found.index(max(found))
+        assert scores[f"best_{name}_thresh"] == [0.0, *sorted(odds)][best]

@@ -1,4 +1,4 @@
-"""Reading tables: TSV, CSV and JSON Lines."""
+"""The user's tables: files of splits, cells of labels, rows of all kinds."""
 
 import csv
 import io
@@ -18,7 +18,19 @@ from task_files import (
 )
 
 from adapter_bert.data import tables
-from adapter_bert.data.tables import READERS, Layout
+from adapter_bert.data.tables import (
+    FLAGS_OF_SPLITS,
+    READERS,
+    Layout,
+    SplitFiles,
+    check_separator,
+    ending_of,
+    join_labels,
+    list_labels,
+    split_labels,
+    warn_of_lists,
+    warn_of_lookalikes,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import get_task
 
@@ -473,3 +485,257 @@ def test_an_empty_line_of_a_single_column_is_an_empty_text(tmp_path, ending):
     path.write_text("text\na\n\nb\n")
     rows = [(1, ["a"]), (2, [""]), (3, ["b"])]
     assert read_rows(str(path), Layout("text")) == rows
+
+
+ENDINGS = (".tsv", ".csv")
+FOLDER = SplitFiles()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_split_of_a_folder_has_one_of_the_endings(tmp_path, ending):
+    path = tmp_path / f"dev{ending}"
+    path.write_text("x")
+    (tmp_path / "dev.txt").write_text("x")
+    assert FOLDER.find(str(tmp_path), "dev", ENDINGS) == str(path)
+    message = refusal(FOLDER.find, str(tmp_path), "train", ENDINGS)
+    assert message == (
+        f"there is no {tmp_path}/train.tsv and no {tmp_path}/train.csv"
+    )
+
+
+def test_two_files_of_a_split_are_refused(tmp_path):
+    for ending in ENDINGS:
+        (tmp_path / f"dev{ending}").write_text("x")
+    message = refusal(FOLDER.find, str(tmp_path), "dev", ENDINGS)
+    assert message == (
+        f"{tmp_path}/dev.tsv and {tmp_path}/dev.csv are both there; keep one"
+    )
+
+
+def test_a_split_that_was_not_named_is_missing_whatever_lies_there(tmp_path):
+    (tmp_path / "dev.csv").write_text("x")
+    named = SplitFiles(train=str(tmp_path / "tickets.csv"))
+    assert named.found(str(tmp_path), "dev", ENDINGS) == []
+    message = refusal(named.find, str(tmp_path), "dev", ENDINGS)
+    assert message == "--eval_file is missing: the rows to evaluate on"
+    message = refusal(named.find, str(tmp_path), "test", ENDINGS)
+    assert message.startswith("--predict_file is missing")
+
+
+@PROPERTY
+@hypothesis.given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            split: st.text(min_size=1, max_size=5) for split in FLAGS_OF_SPLITS
+        },
+    )
+)
+def test_named_files_are_found_as_they_were_named(paths):
+    named = SplitFiles(**paths)
+    assert named.named == paths
+    for split, path in paths.items():
+        assert named.find("elsewhere", split, ENDINGS) == path
+
+
+def test_files_that_cannot_be_read_are_refused_unread(tmp_path):
+    for name in ("a.csv", "b.TSV", "c.xlsx"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "d.csv").mkdir()
+
+    def check(**paths):
+        named = {s: str(tmp_path / name) for s, name in paths.items()}
+        SplitFiles(**named).check(ENDINGS)
+
+    check(train="a.csv", dev="b.TSV", test="a.csv")
+    assert refusal(lambda: check(dev="e.csv")) == (
+        f"--eval_file is {tmp_path}/e.csv, which does not exist"
+    )
+    assert refusal(lambda: check(test="c.xlsx")) == (
+        f"--predict_file is {tmp_path}/c.xlsx, expected the ending .tsv or .csv"
+    )
+    assert "a folder; expected a file" in refusal(lambda: check(train="d.csv"))
+
+
+def test_training_rows_are_not_scored(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    monkeypatch.chdir(tmp_path)
+    for dev in (str(tmp_path / "a.csv"), "link.csv"):
+        message = refusal(SplitFiles("a.csv", dev).check, ENDINGS)
+        assert "would score training rows" in message
+        assert "--dev_share" in message
+
+
+def test_endings_are_in_lower_case():
+    assert ending_of("a.b/c.d.CSV") == ".csv"
+    assert ending_of("a.b/c") == ""
+
+
+CHARACTERS = "ab |,;[]\t\u2003é"
+SEPARATORS = st.sampled_from("|,; ")
+
+
+@pytest.mark.parametrize(
+    "cell, labels",
+    [
+        ("", ()),
+        ("  ", ()),
+        ("[]", ()),
+        (" [] ", ()),
+        ("sport", ("sport",)),
+        ("b|a", ("b", "a")),
+        (" b | a b ", ("b", "a b")),
+        ("a,b", ("a,b",)),
+    ],
+)
+def test_labels_of_a_cell(cell, labels):
+    assert split_labels(cell, "|", "x:1") == labels
+
+
+@pytest.mark.parametrize(
+    "cell, part",
+    [
+        ("a|", "a label is empty"),
+        ("|", "a label is empty"),
+        ("a||b", "a label is empty"),
+        ("a|b| a", "the label 'a' is given twice"),
+        ('["a", "b"]', "begins or ends with a bracket"),
+        ("['a']", "begins or ends with a bracket"),
+    ],
+)
+def test_what_can_be_meant_in_two_ways_is_refused_with_its_place(cell, part):
+    message = refusal(split_labels, cell, "|", "x.tsv:7")
+    assert message.startswith("x.tsv:7: ") and part in message
+    assert "\n" not in message
+
+
+def test_a_label_that_holds_the_separator_is_refused():
+    message = refusal(join_labels, ["a", "b, c"], ",", "x.jsonl:2")
+    assert message == (
+        "x.jsonl:2: the label 'b, c' holds ',', which stands between labels; "
+        "pass another --label_separator"
+    )
+    assert join_labels(["a", "b, c"], "|", "") == "a|b, c"
+
+
+@PROPERTY
+@hypothesis.given(
+    st.lists(st.text(CHARACTERS, max_size=4), max_size=4), SEPARATORS
+)
+def test_joined_labels_are_split_again_or_refused(labels, separator):
+    try:
+        cell = join_labels(labels, separator, "x")
+    except UserError:
+        return
+    found = split_labels(cell, separator, "x")
+    assert found == tuple(label.strip() for label in labels)
+
+
+@PROPERTY
+@hypothesis.given(st.text(CHARACTERS, max_size=8), SEPARATORS)
+def test_split_labels_are_joined_again_or_refused(cell, separator):
+    try:
+        labels = split_labels(cell, separator, "x")
+    except UserError:
+        return
+    assert len(set(labels)) == len(labels)
+    again = join_labels(labels, separator, "x")
+    assert split_labels(again, separator, "x") == labels
+
+
+ALIKE = [
+    "good",
+    "Good",
+    " good",
+    "good ",
+    "good\xa0",
+    "\ufeffgood",
+    "g\u200bood",
+]
+
+
+@pytest.mark.parametrize(
+    "labels, pairs",
+    [
+        *((["good", x], f"'good' and {ascii(x)}") for x in ALIKE[1:]),
+        (["1", "1.0"], "'1' and '1.0'"),
+        (["1", "+1", "01"], "'1' and '+1'; '1' and '01'"),
+        (["True", "true"], "'true' and 'True'"),
+        (["New York", "new\u2003york"], r"'New York' and 'new\u2003york'"),
+        (["é", "e\u0301"], r"'\xe9' and 'e\u0301'"),
+        (["Straße", "strasse"], "'Straße' and 'strasse'"),
+        (["❤", "❤\ufe0f"], r"'\u2764' and '\u2764\ufe0f'"),
+        (["A", "\uff21"], r"'A' and '\uff21'"),
+    ],
+)
+def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
+    warn_of_lookalikes([*labels, "other"], "train.tsv")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("train.tsv: labels look the same")
+    assert f": {pairs}; write them alike" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["good", "bad", "goo", "good day", "goodday"],
+        ["1", "10", "0.1", "1.1", "1e1", "-1"],
+        ["12345678901234567890", "12345678901234567891"],
+        ["a", "á", "à", "b"],
+        ["की", "का"],
+        ["nan", "inf", "infinity"],
+    ],
+)
+def test_labels_that_look_different_are_no_pairs(labels, caplog):
+    warn_of_lookalikes(labels, "train.tsv")
+    assert not caplog.records
+    assert list_labels(labels) == ", ".join(labels)
+
+
+@pytest.mark.parametrize(
+    "labels, text",
+    [
+        (["a", "b "], "'a', 'b '"),
+        (["a", "b\u200b"], r"'a', 'b\u200b'"),
+        (["é", "É"], "'é', 'É'"),
+        (["a", "می\u200cخواهم"], "a, می\u200cخواهم"),
+        (["é", "e\u0301", "b"], r"'\xe9', 'e\u0301', 'b'"),
+    ],
+)
+def test_labels_are_quoted_where_they_could_be_mistaken(labels, text):
+    assert list_labels(labels) == text
+
+
+@pytest.mark.parametrize(
+    "label, is_told",
+    [
+        ("a, b", True),
+        ("1,0,1", True),
+        ("1 0 1", True),
+        ("1", True),
+        ("(1, 0)", True),
+        ("{'a' 'b'}", True),
+        ("'a'", True),
+        ("sport (men)", False),
+        ("10", False),
+        ("a b", False),
+    ],
+)
+def test_labels_that_may_be_lists_are_told(label, is_told, caplog):
+    warn_of_lists(["x", label], "|", "train.tsv")
+    assert ("--label_columns" in caplog.text) == is_told
+    assert (repr(label) in caplog.text) == is_told
+
+
+def test_a_row_of_0_and_1_in_a_cell_is_refused_with_what_reads_it():
+    for cell in ("1|0|1", "[1, 0, 1]"):
+        message = refusal(split_labels, cell, "|", "x:1")
+        assert message.endswith(
+            "(--label_columns names a column of 0 and 1 for each label)"
+        ), cell
+
+
+@pytest.mark.parametrize("separator", ["", "\t", "\n", "\u2028", "||"])
+def test_what_cannot_stand_between_labels_is_refused(separator):
+    assert "--label_separator is" in refusal(check_separator, separator)
