@@ -733,7 +733,7 @@ def test_answers_that_tokens_exceed_are_counted(tokenizer, caplog):
             ("the \u200b cat", "\u200b"),
         )
     ]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         cut_windows(questions, tokenizer, 24, 4, 4)
     found = [m for m in caplog.messages if "of 6 questions" in m]
     assert [m[:6] for m in found] == ["3 of 6", "1 of 6"]
