@@ -136,6 +136,7 @@ class Hooks:
     `context` is the forward pass's `Context`.
 
     Attributes:
+        alike: whether layers differ by the names of what they read alone.
         takes_rows: whether they compute in prediction as well with values of
             which each row has its own, [B, ...]. What does not is vectorized
             over rows, which takes longer.
@@ -147,6 +148,7 @@ class Hooks:
             any are computed as BERT's own.
     """
 
+    alike = False
     takes_rows = False
     by_token = False
     by_values = False
@@ -166,8 +168,9 @@ class Hooks:
         `bert/embeddings/...`.
 
         To say nothing, None, is right too: each layer is traced by itself.
+        By default only hooks that are `alike`, or do nothing, say something.
         """
-        return ALIKE if type(self) is Hooks else None
+        return ALIKE if self.alike or type(self) is Hooks else None
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""

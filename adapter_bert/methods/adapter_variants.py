@@ -1,28 +1,23 @@
-"""AdapterDrop: adapters without those of the lowest layers.
+"""Bottleneck adapters that came after Houlsby's.
 
-Bottleneck adapters that came after Houlsby's, at other places in a layer.
+`pfeiffer`, `bapna` and `parallel` put them at other places in a layer;
+`adapterdrop` leaves out those of the lowest layers.
 """
 
 import dataclasses
-from typing import Callable, ClassVar
+from typing import Callable, ClassVar, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import ALIKE, Context, Hooks
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import (
-    ALL_LAYERS,
-    FROZEN_BERT,
-    TuningMethod,
-    added_later,
-)
+from adapter_bert.methods.base import ALL_LAYERS, TuningMethod, added_later
 from adapter_bert.methods.houlsby import (
-    ADAPTERS,
     AdapterHooks,
+    BottleneckMethod,
     Houlsby,
-    make_adapters,
 )
 
 
@@ -37,6 +32,7 @@ class PfeifferHooks(AdapterHooks):
 class BapnaHooks(Hooks):
     """Adapters upon a finished layer: `h + adapter(h)`."""
 
+    alike = True
     takes_rows = True
     by_token = True
     by_values = True
@@ -44,10 +40,6 @@ class BapnaHooks(Hooks):
     def __init__(self, adapters):
         """Takes the adapters by layer and site."""
         self.adapters = adapters
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def after_norm(self, layer, site, hidden, context):
         """What the adapter makes of it; shapes as in `Hooks`."""
@@ -73,7 +65,7 @@ class ParallelHooks(AdapterHooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pfeiffer(TuningMethod):
+class Pfeiffer(BottleneckMethod):
     """One adapter after each feed-forward sublayer; the LayerNorms are frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M), 894,528 at M = 48.
@@ -96,44 +88,18 @@ class Pfeiffer(TuningMethod):
     name: ClassVar[str] = "pfeiffer"
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
     learning_rate: ClassVar[float] = 3e-4
-    width: ClassVar[str] = "size"
     size: int = 64
     nonlinearity: str = "relu"
     init_scale: float = 1e-2
     layers: str = ALL_LAYERS
 
-    def __post_init__(self):
-        base.check_positive(self, "size", "init_scale")
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
-        if self.layers != ALL_LAYERS:
-            base.layer_numbers(self.layers)
-
-    def check(self, config):
-        """Compares `layers` with the number of layers."""
-        base.choose_layers(self.layers, config)
-
-    def rules(self, config):
-        """Adapters alone."""
-        return (ADAPTERS, FROZEN_BERT)
-
     def build(self, config, create, pooler):
         """Creates an adapter in each of the layers."""
-        initializer = encoder.truncated_normal(self.init_scale)
-        return PfeifferHooks(
-            make_adapters(
-                config,
-                create,
-                self.size,
-                self.layers,
-                down=initializer,
-                up=initializer,
-                nonlinearity=self.nonlinearity,
-            )
-        )
+        return PfeifferHooks(self.adapters(config, create))
 
 
 @dataclasses.dataclass(frozen=True)
-class Bapna(TuningMethod):
+class Bapna(BottleneckMethod):
     """An adapter with its own LayerNorm upon each layer; BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M + 2 x 768), 1,208,064 at M = 64.
@@ -152,35 +118,16 @@ class Bapna(TuningMethod):
     name: ClassVar[str] = "bapna"
     # As of houlsby; the paper tunes no BERT.
     learning_rate: ClassVar[float] = 3e-4
-    width: ClassVar[str] = "size"
     size: int = 64
     init_scale: float = 1e-2
 
-    def __post_init__(self):
-        base.check_positive(self, "size", "init_scale")
-
-    def rules(self, config):
-        """Adapters with their LayerNorms."""
-        return (ADAPTERS, FROZEN_BERT)
-
     def build(self, config, create, pooler):
         """Creates an adapter upon every layer."""
-        initializer = encoder.truncated_normal(self.init_scale)
-        return BapnaHooks(
-            make_adapters(
-                config,
-                create,
-                self.size,
-                down=initializer,
-                up=initializer,
-                nonlinearity="relu",
-                layer_norm=True,
-            )
-        )
+        return BapnaHooks(self.adapters(config, create, layer_norm=True))
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel(TuningMethod):
+class Parallel(BottleneckMethod):
     """An adapter beside each feed-forward sublayer; BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M), 304,320 at M = 16. The output at the
@@ -202,40 +149,18 @@ class Parallel(TuningMethod):
     name: ClassVar[str] = "parallel"
     # He et al. 2022, the published script for GLUE.
     learning_rate: ClassVar[float] = 1e-4
-    width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "scale")
     size: int = 64
     scale: float = 4.0
     nonlinearity: str = added_later("relu")
     layers: str = added_later(ALL_LAYERS)
 
-    def __post_init__(self):
-        base.check_positive(self, "size", "scale")
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
-        if self.layers != ALL_LAYERS:
-            base.layer_numbers(self.layers)
-
-    def check(self, config):
-        """Compares `layers` with the number of layers."""
-        base.choose_layers(self.layers, config)
-
-    def rules(self, config):
-        """Adapters alone."""
-        return (ADAPTERS, FROZEN_BERT)
-
     def build(self, config, create, pooler):
         """Creates an adapter in each of the layers."""
-        return ParallelHooks(
-            make_adapters(
-                config,
-                create,
-                self.size,
-                self.layers,
-                down=base.uniform_by_inputs,
-                up=encoder.zeros,
-                nonlinearity=self.nonlinearity,
-            ),
-            self.scale,
+        adapters = self.adapters(
+            config, create, down=base.uniform_by_inputs, up=encoder.zeros
         )
+        return ParallelHooks(adapters, self.scale)
 
 
 # The methods whose adapters may be left out.

@@ -12,7 +12,7 @@ from typing import ClassVar, Dict, Tuple
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import ALIKE, Hooks
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods import base
 from adapter_bert.methods.base import (
     ALL_LAYERS,
@@ -110,6 +110,7 @@ class Bottleneck(tf.Module):
 class AdapterHooks(Hooks):
     """Acts on the sublayers that have an adapter."""
 
+    alike = True
     takes_rows = True
     by_token = True
     by_values = True
@@ -117,10 +118,6 @@ class AdapterHooks(Hooks):
     def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
         """Takes the adapters by layer and site."""
         self.adapters = adapters
-
-    def layer_kind(self, layer, training):
-        """All alike, but for those without adapters, which have other names."""
-        return ALIKE
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """What the adapter makes of what it reads; shapes as in `Hooks`."""
@@ -155,7 +152,51 @@ def make_adapters(
 
 
 @dataclasses.dataclass(frozen=True)
-class Houlsby(TuningMethod):
+class BottleneckMethod(TuningMethod):
+    """What the methods of `Bottleneck`s in layers share.
+
+    Raises:
+        UserError: an argument that is not positive, an unknown nonlinearity,
+            layers that cannot be read or that the model does not have.
+    """
+
+    width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale")
+    # Of methods without such arguments. Fields would come before all others.
+    nonlinearity = "relu"
+    layers = ALL_LAYERS
+
+    def __post_init__(self):
+        base.check_positive(self, *self.positive)
+        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        if self.layers != ALL_LAYERS:
+            base.layer_numbers(self.layers)
+
+    def check(self, config):
+        """Compares `layers` with the number of layers."""
+        base.choose_layers(self.layers, config)
+
+    def rules(self, config):
+        """Adapters alone."""
+        return (ADAPTERS, FROZEN_BERT)
+
+    def adapters(self, config, create, **arguments):
+        """`make_adapters` with the method's own arguments, and these."""
+        if "up" not in arguments:
+            initializer = encoder.truncated_normal(self.init_scale)
+            arguments.update(down=initializer, up=initializer)
+        return make_adapters(
+            config,
+            create,
+            self.size,
+            self.layers,
+            nonlinearity=self.nonlinearity,
+            **arguments,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Houlsby(BottleneckMethod):
     """Two adapters in every layer; they, every LayerNorm and the head train.
 
     BERT-base: 24 (2 M 768 + 768 + M) adapter parameters, 2,379,264 at M = 64,
@@ -195,7 +236,7 @@ class Houlsby(TuningMethod):
     name: ClassVar[str] = "houlsby"
     # google-research/adapter-bert, README; one of the paper's three.
     learning_rate: ClassVar[float] = 3e-4
-    width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale", "depth")
     size: int = 64
     init_scale: float = 1e-2
     layers: str = added_later(ALL_LAYERS)
@@ -206,39 +247,23 @@ class Houlsby(TuningMethod):
     layer_norms: bool = added_later(True)
 
     def __post_init__(self):
-        base.check_positive(self, "size", "init_scale", "depth")
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        super().__post_init__()
         base.check_choice(self, "sites", tuple(SITES))
-        if self.layers != ALL_LAYERS:
-            base.layer_numbers(self.layers)
-
-    def check(self, config):
-        """Compares `layers` with the number of layers."""
-        base.choose_layers(self.layers, config)
 
     def rules(self, config):
         """Adapters, and all LayerNorms or those of the layers named."""
         if not self.layer_norms:
-            return (ADAPTERS, FROZEN_BERT)
-        return (
-            ADAPTERS,
-            base.layer_norms_of(self.layers, config),
-            FROZEN_BERT,
-        )
+            return super().rules(config)
+        norms = base.layer_norms_of(self.layers, config)
+        return (ADAPTERS, norms, FROZEN_BERT)
 
     def build(self, config, create, pooler):
         """Creates the adapters of each of the layers."""
-        initializer = encoder.truncated_normal(self.init_scale)
         return AdapterHooks(
-            make_adapters(
+            self.adapters(
                 config,
                 create,
-                self.size,
-                self.layers,
-                self.sites,
-                down=initializer,
-                up=initializer,
-                nonlinearity=self.nonlinearity,
+                sites=self.sites,
                 depth=self.depth,
                 layer_norm=self.layer_norm,
             )

@@ -6,7 +6,7 @@ from typing import ClassVar, Dict
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import ALIKE, Hooks
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
 from adapter_bert.optimization import Recipe
 
@@ -17,6 +17,7 @@ KEY_VALUE = ("attention/self/key", "attention/self/value")
 class Ia3Hooks(Hooks):
     """Multiplies keys, values and what the last kernel reads."""
 
+    alike = True
     takes_rows = True
     by_token = True
     by_values = True
@@ -24,10 +25,6 @@ class Ia3Hooks(Hooks):
     def __init__(self, scales: Dict[str, tf.Variable]):
         """Takes the scales by the kernel's scope."""
         self.scales = scales
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""

@@ -1,16 +1,19 @@
 """Invertible adapters at the embeddings, and the language adapters of MAD-X."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder, functional
+from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import PfeifferHooks
-from adapter_bert.methods.base import ALL_LAYERS, FROZEN_BERT, TuningMethod
-from adapter_bert.methods.houlsby import ADAPTERS, Bottleneck, make_adapters
+from adapter_bert.methods.base import ALL_LAYERS, FROZEN_BERT
+from adapter_bert.methods.houlsby import (
+    ADAPTERS,
+    Bottleneck,
+    BottleneckMethod,
+)
 
 SCOPE = "bert/embeddings/invertible"
 
@@ -90,7 +93,7 @@ class MadXHooks(PfeifferHooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class MadX(TuningMethod):
+class MadX(BottleneckMethod):
     """A language adapter: `pfeiffer`, and an invertible one at the embeddings.
 
     The invertible adapter acts on the embeddings that the first layer reads.
@@ -120,22 +123,16 @@ class MadX(TuningMethod):
     name: ClassVar[str] = "mad_x"
     # Pfeiffer et al. 2020, for language adapters.
     learning_rate: ClassVar[float] = 1e-4
-    width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "inverse_size", "init_scale")
     size: int = 384
     inverse_size: int = 192
     nonlinearity: str = "relu"
     init_scale: float = 0.02
     layers: str = ALL_LAYERS
 
-    def __post_init__(self):
-        base.check_positive(self, "size", "inverse_size", "init_scale")
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
-        if self.layers != ALL_LAYERS:
-            base.layer_numbers(self.layers)
-
     def check(self, config):
         """Compares `layers` with the number of layers; D has to be even."""
-        base.choose_layers(self.layers, config)
+        super().check(config)
         if config.hidden_size % 2:
             raise UserError(
                 f"{self.name}: the model's hidden size is "
@@ -149,22 +146,13 @@ class MadX(TuningMethod):
 
     def build(self, config, create, pooler):
         """Creates an adapter in each of the layers, and the invertible one."""
-        initializer = encoder.truncated_normal(self.init_scale)
         return MadXHooks(
-            make_adapters(
-                config,
-                create,
-                self.size,
-                self.layers,
-                down=initializer,
-                up=initializer,
-                nonlinearity=self.nonlinearity,
-            ),
+            self.adapters(config, create),
             InvertibleAdapter(
                 config.hidden_size,
                 self.inverse_size,
                 create,
-                initializer=initializer,
+                initializer=encoder.truncated_normal(self.init_scale),
                 nonlinearity=self.nonlinearity,
             ),
         )

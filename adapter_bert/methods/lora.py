@@ -6,7 +6,7 @@ from typing import ClassVar, Dict, List, Tuple
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import ALIKE, Hooks, dropout
+from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
@@ -25,6 +25,7 @@ TARGETS = {
 class LoraHooks(Hooks):
     """Adds `scale dropout(x) A B` to what some kernels make of x."""
 
+    alike = True
     takes_rows = True
     by_token = True
     by_values = True
@@ -37,10 +38,6 @@ class LoraHooks(Hooks):
     ):
         """Takes A [inputs, rank], B [rank, outputs] by the kernel's scope."""
         self.factors, self.scale, self.rate = factors, scale, rate
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""

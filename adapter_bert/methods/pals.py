@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder as encoder_module
 from adapter_bert.bert import functional
-from adapter_bert.bert.hooks import ALIKE, Hooks, keep_mask
+from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
@@ -26,6 +26,7 @@ def _project(x: tf.Tensor, projection: Projection) -> tf.Tensor:
 class PalHooks(Hooks):
     """`LN(x + f + gelu(decode(attend(encode(h)))))`, h the layer's input."""
 
+    alike = True
     by_values = True
 
     def __init__(
@@ -40,10 +41,6 @@ class PalHooks(Hooks):
         self.rate = config.attention_probs_dropout_prob
         self.heads = heads
         self.encoder, self.decoder, self.layers = encoder, decoder, layers
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import ALIKE, Hooks
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods import base
 from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
 
@@ -18,6 +18,7 @@ PARTS = ("key", "value")
 class PrefixHooks(Hooks, abc.ABC):
     """Puts P keys and values before those of the tokens, never masked."""
 
+    alike = True
     by_token = True
     by_values = True
 
@@ -28,10 +29,6 @@ class PrefixHooks(Hooks, abc.ABC):
     @abc.abstractmethod
     def prefix(self, layer: int, context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import ALIKE, Context, Hooks, seed_at
+from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import FROZEN_BERT, TuningMethod, Values
@@ -33,15 +33,12 @@ NO_DECAY = Recipe(undecayed=r".")
 class MaskHooks(Hooks):
     """Lets the gradient reach only some entries of BERT's variables."""
 
+    alike = True
     by_token = True
 
     def __init__(self, masks: Dict[str, tf.Variable]):
         """Takes float32 masks of zeros and ones by variable name."""
         self.masks = masks
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
@@ -181,6 +178,7 @@ class LtSft(SparseMethod):
 class GateHooks(Hooks):
     """`theta + z w` for BERT's variables, with gates z from 0 to 1."""
 
+    alike = True
     by_token = True
 
     def __init__(
@@ -191,10 +189,6 @@ class GateHooks(Hooks):
         """Takes `diff`, `gate` and, if structured, `group`, by variable."""
         self.variables = variables
         self.penalty_weight = penalty_weight
-
-    def layer_kind(self, layer, training):
-        """All are alike."""
-        return ALIKE
 
     def prepare(self, context):
         """All gated changes, by variable, and the penalty."""
