@@ -239,7 +239,7 @@ class TuningMethod:
         return self == trained
 
     def __str__(self) -> str:
-        """The text that `parsing.parse` turns into an equal method.
+        """The text that `registry.parse` turns into an equal method.
 
         Runs are compared by it. So it leaves out an argument of `added_later`
         where that has its default.
@@ -318,19 +318,6 @@ def check_choice(
         raise UserError(
             f"{method.name}: {argument} is {value!r}, expected one of "
             f"{', '.join(choices)}"
-        )
-
-
-def check_sparsity(method: TuningMethod) -> None:
-    """Checks that the share of what changes lies between 0 and 1.
-
-    Raises:
-        UserError: it does not.
-    """
-    if not 0 < method.sparsity < 1:
-        raise UserError(
-            f"{method.name}: sparsity is {method.sparsity}, the share of the "
-            "parameters that may change; expected more than 0 and less than 1"
         )
 
 

@@ -1,13 +1,9 @@
-"""The mean of what several adapters say.
-
-Methods that are made of methods: what `stack`, `average`, `fusion` share.
+"""Methods that are made of methods: `stack`, `average`, what all share.
 
 A part is a trained adapter, which stays as it is, or a method that is trained.
 The variables of a trained adapter have its name before theirs; what a
 composition trains is called as usual. So what `stack(language, pfeiffer)` has
 trained is an adapter for any other language too.
-
-Adapters one upon the other.
 """
 
 import collections
@@ -18,6 +14,7 @@ import re
 import zlib
 from typing import (
     Any,
+    Callable,
     ClassVar,
     Dict,
     List,
@@ -72,6 +69,16 @@ class _Scoped(MutableMapping):
 
     def __len__(self):
         return sum(1 for _ in self)
+
+
+def _as_the_part(place: str) -> Callable:
+    """A hook that does what the part's own does, with its own context."""
+
+    def act(self, *arguments):
+        *others, context = arguments
+        return getattr(self.hooks, place)(*others, self.own(context))
+
+    return act
 
 
 class PartHooks(Hooks):
@@ -135,39 +142,23 @@ class PartHooks(Hooks):
         """As the method says."""
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
-    def embeddings(self, hidden, context):
-        """As the method does."""
-        return self.hooks.embeddings(hidden, self.own(context))
+    embeddings, project, key_value, before_norm, after_norm, vocabulary = map(
+        _as_the_part,
+        (
+            "embeddings",
+            "project",
+            "key_value",
+            "before_norm",
+            "after_norm",
+            "vocabulary",
+        ),
+    )
 
     def parameter(self, name, variable, context):
         """As the method does, with what it has changed."""
         value = self.hooks.parameter(name, variable, self.own(context))
         change = self.changes.get(name)
         return value if change is None else value + change
-
-    def project(self, name, inputs, dense, context):
-        """As the method does."""
-        return self.hooks.project(name, inputs, dense, self.own(context))
-
-    def key_value(self, layer, key, value, attention_bias, context):
-        """As the method does."""
-        return self.hooks.key_value(
-            layer, key, value, attention_bias, self.own(context)
-        )
-
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """As the method does."""
-        return self.hooks.before_norm(
-            layer, site, inputs, outputs, layer_norm, self.own(context)
-        )
-
-    def after_norm(self, layer, site, hidden, context):
-        """As the method does."""
-        return self.hooks.after_norm(layer, site, hidden, self.own(context))
-
-    def vocabulary(self, hidden, context):
-        """As the method does."""
-        return self.hooks.vocabulary(hidden, self.own(context))
 
     def penalty(self, context):
         """As the method does, while it is trained."""
@@ -345,9 +336,7 @@ class Composition(TuningMethod):
 
     def rules(self, config):
         """The parts' own; of trained adapters nothing is trained."""
-        names: List[str] = [*encoder.list_variables(config)]
-        self.build(config, lambda name, *_: names.append(name), True)
-        own = self.own_rules(config)
+        names, own = _names(self, config), self.own_rules(config)
         trained = {name for name in names if _is_trained(name, own)}
         for method in self.trained:
             trained.update(_trained_by(method, config))
@@ -474,12 +463,17 @@ class Composition(TuningMethod):
         return found + super()._arguments()
 
 
-def _trained_by(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
-    """The names of what a part trains, of BERT's and of what it adds."""
+def _names(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
+    """The names of BERT's variables, and of those that a method adds."""
     names: List[str] = [*encoder.list_variables(config)]
     method.build(config, lambda name, *_: names.append(name), True)
+    return names
+
+
+def _trained_by(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
+    """The names of what a part trains, of BERT's and of what it adds."""
     rules = method.rules(config)
-    return [name for name in names if _is_trained(name, rules)]
+    return [n for n in _names(method, config) if _is_trained(n, rules)]
 
 
 def _is_trained(name: str, rules: Rules) -> bool:
@@ -511,22 +505,28 @@ class StackHooks(ComposedHooks):
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Each part reads the outputs with what was added before."""
-        whole = None
-        for part in self.parts:
-            reads = outputs if whole is None else outputs + whole
-            added = part.before_norm(
+        return self._add_up(
+            outputs,
+            lambda part, reads: part.before_norm(
                 layer, site, inputs, reads, layer_norm, context
-            )
-            whole = _sum(whole, added)
-        return whole
+            ),
+        )
 
     def after_norm(self, layer, site, hidden, context):
         """Each part reads what the parts before it have made."""
+        return self._add_up(
+            hidden,
+            lambda part, reads: part.after_norm(layer, site, reads, context),
+        )
+
+    def _add_up(self, tensor, added_by):
+        """The sum of what parts add to a tensor, each to all before it."""
         whole = None
         for part in self.parts:
-            reads = hidden if whole is None else hidden + whole
-            added = part.after_norm(layer, site, reads, context)
-            whole = _sum(whole, added)
+            reads = tensor if whole is None else tensor + whole
+            added = added_by(part, reads)
+            if added is not None:
+                whole = added if whole is None else whole + added
         return whole
 
     def vocabulary(self, hidden, context):
@@ -539,11 +539,6 @@ class StackHooks(ComposedHooks):
 def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
     """What a part makes of a kernel, as a kernel."""
     return lambda x: part.project(name, x, dense, context)
-
-
-def _sum(x: Optional[tf.Tensor], y: Optional[tf.Tensor]) -> Optional[tf.Tensor]:
-    """Their sum, where None is nothing."""
-    return y if x is None else x if y is None else x + y
 
 
 @dataclasses.dataclass(frozen=True)
@@ -603,37 +598,20 @@ class AverageHooks(ComposedHooks):
             )
             for part in self.parts
         ]
-        return _weighted(found, self.weights)
+        return self._mean(found)
 
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+    def before_norm(self, *arguments):
         """The mean of what is added."""
-        return _weighted(
-            [
-                part.before_norm(
-                    layer, site, inputs, outputs, layer_norm, context
-                )
-                for part in self.parts
-            ],
-            self.weights,
-        )
+        return self._mean(part.before_norm(*arguments) for part in self.parts)
 
-    def after_norm(self, layer, site, hidden, context):
+    def after_norm(self, *arguments):
         """The mean of what is added."""
-        return _weighted(
-            [
-                part.after_norm(layer, site, hidden, context)
-                for part in self.parts
-            ],
-            self.weights,
-        )
+        return self._mean(part.after_norm(*arguments) for part in self.parts)
 
-
-def _weighted(
-    tensors: Sequence[Optional[tf.Tensor]], weights: Sequence[float]
-) -> Optional[tf.Tensor]:
-    """The sum of weighted tensors, of which None is zero; None for none."""
-    found = [w * x for x, w in zip(tensors, weights) if x is not None]
-    return tf.add_n(found) if found else None
+    def _mean(self, tensors):
+        """The weighted mean of tensors, where None is zero; None for none."""
+        found = [w * x for x, w in zip(tensors, self.weights) if x is not None]
+        return tf.add_n(found) if found else None
 
 
 @dataclasses.dataclass(frozen=True)

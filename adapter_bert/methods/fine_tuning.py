@@ -1,9 +1,4 @@
-"""Only the LayerNorms are trained.
-
-Fine-tuning of all of BERT, of its uppermost layers, or of the head alone.
-
-BitFit: the biases are trained.
-"""
+"""Methods that add nothing: some of BERT's own variables are trained."""
 
 import dataclasses
 from typing import ClassVar

@@ -2,8 +2,7 @@
 
 Houlsby et al. 2019, section 2.1, with the variable names and shapes of
 google-research/adapter-bert. Adapters that came after are in
-`adapter_bert/methods/adapter_variants.py`. `--tuning_method` is read in
-`adapter_bert/methods/registry.py`.
+`adapter_variants.py`. `registry.py` reads `--tuning_method`.
 """
 
 import dataclasses

@@ -70,40 +70,32 @@ class PerTaskHooks(Hooks):
         """As the method says."""
         return self.example.layer_kind(layer, training)
 
-    def embeddings(self, hidden, context):
-        """As the method does."""
-        if not self.example.acts_at("embeddings"):
-            return hidden
-        return self._own(context, None).embeddings(hidden, context)
+    def _act(self, place: str, layer: Optional[int], *arguments: Any) -> Any:
+        """What the method does at a place, with the values of the task."""
+        hooks = Hooks()
+        if self.example.acts_at(place):
+            hooks = self._own(arguments[-1], layer)
+        return getattr(hooks, place)(*arguments)
 
-    def project(self, name, inputs, dense, context):
+    def embeddings(self, *arguments):
         """As the method does."""
-        if not self.example.acts_at("project"):
-            return dense(inputs)
-        own = self._own(context, layer_of(name))
-        return own.project(name, inputs, dense, context)
+        return self._act("embeddings", None, *arguments)
 
-    def key_value(self, layer, key, value, attention_bias, context):
+    def project(self, name, *arguments):
         """As the method does."""
-        if not self.example.acts_at("key_value"):
-            return key, value, attention_bias
-        own = self._own(context, layer)
-        return own.key_value(layer, key, value, attention_bias, context)
+        return self._act("project", layer_of(name), name, *arguments)
 
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+    def key_value(self, layer, *arguments):
         """As the method does."""
-        if not self.example.acts_at("before_norm"):
-            return None
-        return self._own(context, layer).before_norm(
-            layer, site, inputs, outputs, layer_norm, context
-        )
+        return self._act("key_value", layer, layer, *arguments)
 
-    def after_norm(self, layer, site, hidden, context):
+    def before_norm(self, layer, *arguments):
         """As the method does."""
-        if not self.example.acts_at("after_norm"):
-            return None
-        own = self._own(context, layer)
-        return own.after_norm(layer, site, hidden, context)
+        return self._act("before_norm", layer, layer, *arguments)
+
+    def after_norm(self, layer, *arguments):
+        """As the method does."""
+        return self._act("after_norm", layer, layer, *arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,16 +197,12 @@ class PerTask(Composition):
     def of_task(self, config, task, values):
         """BERT and the addition of one task, as methods that are stacked."""
         number = self.tasks.split(",").index(task)
-        own = {
-            name[len(SCOPE) :]: value[number]
-            for name, value in values.items()
-            if name.startswith(SCOPE)
-        }
+        own, shared = {}, {}
+        for name, value in values.items():
+            if name.startswith(SCOPE):
+                own[name[len(SCOPE) :]] = value[number]
+            else:
+                shared[name] = value
         method, own = self.method.finish(config, own)
-        shared = {
-            name: value
-            for name, value in values.items()
-            if not name.startswith(SCOPE)
-        }
         parts = (Part("", Full()), Part("", method))
         return Stack(parts), {**shared, **own}

@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, Callable, ClassVar, Dict, Sequence
+from typing import Any, ClassVar, Dict
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod, Values
+from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
 from adapter_bert.optimization import Recipe
 
@@ -68,6 +68,14 @@ class SparseMethod(TuningMethod):
     recipe: ClassVar[Recipe] = NO_DECAY
     changes_few: ClassVar[bool] = True
 
+    def __post_init__(self):
+        if not 0 < self.sparsity < 1:
+            raise UserError(
+                f"{self.name}: sparsity is {self.sparsity}, the share of the "
+                "parameters that may change; expected more than 0 and less "
+                "than 1"
+            )
+
     def check(self, config):
         """Compares the sparsity with the number of parameters."""
         count = sum(
@@ -82,7 +90,7 @@ class SparseMethod(TuningMethod):
 
     def changed_count(self, count):
         """The share that was asked for."""
-        return int(round(self.sparsity * count))
+        return round(self.sparsity * count)
 
     def rules(self, config):
         """All of BERT, through masks."""
@@ -90,12 +98,11 @@ class SparseMethod(TuningMethod):
 
     def build(self, config, create, pooler):
         """Creates `mask/<variable>` for every variable of BERT."""
+        shapes = encoder.list_variables(config, pooler)
         return MaskHooks(
             {
                 name: create(f"mask/{name}", shape, encoder.ones)
-                for name, shape in encoder.list_variables(
-                    config, pooler
-                ).items()
+                for name, shape in shapes.items()
             }
         )
 
@@ -122,7 +129,7 @@ def largest(
         them and 0 for the rest. Of equals the first is taken.
     """
     flat = np.concatenate([value.ravel() for value in sizes.values()])
-    count = int(round(share * flat.size))
+    count = round(share * flat.size)
     mask = np.zeros(flat.size, np.float32)
     if count:
         threshold = np.partition(flat, flat.size - count)[flat.size - count]
@@ -159,9 +166,6 @@ class LtSft(SparseMethod):
     # Ansell et al. 2022, for question answering.
     learning_rate: ClassVar[float] = 3e-5
     sparsity: float = 0.01
-
-    def __post_init__(self):
-        base.check_sparsity(self)
 
     @property
     def first_phase(self):
@@ -323,7 +327,7 @@ class DiffPruning(SparseMethod):
     gate_rate: float = 1e3
 
     def __post_init__(self):
-        base.check_sparsity(self)
+        super().__post_init__()
         base.check_positive(self, "penalty", "gate_rate")
 
     @property
@@ -331,13 +335,7 @@ class DiffPruning(SparseMethod):
         """The gates."""
         return Gates(self.structured, self.penalty, self.gate_rate)
 
-    def second_start(
-        self,
-        names: Sequence[str],
-        others: Sequence[str],
-        read: Callable[[str], np.ndarray],
-        first: Callable[[str], np.ndarray],
-    ) -> Values:
+    def second_start(self, names, others, read, first):
         """From the changes that are kept, masks of those, and the others."""
         changes = {}
         for name in names:
