@@ -18,7 +18,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
-from adapter_bert.training import experiment, training
+from adapter_bert.training import experiment, loop
 from adapter_bert.training.setup import Training
 
 
@@ -27,7 +27,7 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
     few, taken = Features.from_rows([], {}), []
     some = types.SimpleNamespace
     options = mock.MagicMock(batch_size=1, learning_rate=1.0)
-    training.run_steps(
+    loop.run_steps(
         some(is_chief=False, train=lambda job, rows, *_: taken.append(rows)),
         some(
             experiment=some(training=options),
@@ -293,7 +293,7 @@ def test_no_step_is_lost_and_older_runs_keep_their_count(
         run["training"] = {"steps": begun}
         (tmp_path / "run.json").write_text(json.dumps(run))
     features = Features.from_rows([([1], [0])] * rows, {})
-    found = training.make_schedule(setup, features)
+    found = loop.make_schedule(setup, features)
     assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
 
 

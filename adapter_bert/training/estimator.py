@@ -5,13 +5,7 @@ GPUs run under a plain Estimator, with the same graph.
 Frozen variables are kept in the collection of local variables: they are given
 their pretrained values at every start and stay out of checkpoints.
 
-A graph's session that stays open: batches go in, outputs come out.
-
-The session lives in a thread of its own. There it may wait for batches, and
-TensorFlow's defaults, which are those of a thread, are the graph's there only:
-elsewhere operations are computed at once, as ever.
-
-What happens between the steps of an Estimator's session.
+A prediction's session stays open: batches go in, outputs come out.
 """
 
 import queue
@@ -35,9 +29,17 @@ from adapter_bert.training import tpu as tpu_devices
 from adapter_bert.training.engines import NO_PAUSE, Hardware, Job, Pause
 from adapter_bert.training.prediction import Outputs, Predictor, Trained
 
+v1 = tf.compat.v1
+tpu = v1.estimator.tpu
+
 
 class SessionStream:
-    """Computes batches in a session, in order."""
+    """Computes batches in a session, in order.
+
+    The session lives in a thread of its own. There it may wait for batches, and
+    TensorFlow's defaults, which are those of a thread, are the graph's there
+    only: elsewhere operations are computed at once, as ever.
+    """
 
     def __init__(
         self, start: Callable[[Callable[[], Iterator[Batch]]], Iterator[Any]]
@@ -123,9 +125,6 @@ def _serve(
 def _end(requests: queue.SimpleQueue, thread: threading.Thread) -> None:
     requests.put(False)
     thread.join()
-
-
-v1 = tf.compat.v1
 
 
 class LoadHook(v1.train.SessionRunHook):
@@ -260,9 +259,6 @@ class SaverHook(v1.train.SessionRunHook):
         return self._pause.look(step, self.predictor)
 
 
-tpu = v1.estimator.tpu
-
-
 class EstimatorEngine:
     """Runs a `Job` with TPUEstimator."""
 
@@ -291,19 +287,14 @@ class EstimatorEngine:
             self._devices = devices.names(hardware)
             return
         resolver = tpu_devices.resolve(hardware)
-        target = tpu_devices.name_of(hardware)
         metadata = resolver.get_tpu_system_metadata()
-        if metadata.num_hosts > 1:
-            raise UserError(
-                f"the TPU {target!r} has {metadata.num_hosts} hosts; only one "
-                "is supported"
-            )
-        if metadata.num_cores != hardware.num_tpu_cores:
-            raise UserError(
-                f"the TPU {target!r} has {metadata.num_cores} cores, but "
-                f"--num_tpu_cores is {hardware.num_tpu_cores}; if there should "
-                "be some, docs/cloud_tpu.md says which TensorFlow finds them"
-            )
+        tpu_devices.check(
+            hardware,
+            metadata.num_hosts,
+            metadata.num_cores,
+            "; if there should be some, docs/cloud_tpu.md says which "
+            "TensorFlow finds them",
+        )
         self._resolver = resolver
 
     def train(
@@ -413,15 +404,8 @@ class EstimatorEngine:
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
         config = tpu.RunConfig(
+            **_run_config(job),
             cluster=self._resolver,
-            model_dir=job.output_dir,
-            tf_random_seed=job.seed,
-            # Saved by a hook below, which leaves the graph out.
-            save_checkpoints_steps=None,
-            save_checkpoints_secs=None,
-            save_summary_steps=None,
-            log_step_count_steps=None,
-            session_config=_session_config(),
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=hardware.iterations_per_loop,
                 num_shards=hardware.num_tpu_cores,
@@ -442,20 +426,11 @@ class EstimatorEngine:
     def _mirrored_estimator(self, job, batch_size, schedule):
         """A plain Estimator: TPUEstimator cannot use several GPUs."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
+        # One for the host, beside GPUs.
+        cpus = max(1, sum("CPU" in device for device in self._devices))
         config = tf.estimator.RunConfig(
-            model_dir=job.output_dir,
-            tf_random_seed=job.seed,
-            save_checkpoints_steps=None,
-            save_checkpoints_secs=None,
-            save_summary_steps=None,
-            log_step_count_steps=None,
+            **_run_config(job, device_count={"CPU": cpus}),
             train_distribute=tf.distribute.MirroredStrategy(self._devices),
-            session_config=_session_config(
-                # One for the host, beside GPUs.
-                device_count={
-                    "CPU": max(1, sum("CPU" in d for d in self._devices))
-                },
-            ),
         )
         model_fn = self._model_fn(job, schedule, batch_size)
 
@@ -465,12 +440,7 @@ class EstimatorEngine:
 
         return v1.estimator.Estimator(plain_model_fn, config=config, params={})
 
-    def _model_fn(
-        self,
-        job: Job,
-        schedule: Optional[optimization.Schedule],
-        batch_size: int,
-    ):
+    def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):
             del labels, params
             variables: Dict[str, tf.Variable] = {}
@@ -512,8 +482,8 @@ def _for_tpu(batch: Batch) -> Batch:
     }
 
 
-def _session_config(**arguments: Any) -> v1.ConfigProto:
-    """How sessions run: as `devices` chose for functions."""
+def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
+    """Arguments of a run's config; sessions run as `devices` chose."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
             tf.config.threading.get_intra_op_parallelism_threads()
@@ -526,7 +496,16 @@ def _session_config(**arguments: Any) -> v1.ConfigProto:
     rewriting.disable_meta_optimizer = options["disable_meta_optimizer"]
     if not options["arithmetic_optimization"]:
         rewriting.arithmetic_optimization = RewriterConfig.OFF
-    return config
+    return {
+        "model_dir": job.output_dir,
+        "tf_random_seed": job.seed,
+        "session_config": config,
+        # Saved by `SaverHook`, which leaves the graph out.
+        "save_checkpoints_steps": None,
+        "save_checkpoints_secs": None,
+        "save_summary_steps": None,
+        "log_step_count_steps": None,
+    }
 
 
 class _EstimatorPredictor(Predictor):
@@ -557,7 +536,7 @@ class _EstimatorPredictor(Predictor):
                 size = sum(len(batch["row"]) for batch in group)
                 if self._use_tpu and size != self._size:
                     # Compiled for one size.
-                    self._stop()
+                    self._release()
                 if self._stream is None:
                     self._start(size, features)
                 self._stream.put(group)
@@ -570,7 +549,7 @@ class _EstimatorPredictor(Predictor):
                 waiting -= 1
         except BaseException:
             # What is under way belongs to no later prediction.
-            self._stop()
+            self._release()
             raise
 
     def _start(self, size: int, features: Features) -> None:
@@ -596,7 +575,7 @@ class _EstimatorPredictor(Predictor):
         self._size, self._loader = size, loader
         self._stream = SessionStream(start)
 
-    def _stop(self) -> None:
+    def _release(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -604,11 +583,8 @@ class _EstimatorPredictor(Predictor):
     def _assign(self, values: Dict[str, np.ndarray]) -> None:
         if self._use_tpu:
             # There the whole stream is one run, which has read the values.
-            self._stop()
+            self._release()
         self._loader.values = values
-
-    def _release(self) -> None:
-        self._stop()
 
 
 def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):

@@ -28,9 +28,9 @@ from adapter_bert.training import (
     evaluation,
     frozen_layers,
     fusion_report,
+    loop,
     multi_worker,
     results,
-    training,
     two_phases,
 )
 from adapter_bert.training.engines import Job, check_batch_size, choose_engine
@@ -98,7 +98,7 @@ def _run_in_folder(
     features = _tokenize(setup, rows)
     schedule = None
     if experiment.do_train:
-        schedule = training.make_schedule(setup, features["train"])
+        schedule = loop.make_schedule(setup, features["train"])
     record = describe_run(setup, engine, features.get("train"), schedule)
     record["cut_rows"] = {name: f.cut_rows for name, f in features.items()}
     if experiment.do_train and experiment.training.keep_best:
@@ -415,7 +415,7 @@ def _train(
         logging.info("already trained to step %d", first_step)
     else:
         known = frozen.read(engine) if frozen else features
-        training.run_steps(
+        loop.run_steps(
             engine,
             setup,
             job,

@@ -125,15 +125,6 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def prediction_strategy(
-    training_strategy: tf.distribute.Strategy,
-) -> tf.distribute.Strategy:
-    """The strategy for a prediction, which one worker computes alone."""
-    if is_multi_worker(training_strategy):
-        return tf.distribute.get_strategy()
-    return training_strategy
-
-
 def is_multi_worker(found: tf.distribute.Strategy) -> bool:
     """Whether other processes take part."""
     return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)

@@ -3,12 +3,9 @@
 Runs on TensorFlow 2.15 and every later one. Trained variables, their slots and
 the step are saved as the TPUEstimator engine saves them, under the same names,
 so each engine goes on with the other's run.
-
-Updates variables of which several devices hold a copy (tf.distribute).
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 from typing import (
@@ -43,6 +40,21 @@ from adapter_bert.training.training_step import (
     loss_and_gradients,
     predict,
 )
+
+# Steps of one call to GPUs: few enough that progress is seen.
+GPU_STEPS = 10
+# What TensorFlow raises, at one place or another, where a worker is lost.
+LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+# A model, and its trained variables by name.
+Built = Tuple[TaskModel, Dict[str, tf.Variable]]
 
 
 def train(
@@ -80,32 +92,13 @@ def train(
         updates = optimizer.apply(gradients, rates, on_device)
         # Everything else of this step reads the step before it is counted.
         with tf.control_dependencies(tf.nest.flatten(updates)):
-            updates.append(on_device(count_one, step))
+            updates.append(
+                on_device(lambda step: tf.group(step.assign_add(1)), step)
+            )
         return tf.nest.flatten(updates)
 
     updates = replica.merge_call(update, args=(clip(gradients), *rates))
     return loss, updates
-
-
-def count_one(step: tf.Variable) -> tf.Operation:
-    """Adds one to the step."""
-    return tf.group(step.assign_add(1))
-
-
-# Steps of one call to GPUs: few enough that progress is seen.
-GPU_STEPS = 10
-
-
-# What TensorFlow raises, at one place or another, where a worker is lost.
-LOST_WORKER = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)
 
 
 def _one_line_of_lost_workers(train: Callable) -> Callable:
@@ -259,9 +252,10 @@ class StrategyEngine:
             return losses.stack()
 
         # Predicts with the training's own variables.
-        built = _Built(state.model, dict(state.trained))
+        variables = dict(state.trained)
         predictor = None
         if not multi_worker.is_multi_worker(strategy):
+            built = state.model, variables
             predictor = _StrategyPredictor(job, strategy, built)
         elif self.is_chief and pause.steps:
             predictor = self.predictor(job)
@@ -283,7 +277,7 @@ class StrategyEngine:
                 training_state.save_training(job.output_dir, step, values)
                 if step in pause.steps:
                     if multi_worker.is_multi_worker(strategy):
-                        predictor.load({n: values[n] for n in built.variables})
+                        predictor.load({n: values[n] for n in variables})
                     if pause.look(step, predictor):
                         break
         if predictor is not None:
@@ -341,8 +335,10 @@ class StrategyEngine:
         trained, self._trained = self._trained, None
         if trained is not None and trained.serves(job):
             return trained.predictor
-        strategy = multi_worker.prediction_strategy(self._strategy)
-        return _StrategyPredictor(job, strategy)
+        alone = multi_worker.is_multi_worker(self._strategy)
+        return _StrategyPredictor(
+            job, tf.distribute.get_strategy() if alone else self._strategy
+        )
 
 
 def _run(
@@ -352,14 +348,6 @@ def _run(
     return train_steps(batches, count).numpy().tolist()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Built:
-    """A model, and its trained variables by name."""
-
-    model: TaskModel
-    variables: Dict[str, tf.Variable]
-
-
 class _StrategyPredictor(Predictor):
     """Predicts with one function on all devices."""
 
@@ -367,7 +355,7 @@ class _StrategyPredictor(Predictor):
         self,
         job: Job,
         strategy: tf.distribute.Strategy,
-        built: Optional[_Built] = None,
+        built: Optional[Built] = None,
     ):
         """Takes what is built already, if anything is."""
         super().__init__(job, strategy.num_replicas_in_sync)
@@ -378,7 +366,7 @@ class _StrategyPredictor(Predictor):
     def _run(
         self, groups: Iterator[List[Batch]], features: Features
     ) -> Iterator[Outputs]:
-        model = self._build().model
+        model, _ = self._build()
         if self._compute is None:
             self._compute = self._make_function(model, features)
         for group in groups:
@@ -389,15 +377,14 @@ class _StrategyPredictor(Predictor):
                 for name, parts in self._compute(group).items()
             }
 
-    def _build(self) -> _Built:
+    def _build(self) -> Built:
         if self._built is None:
             job, variables = self._job, {}
             values = _first_values(job, _newest_checkpoint(job))
             with self._strategy.scope():
                 model = job.build_model(_creator(job, values, set(), variables))
-            self._built = _Built(
-                model, {p.name: variables[p.name] for p in job.table.trained}
-            )
+            trained = {p.name: variables[p.name] for p in job.table.trained}
+            self._built = model, trained
         return self._built
 
     def _make_function(self, model: TaskModel, features: Features) -> Callable:
@@ -424,7 +411,7 @@ class _StrategyPredictor(Predictor):
         return compute
 
     def _assign(self, values: Dict[str, np.ndarray]) -> None:
-        variables = self._build().variables
+        _, variables = self._build()
         for name, value in values.items():
             variables[name].assign(value)
 

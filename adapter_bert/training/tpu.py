@@ -1,9 +1,7 @@
-"""Which TPU there is.
-
-What is known of a TPU by its name: is it this machine's, is it ready?
+"""This machine's TPU, and why another machine's cannot be used.
 
 A TPU serves the programs of its own virtual machine alone. So of any other
-TPU there is only to tell why it cannot be used from here.
+TPU there is only to tell its state.
 """
 
 import http.client
@@ -35,6 +33,10 @@ RUNTIME = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\S*?(-pod)?(-se|-pjrt)?")
 OLDEST = (2, 15)
 # Later ones have no StreamExecutor interface, which TPUEstimator needs.
 STREAM_EXECUTOR = ("v2-", "v3-", "v4-")
+# The name of the TPU that a machine has itself.
+LOCAL = "local"
+# What TensorFlow says of an operation that it only knows by name.
+NO_KERNELS = "no registered kernels"
 
 
 def is_own(name: str) -> bool:
@@ -195,12 +197,6 @@ def _metadata(path: str) -> str:
         return ""
 
 
-# The name of the TPU that a machine has itself.
-LOCAL = "local"
-# What TensorFlow says of an operation that it only knows by name.
-NO_KERNELS = "no registered kernels"
-
-
 def name_of(hardware: Hardware) -> str:
     """The name of the TPU.
 
@@ -230,6 +226,24 @@ def resolve(hardware: Hardware) -> Any:
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)
 
 
+def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
+    """Checks that the TPU has one host and as many cores as were asked for.
+
+    Raises:
+        UserError: it has not; `advice` is added about the cores.
+    """
+    name = name_of(hardware)
+    if hosts > 1:
+        raise UserError(
+            f"the TPU {name!r} has {hosts} hosts; only one is supported"
+        )
+    if cores != hardware.num_tpu_cores:
+        raise UserError(
+            f"the TPU {name!r} has {cores} cores, but --num_tpu_cores is "
+            f"{hardware.num_tpu_cores}{advice}"
+        )
+
+
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
     """The strategy for all of its cores.
 
@@ -251,15 +265,5 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         raise UserError(
             f"the TPU {name_of(hardware)!r} cannot be used: {why}"
         ) from error
-    if found.extended.num_hosts > 1:
-        raise UserError(
-            f"the TPU {name_of(hardware)!r} has {found.extended.num_hosts} "
-            "hosts; only one is supported"
-        )
-    if found.num_replicas_in_sync != hardware.num_tpu_cores:
-        raise UserError(
-            f"the TPU {name_of(hardware)!r} has "
-            f"{found.num_replicas_in_sync} cores, but --num_tpu_cores is "
-            f"{hardware.num_tpu_cores}"
-        )
+    check(hardware, found.extended.num_hosts, found.num_replicas_in_sync)
     return found

@@ -14,7 +14,7 @@ from adapter_bert.checkpoints import google, run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
-from adapter_bert.training import training
+from adapter_bert.training import loop
 from adapter_bert.training.engines import Job
 from adapter_bert.training.setup import Setup, describe_run
 
@@ -104,7 +104,7 @@ def train_first_phase(
             initial_values=initial_values,
             output_dir=folder,
         )
-        training.run_steps(engine, setup, first, features, schedule, step)
+        loop.run_steps(engine, setup, first, features, schedule, step)
     checkpoint, _ = training_state.latest_step(folder)
     logging.info("phase 2 of 2: %s", setup.method)
     kept = {p.name for p in job.table.trained if p.is_added}
