@@ -36,6 +36,10 @@ ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
     reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
 )
+# Tests each engine in turn; of those that run here.
+EITHER = pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
 CLASSIFICATION = TextClassification(
     "tiny", Layout(0), Layout(0), labels=("a", "b")
 )

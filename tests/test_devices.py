@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT
 from engine_jobs import (
-    ESTIMATOR,
+    EITHER,
     LENGTH,
     MULTI,
     TAGGING,
@@ -80,9 +80,7 @@ def run_on_devices(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_two_devices_tag_as_one_does(steady_config, folders, name):
     """Each pads its batches to a length of its own."""
     (losses, outputs), (other_losses, other_outputs) = (
@@ -102,9 +100,7 @@ def test_two_devices_tag_as_one_does(steady_config, folders, name):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_two_devices_train_several_tasks_as_one_does(
     steady_config, folders, name
 ):
@@ -125,9 +121,7 @@ def test_two_devices_train_several_tasks_as_one_does(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_two_devices_give_the_result_of_one(steady_config, folders, name):
     runs = {}
     for count, parts in ((1, 1), (2, 1), (2, 2)):

@@ -1,6 +1,5 @@
 """The TPUEstimator engine on the CPU."""
 
-import dataclasses
 import json
 import os
 import threading
@@ -23,14 +22,14 @@ from engine_jobs import (
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.errors import UserError
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import Hardware
 
 if not hasattr(tf, "estimator"):
     pytest.skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
-from adapter_bert.checkpoints import google, training_state
+from adapter_bert.checkpoints import training_state
 from adapter_bert.training import estimator as estimator_module  # noqa: E402
 from adapter_bert.training.estimator import EstimatorEngine  # noqa: E402
 
@@ -40,17 +39,6 @@ v1 = tf.compat.v1
 @pytest.fixture
 def rows():
     return make_rows(CLASSIFICATION)
-
-
-def test_a_loss_that_is_no_number_is_one_clear_line(
-    tiny_config, tmp_path, rows
-):
-    job = make_job(tiny_config, tmp_path)
-    values = dict(job.initial_values)
-    values["output_bias"] = lambda: np.full(2, np.nan, np.float32)
-    job = dataclasses.replace(job, initial_values=values)
-    with pytest.raises(UserError, match="lower --learning_rate"):
-        train(EstimatorEngine(Hardware()), job, rows)
 
 
 @pytest.mark.parametrize(
@@ -90,22 +78,6 @@ def test_the_host_is_a_device_beside_gpus(
     job = make_job(tiny_config, tmp_path)
     made = engine._mirrored_estimator(job, 8, None)
     assert made.config.session_config.device_count == {"CPU": count}
-
-
-def test_training_saves_trained_variables_slots_and_step_only(
-    tiny_config, tmp_path, rows
-):
-    job = make_job(tiny_config, tmp_path)
-    updates = train(EstimatorEngine(Hardware()), job, rows)
-    assert [step for step, _ in updates] == [1, 2, 3]
-    path, step = training_state.latest_step(str(tmp_path))
-    assert step == 3
-    trained = [p.name for p in job.table.trained]
-    assert set(google.open_tensorflow(path).shapes) == {
-        *trained,
-        *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
-        "global_step",
-    }
 
 
 def test_one_thread_writes_all_checkpoints(
@@ -148,41 +120,6 @@ def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
     for p in job.table.parameters:
         same = np.array_equal(values[p.name], job.initial_values[p.name]())
         assert same == (not p.trained), p.name
-
-
-@pytest.mark.gate
-def test_training_in_two_parts_equals_training_at_once(
-    tiny_config, tmp_path, rows
-):
-    for folder in ("whole", "parts"):
-        (tmp_path / folder).mkdir()
-    whole = make_job(tiny_config, tmp_path / "whole")
-    losses = train(EstimatorEngine(Hardware()), whole, rows, steps=6)
-    parts = make_job(tiny_config, tmp_path / "parts")
-
-    train(EstimatorEngine(Hardware()), parts, rows, steps=6, stop_at=4)
-    resumed = train(EstimatorEngine(Hardware()), parts, rows, steps=6)
-    assert resumed == losses[4:]
-    for name in (p.name for p in whole.table.trained):
-        read = [
-            google.open_tensorflow(
-                training_state.latest_step(job.output_dir)[0]
-            ).read(name)
-            for job in (whole, parts)
-        ]
-        np.testing.assert_array_equal(*read)
-
-
-def test_predictions_come_in_row_order_for_every_batch_size(
-    tiny_config, tmp_path, rows
-):
-    job = make_job(tiny_config, tmp_path)
-    engine = EstimatorEngine(Hardware())
-    together = predict(engine, job, rows, 64)["logits"]
-    alone = predict(engine, job, rows, 7)["logits"]
-    assert together.shape == (40, 2)
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert len(np.unique(together[:, 0])) == 40
 
 
 def test_the_best_logits_of_questions_do_not_depend_on_padding(
@@ -286,8 +223,3 @@ def test_it_runs_on_a_machine_that_is_called_a_worker(
     assert len(train(engine, job, rows, steps=1)) == 1
     assert len(predict(engine, job, rows, 8)["logits"]) == 40
     assert os.environ["TF_CONFIG"] == alone
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(UserError, match="expected auto or one of estimator"):
-        choose_engine("keras")

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
+    EITHER,
     ESTIMATOR,
     LENGTH,
     SQUAD,
@@ -26,7 +27,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints import training_state
 from adapter_bert.data.input_pipeline import TrainPlan
 from adapter_bert.errors import UserError
-from adapter_bert.training import multi_worker, strategy
+from adapter_bert.training import strategy
 from adapter_bert.training.engines import (
     Hardware,
     Pause,
@@ -88,13 +89,16 @@ def test_each_engine_goes_on_with_the_others_run(
 
 
 @pytest.mark.gate
-def test_training_in_two_parts_equals_training_at_once(tiny_config, folders):
+@EITHER
+def test_training_in_two_parts_equals_training_at_once(
+    tiny_config, folders, name
+):
     rows = make_rows(CLASSIFICATION)
     whole = make_job(tiny_config, folders("whole"))
-    losses = train(engine(), whole, rows, steps=6)
+    losses = train(engine(name), whole, rows, steps=6)
     parts = make_job(tiny_config, folders("parts"))
-    train(engine(), parts, rows, steps=6, stop_at=4)
-    assert train(engine(), parts, rows, steps=6) == losses[4:]
+    train(engine(name), parts, rows, steps=6, stop_at=4)
+    assert train(engine(name), parts, rows, steps=6) == losses[4:]
     check_equal(trained_values(parts), trained_values(whole))
 
 
@@ -223,17 +227,8 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
         train(trained, job, make_rows(CLASSIFICATION))
 
 
-@pytest.mark.parametrize("number", range(8))
-def test_what_workers_compare_fits_an_int64(monkeypatch, number):
-    """Of texts whose hashes begin with any bit."""
-    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda strategy: True)
-    engine()._check_agreement(3, f"training {number}")
-
-
 @pytest.mark.parametrize("is_over, last", [(False, 6), (True, 4)])
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
     tiny_config, folders, name, is_over, last
 ):
@@ -257,11 +252,12 @@ def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
     assert training_state.latest_step(job.output_dir)[1] == last
 
 
+@EITHER
 def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
-    tiny_config, folders
+    tiny_config, folders, name
 ):
     job = make_job(tiny_config, folders("run"))
-    train(engine(), job, make_rows(CLASSIFICATION), steps=7, save_steps=1)
+    train(engine(name), job, make_rows(CLASSIFICATION), steps=7, save_steps=1)
     trained = [p.name for p in job.table.trained]
     assert set(trained_values(job)) == {
         *trained,
@@ -304,14 +300,15 @@ def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
         assert same == (name not in trained), name
 
 
+@EITHER
 def test_predictions_come_in_row_order_for_every_batch_size(
-    tiny_config, folders
+    tiny_config, folders, name
 ):
     rows = make_rows(SQUAD)
     job = make_job(tiny_config, folders("run"), task=SQUAD)
     fixed = dataclasses.replace(job, length=LENGTH)
     outputs = [
-        predict(engine(), chosen, rows, size)
+        predict(engine(name), chosen, rows, size)
         for chosen, size in ((job, 64), (job, 7), (fixed, 7))
     ]
     assert outputs[0]["start_logits"].shape == (40, 5)
@@ -325,14 +322,15 @@ def test_predictions_come_in_row_order_for_every_batch_size(
     assert len(np.unique(outputs[0]["start_logits"][:, 0])) == 40
 
 
-def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders):
+@EITHER
+def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders, name):
     job = make_job(tiny_config, folders("run"))
     values = dict(job.initial_values)
     values["output_bias"] = lambda: np.full(2, np.nan, np.float32)
     job = dataclasses.replace(job, initial_values=values)
     with pytest.raises(UserError, match="lower --learning_rate"):
-        train(engine(), job, make_rows(CLASSIFICATION))
-    assert not os.listdir(job.output_dir)
+        train(engine(name), job, make_rows(CLASSIFICATION))
+    assert not training_state.latest_step(job.output_dir)[0]
 
 
 # The gradient
@@ -371,9 +369,7 @@ def gradient_by_hand(config, job, rows, chosen):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
     steady_config, steady, folders, name, parts
 ):
@@ -404,9 +400,7 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_accumulated_gradients_update_as_one_large_batch(
     steady_config, steady, folders, name
 ):
@@ -433,9 +427,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 @pytest.mark.parametrize(
     "change, tolerance",
     [

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
-    ESTIMATOR,
+    EITHER,
     LENGTH,
     MULTI,
     SQUAD,
@@ -128,9 +128,7 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@EITHER
 def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     tiny_config, folders, monkeypatch, name
 ):
