@@ -1,18 +1,232 @@
-"""The search for a TPU."""
+"""This machine's TPU, and what is told of another by its name."""
 
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
 import types
 
+import google_cloud
 import pytest
 import tensorflow as tf
+from conftest import ROOT
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
 from adapter_bert.training.engines import Hardware
 from adapter_bert.training.strategy import StrategyEngine
 
+# Where `make tpu-client` puts what a lookup needs, or TPU_CLIENT names.
+CLIENT = os.environ.get("TPU_CLIENT", os.path.join(sys.prefix, "tpu-client"))
+READY = {
+    "state": "READY",
+    "acceleratorType": "v3-8",
+    "runtimeVersion": "tpu-vm-tf-2.15.1-se",
+}
+NODES = {
+    "ready": READY,
+    "new": {"state": "CREATING"},
+    "ill": {"state": "REPAIRING", "healthDescription": "too hot"},
+    "gone": {"state": "PREEMPTED"},
+    "off": {"state": "STOPPED"},
+    "old": {**READY, "runtimeVersion": "tpu-vm-tf-2.13.0"},
+    "secret": 403,
+}
+WHERE = f"--zone={google_cloud.ZONE} --project={google_cloud.PROJECT}"
+# Name -> the words that tell its state.
+TOLD = {
+    "ready": r"is ready \(v3-8, tpu-vm-tf-2.15.1-se\), but on another machine",
+    "new": r"is not ready \(CREATING\); wait",
+    "ill": r"is not ready \(REPAIRING: too hot\); wait",
+    "gone": r"was taken away \(PREEMPTED\); delete it .*delete gone --zone",
+    "off": r"does not run \(STOPPED\); start it: .*start off --zone",
+    "old": r"runtime tpu-vm-tf-2.13.0, expected tpu-vm-tf-2.15.1-se; delete",
+    "secret": "does not tell its state: .*403.*so it is.*; run on its TPU VM",
+    "none": f"there is no TPU 'none' in the zone {google_cloud.ZONE}",
+}
 
-def test_no_tpu_is_one_clear_line(monkeypatch):
-    monkeypatch.delenv("TPU_NAME", raising=False)
+
+@pytest.fixture(autouse=True)
+def no_cloud(monkeypatch):
+    """Neither this machine's environment nor a real cloud counts."""
+    for name in ("TPU_NAME", "TPU_WORKER_ID"):
+        monkeypatch.delenv(name, raising=False)
+    # Nothing answers there.
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+
+
+def set_all(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_machine_knows_the_name_of_its_own_tpu(monkeypatch):
+    assert not tpu.is_own("mine")
+    with google_cloud.serve("mine", {}) as variables:
+        set_all(monkeypatch, variables)
+        assert tpu.is_own("mine")
+        assert not tpu.is_own("other")
+        # No one may have asked a proxy.
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        assert tpu.is_own("mine")
+
+
+def test_whoever_else_answers_is_not_believed(monkeypatch):
+    with google_cloud.serve("mine", {}, flavor="Hotel") as variables:
+        set_all(monkeypatch, variables)
+        assert not tpu.is_own("mine")
+
+
+def test_a_container_knows_it_by_two_variables(monkeypatch):
+    monkeypatch.setenv("TPU_NAME", "mine")
+    assert not tpu.is_own("mine")
+    monkeypatch.setenv("TPU_WORKER_ID", "0")
+    assert tpu.is_own("mine")
+    assert not tpu.is_own("other")
+
+
+def test_an_address_needs_no_lookup():
+    error = tpu.refusal("grpc://10.0.0.1:8470", "", "")
+    assert re.search("another machine; run on the TPU VM itself", str(error))
+
+
+def test_elsewhere_zone_and_project_must_be_named():
+    for zone, project in (("", ""), ("z", ""), ("", "p")):
+        error = tpu.refusal("other", zone, project)
+        assert re.search("pass --tpu_zone and --gcp_project", str(error))
+
+
+def test_without_the_client_its_installation_is_told(monkeypatch):
+    monkeypatch.setattr(tpu, "MODULES", ("os", "no_such_module"))
+    with pytest.raises(UserError, match="install cloud-tpu-client") as error:
+        tpu.look_up("other", "z", "p")
+    command = str(error.value).rpartition(": ")[2]
+    assert command == tpu.INSTALL
+    assert (ROOT / command.split()[-1]).exists()
+
+
+@pytest.mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
+def test_every_state_is_one_line(name, monkeypatch):
+    monkeypatch.setattr(tpu, "look_up", lambda *_: NODES[name])
+    error = tpu.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
+    assert re.search(TOLD[name], str(error))
+    assert WHERE in str(error) or name == "old"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "runtime", "needed"),
+    [
+        ("v3-8", "tpu-vm-tf-2.15.0-se", None),
+        ("v4-8", "tpu-vm-tf-2.15.1-pjrt", None),
+        ("v4-8", "tpu-vm-tf-2.17.1-pjrt", None),
+        ("v5litepod-8", "tpu-vm-tf-2.15.1-pjrt", None),
+        # Without TensorFlow.
+        ("v4-8", "tpu-ubuntu2204-base", None),
+        ("v5litepod-8", "v2-alpha-tpuv5-lite", None),
+        ("v2-8", "tpu-vm-tf-2.9.3", "-se"),
+        ("v5litepod-8", "tpu-vm-tf-2.15.1-se", "-pjrt"),
+        ("v5p-8", "tpu-vm-tf-2.14.1", "-pjrt"),
+        ("v5p-8", "tpu-vm-tf-2.14.1-pjrt", "-pjrt"),
+        ("v4-32", "tpu-vm-tf-2.15.1-pod-se", "-se on one host"),
+    ],
+)
+def test_images_that_cannot_serve_are_told(
+    accelerator, runtime, needed, monkeypatch
+):
+    node = {**READY, "acceleratorType": accelerator, "runtimeVersion": runtime}
+    monkeypatch.setattr(tpu, "look_up", lambda *_: node)
+    text = str(tpu.refusal("x", "z", "p"))
+    if needed is None:
+        assert "is ready" in text
+    else:
+        assert f"{runtime}, expected tpu-vm-tf-2.15.1{needed};" in text
+
+
+def pins(name):
+    """The versions in a lock, package and marker -> version."""
+    text = (ROOT / "requirements" / name).read_text()
+    found = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", text, re.MULTILINE)
+    return {
+        (package, marker.strip()): version for package, version, marker in found
+    }
+
+
+@pytest.mark.parametrize("lock", ["tf215-cpu.txt", "tf215-cuda.txt"])
+def test_the_clients_lock_changes_no_other(lock):
+    mine, theirs = pins("tpu-client.txt"), pins(lock)
+    shared = {key for key in mine if key[0] in {name for name, _ in theirs}}
+    assert len(shared) >= 6
+    assert {key: mine[key] for key in shared} == {
+        key: theirs.get(key) for key in shared
+    }
+    assert not {"protobuf", "numpy", "absl-py"} & {name for name, _ in mine}
+
+
+ASK = """
+import json, sys
+import adapter_bert.start_tensorflow
+from adapter_bert.training import tpu
+from adapter_bert.training.engines import Hardware
+from adapter_bert.errors import UserError
+for name in sys.argv[1:]:
+    try:
+        tpu.resolve(Hardware(use_tpu=True, tpu_name=name))
+        print(json.dumps("served"))
+    except UserError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What a program with the client says of every name."""
+    installed = importlib.util.find_spec("cloud_tpu_client")
+    if not installed and not os.path.isdir(CLIENT):
+        pytest.skip(f"no {CLIENT}; `make tpu-client` makes it")
+    names = [*TOLD, "mine"]
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("TPU_", "GOOGLE_", "KUBE_"))
+    }
+    with google_cloud.serve("mine", NODES) as variables:
+        # A process of its own: TensorFlow must find the client when it is
+        # loaded, as it does where the client is installed.
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, *names],
+            cwd=ROOT,
+            env={
+                **inherited,
+                **variables,
+                "PYTHONPATH": os.pathsep.join([CLIENT, str(ROOT)]),
+                # No credentials of whoever runs this.
+                "CLOUDSDK_CONFIG": str(tmp_path_factory.mktemp("none")),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(names, map(json.loads, done.stdout.splitlines())))
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("name", TOLD)
+def test_google_cloud_tells_its_state(name, told):
+    assert re.search(TOLD[name], told[name])
+
+
+@pytest.mark.older_stack
+def test_its_own_name_is_as_good_as_local(told):
+    assert told["mine"] == "served"
+
+
+# The TPU itself
+
+
+def test_no_tpu_is_one_clear_line():
     for hardware, words in (
         (Hardware(use_tpu=True), "--tpu_name"),
         (
@@ -24,9 +238,8 @@ def test_no_tpu_is_one_clear_line(monkeypatch):
             StrategyEngine(hardware).check_devices()
 
 
-def test_another_machines_tpu_is_refused_before_any_work(monkeypatch):
-    # No metadata, so no zone and no project.
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+def test_another_machines_tpu_is_refused_before_any_work():
+    """Without metadata there is no zone and no project."""
     with pytest.raises(UserError, match="'far' is not this machine's own"):
         StrategyEngine(Hardware(use_tpu=True, tpu_name="far")).check_devices()
 
