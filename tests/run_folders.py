@@ -6,7 +6,7 @@ import sys
 import time
 
 import numpy as np
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 from adapter_bert.checkpoints import adapter_artifact, training_state
 
@@ -59,19 +59,38 @@ def kill(arguments, condition, delay=0.0, program="run_classifier.py"):
         process.wait()
 
 
-def kill_twice(arguments, folder, seed):
-    """Kills a training at random moments, and again when it has gone on.
+def kill_and_go_on(
+    flags, folder, *more, seed=1, times=2, program="run_classifier.py"
+):
+    """Trains at once, and killed at random moments, each when it has gone on.
+
+    Args:
+        flags: of the run, but for its folder.
+        folder: for the folders of both trainings.
+        *more: further arguments.
+        seed: of the moments.
+        times: how often it is killed.
+        program: that trains.
 
     Returns:
-        The steps of the last checkpoints after the two.
+        The folders of both.
     """
-    chance = random.Random(seed)
-    steps = [0]
-    for _ in range(2):
+    whole, killed = folder / "whole", folder / "killed"
+
+    def command(out):
+        values = {**flags, "output_dir": out}
+        return [*(f"--{k}={v}" for k, v in values.items()), *more]
+
+    run_process(*command(whole), program=program)
+    chance, steps = random.Random(seed), [0]
+    for _ in range(times):
         kill(
-            arguments,
-            lambda: saved_step(folder) > steps[-1],
+            command(killed),
+            lambda: saved_step(killed) > steps[-1],
             chance.uniform(0, 0.1),
+            program,
         )
-        steps.append(saved_step(folder))
-    return steps[1:]
+        steps.append(saved_step(killed))
+    assert steps[-1] < saved_step(whole)
+    run_process(*command(killed), program=program)
+    return whole, killed

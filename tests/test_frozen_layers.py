@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from conftest import ROOT, entry_point, run_process
+from conftest import ROOT, entry_point
 from hypothesis import given
 from hypothesis import strategies as st
-from run_folders import artifact_bytes, check_nearly_equal, kill_twice
+from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_multiple_choice import copa_row, write_json
 
 from adapter_bert import folder_lock
@@ -222,28 +222,18 @@ def test_choices_are_learned_the_same(
     check_same(classify, flags, tmp_path)
 
 
-def as_arguments(flags, **more):
-    """Of a process that keeps its frozen layers."""
-    values = {**flags, **more, "tuning_method": TOP}
-    values["cache_frozen_layers"] = True
-    return [f"--{name}={value}" for name, value in values.items()]
-
-
 @pytest.mark.gate
 def test_a_killed_training_goes_on_with_what_was_kept(flags, tmp_path):
-    arguments = as_arguments(
-        flags, num_train_epochs=40, save_checkpoints_steps=10
-    )
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_process(*arguments, f"--output_dir={whole}")
-    kill_twice([*arguments, f"--output_dir={cut}"], cut, seed=1)
-    run_process(*arguments, f"--output_dir={cut}")
-    assert artifact_bytes(cut) == artifact_bytes(whole)
+    flags.update(num_train_epochs=40, save_checkpoints_steps=10)
+    flags.update(tuning_method=TOP, cache_frozen_layers=True)
+    whole, killed = kill_and_go_on(flags, tmp_path)
+    assert artifact_bytes(killed) == artifact_bytes(whole)
 
 
 @pytest.mark.gate
 def test_two_runs_at_once_compute_it_once(flags, tmp_path):
-    arguments = as_arguments(flags)
+    flags.update(tuning_method=TOP, cache_frozen_layers=True)
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
     folders = [tmp_path / name for name in ("one", "two")]
     running = [
         subprocess.Popen(

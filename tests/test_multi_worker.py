@@ -89,6 +89,17 @@ def start_workers(
     return workers
 
 
+def run_workers(commands, folder, **options):
+    """Exit codes and logs of two such processes."""
+    workers = start_workers(commands, folder, **options)
+    try:
+        codes = [worker.wait(300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    return codes, [(folder / f"worker{i}.log").read_text() for i in (0, 1)]
+
+
 @pytest.mark.gate
 def test_two_workers_give_the_result_of_one(
     tiny_bert, tiny_squad, steady_config, tmp_path
@@ -121,17 +132,17 @@ def test_two_workers_give_the_result_of_one(
             time.sleep(0.01)
         workers[1].kill()
         assert workers[0].wait(300) != 0
-        step = training_state.latest_step(str(tmp_path / "two"))[1]
-        assert 0 < step < 200
-        kinds = ("master", "worker")
-        workers = start_workers([command("two")] * 2, tmp_path, kinds)
-        for index, worker in enumerate(workers):
-            log = tmp_path / f"worker{index}.log"
-            assert worker.wait(300) == 0, log.read_text()[-3000:]
-            assert f"from step {step}" in log.read_text()
     finally:
         for worker in workers:
             worker.kill()
+    step = training_state.latest_step(str(tmp_path / "two"))[1]
+    assert 0 < step < 200
+    codes, logs = run_workers(
+        [command("two")] * 2, tmp_path, kinds=("master", "worker")
+    )
+    for code, log in zip(codes, logs):
+        assert code == 0, log[-3000:]
+        assert f"from step {step}" in log
     run_process(*command("one"), program="run_squad.py")
     files = [
         {name.split("events")[0] for name in os.listdir(tmp_path / folder)}
@@ -160,13 +171,7 @@ def test_two_workers_train_in_bfloat16(tiny_bert, tiny_squad, tmp_path):
         *squad_command(tiny_bert, tiny_squad, tmp_path / "out"),
         "--compute_dtype=bfloat16",
     ]
-    workers = start_workers([command] * 2, tmp_path)
-    try:
-        codes = [worker.wait(300) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    logs = [(tmp_path / f"worker{i}.log").read_text()[-2000:] for i in (0, 1)]
+    codes, logs = run_workers([command] * 2, tmp_path)
     assert codes == [0, 0], logs
 
 
@@ -177,13 +182,7 @@ def test_workers_with_different_flags_are_refused(
 ):
     command = squad_command(tiny_bert, tiny_squad, tmp_path / "out")
     commands = [command, [*command, "--learning_rate=0.1"]]
-    workers = start_workers(commands, tmp_path)
-    try:
-        codes = [worker.wait(300) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
+    codes, logs = run_workers(commands, tmp_path)
     assert codes == [1, 1], logs
     # The second may find what the first has just noted of its run.
     noted = "error: .* another configuration: training.learning_rate was 0.0003"
@@ -214,11 +213,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
         if when == "at the start":
             reason = "in use by another process"
             until_end.enter_context(folder_lock.hold(str(tmp_path / "out")))
-        workers = start_workers([command] * 2, tmp_path)
-        for worker in workers:
-            until_end.callback(worker.kill)
-        codes = [worker.wait(300) for worker in workers]
-    logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
+        codes, logs = run_workers([command] * 2, tmp_path)
     assert codes == [1, 1], logs[1][-3000:]
     assert re.search(f"error: .*{reason}", logs[0])
     assert "error: another worker has stopped" in logs[1]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from conftest import ROOT, TINY_WORDS, run_process, spoil, write_table
-from run_folders import artifact_bytes, check_nearly_equal, kill_twice
+from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 from adapter_bert.checkpoints import adapter_artifact
@@ -189,19 +189,9 @@ def test_another_configuration_in_a_used_folder_is_refused(
 def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
     tiny_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
-
-    def command(folder):
-        tiny_flags["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in tiny_flags.items()] + ["--do_eval"]
-
-    run_process(*command("whole"))
-    first, second = kill_twice(command("killed"), tmp_path / "killed", seed=11)
-    assert 0 < first < second < 300
-    run_process(*command("killed"))
-    assert artifact_bytes(tmp_path / "killed") == artifact_bytes(
-        tmp_path / "whole"
-    )
-    assert results(tmp_path / "killed") == results(tmp_path / "whole")
+    whole, killed = kill_and_go_on(tiny_flags, tmp_path, "--do_eval", seed=11)
+    assert artifact_bytes(killed) == artifact_bytes(whole)
+    assert results(killed) == results(whole)
 
 
 @pytest.mark.older_stack

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from conftest import TINY_WORDS, entry_point, own_lines, run_process
-from run_folders import artifact_bytes, check_nearly_equal, kill, saved_step
+from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
@@ -47,6 +47,15 @@ def text_flags(tiny_bert, tiny_texts, tmp_path):
 
 def read(folder, name):
     return json.loads((folder / name).read_text())
+
+
+def evaluated(model_text, flags, adapter, folder, **more):
+    """The scores of an adapter, which knows its method, in another run."""
+    flags = {**without_size(flags), "do_train": False, "do_eval": True}
+    flags.pop("tuning_method", None)
+    flags.update(adapter=adapter, output_dir=folder, **more)
+    model_text(**flags)
+    return read(folder, "eval_results.json")
 
 
 def repeated_words(folder):
@@ -137,20 +146,11 @@ def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     flags = {**text_flags, "num_train_epochs": 1}
     model_text(**flags, do_eval=True)
     first = read(text_flags["output_dir"], "eval_results.json")
-    found = []
-    for seed in (1, 1, 2):
-        out = tmp_path / f"again-{len(found)}"
-        model_text(
-            **{
-                **without_size(flags),
-                "do_train": False,
-                "do_eval": True,
-                "seed": seed,
-                "adapter": text_flags["output_dir"] / "adapter",
-                "output_dir": out,
-            }
-        )
-        found.append(read(out, "eval_results.json"))
+    adapter = text_flags["output_dir"] / "adapter"
+    found = [
+        evaluated(model_text, flags, adapter, tmp_path / f"{n}", seed=seed)
+        for n, seed in enumerate((1, 1, 2))
+    ]
     assert found[0]["eval_loss"] == found[1]["eval_loss"] == first["eval_loss"]
     assert found[2]["eval_loss"] != first["eval_loss"]
     assert found[2]["dev_data"] == first["dev_data"]
@@ -263,16 +263,9 @@ def test_a_language_adapter_learns_and_is_kept(
     }
     for name in own:
         assert (first.read(name) != last.read(name)).any(), name
-    again = {
-        **flags,
-        "do_train": False,
-        "adapter": tmp_path / "after" / "adapter",
-        "output_dir": tmp_path / "again",
-    }
-    del again["tuning_method"]
-    model_text(**again)
-    found = read(tmp_path / "again", "eval_results.json")["eval_loss"]
-    assert found == scores["after"]["eval_loss"]
+    adapter = tmp_path / "after" / "adapter"
+    found = evaluated(model_text, flags, adapter, tmp_path / "again")
+    assert found["eval_loss"] == scores["after"]["eval_loss"]
 
 
 @pytest.mark.older_stack
@@ -291,22 +284,12 @@ def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
         gradient_accumulation_steps=2,
         cpu_lanes=2,
     )
-
-    def command(folder):
-        text_flags["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in text_flags.items()] + ["--do_eval"]
-
-    run_process(*command("whole"), program="run_mlm.py")
-    killed = tmp_path / "killed"
-    kill(command("killed"), lambda: saved_step(killed), program="run_mlm.py")
-    assert 0 < saved_step(killed) < 150
-    run_process(*command("killed"), program="run_mlm.py")
-    assert artifact_bytes(killed) == artifact_bytes(tmp_path / "whole")
-    results = [
-        read(folder, "eval_results.json")
-        for folder in (killed, tmp_path / "whole")
-    ]
-    assert results[0] == results[1]
+    whole, killed = kill_and_go_on(
+        text_flags, tmp_path, "--do_eval", times=1, program="run_mlm.py"
+    )
+    assert artifact_bytes(killed) == artifact_bytes(whole)
+    name = "eval_results.json"
+    assert read(killed, name) == read(whole, name)
 
 
 @pytest.mark.older_stack
@@ -322,18 +305,9 @@ def test_every_method_is_trained(model_text, text_flags, tmp_path, method):
     model_text(**flags, do_eval=True)
     out = text_flags["output_dir"]
     loss = read(out, "eval_results.json")["eval_loss"]
-    again = {
-        **flags,
-        "do_train": False,
-        "do_eval": True,
-        "adapter": out / "adapter",
-        "output_dir": tmp_path / "again",
-    }
-    del again["tuning_method"]
-    model_text(**again)
-    found = read(tmp_path / "again", "eval_results.json")["eval_loss"]
+    found = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
     # What prefix tuning's network made is kept in its place.
-    assert found == pytest.approx(loss, abs=1e-5)
+    assert found["eval_loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 from conftest import SENTENCES, run_process, write_table
-from run_folders import bytes_by_task, check_nearly_equal, kill_twice
-from test_multi_worker import start_workers
+from run_folders import bytes_by_task, check_nearly_equal, kill_and_go_on
+from test_multi_worker import run_workers
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
@@ -224,16 +224,7 @@ def test_killed_runs_end_in_the_same_bits(glue_flags, tmp_path):
         keep_best="mean",
         eval_steps=60,
     )
-
-    def command(folder):
-        glue_flags["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in glue_flags.items()]
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run_process(*command("whole"))
-    first, second = kill_twice(command("killed"), killed, seed=5)
-    assert 0 < first < second < 300
-    run_process(*command("killed"))
+    whole, killed = kill_and_go_on(glue_flags, tmp_path, seed=5)
     assert bytes_by_task(killed) == bytes_by_task(whole)
     for name in ("eval_results.json", "dev_scores.json"):
         assert read(killed / name) == read(whole / name)
@@ -433,14 +424,7 @@ def test_two_workers_train_what_one_does(glue_flags, steady_config, tmp_path):
 
     def run_two(folder, *changes):
         commands = [command(folder, **change) for change in changes]
-        workers = start_workers(commands, tmp_path, program="run_classifier.py")
-        try:
-            codes = [worker.wait(300) for worker in workers]
-        finally:
-            for worker in workers:
-                worker.kill()
-        logs = [(tmp_path / f"worker{i}.log").read_text() for i in (0, 1)]
-        return codes, logs
+        return run_workers(commands, tmp_path, program="run_classifier.py")
 
     codes, logs = run_two("two", {}, {})
     assert codes == [0, 0], logs

@@ -6,7 +6,7 @@ import os
 import pytest
 from absl import flags
 from conftest import own_lines, run_process, spoil
-from run_folders import artifact_bytes, kill, saved_step
+from run_folders import artifact_bytes, kill_and_go_on
 from task_files import squad_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
@@ -238,22 +238,12 @@ def test_equal_seeds_give_equal_bits(answer, squad_flags, tmp_path):
 @pytest.mark.gate
 def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
     squad_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
-
-    def command(folder):
-        squad_flags["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in squad_flags.items()] + ["--do_predict"]
-
-    run_process(*command("whole"), program="run_squad.py")
-    killed = tmp_path / "killed"
-    kill(command("killed"), lambda: saved_step(killed), program="run_squad.py")
-    assert saved_step(killed) < 120
-    run_process(*command("killed"), program="run_squad.py")
-    for name in ("adapter/adapter.safetensors", "nbest_predictions.json"):
-        contents = [
-            (tmp_path / folder / name).read_bytes()
-            for folder in ("whole", "killed")
-        ]
-        assert contents[0] == contents[1], name
+    whole, killed = kill_and_go_on(
+        squad_flags, tmp_path, "--do_predict", times=1, program="run_squad.py"
+    )
+    assert artifact_bytes(killed) == artifact_bytes(whole)
+    name = "nbest_predictions.json"
+    assert read(killed, name) == read(whole, name)
 
 
 @pytest.mark.gate

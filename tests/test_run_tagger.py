@@ -10,32 +10,13 @@ import pytest
 from conftest import ROOT, own_lines, run_process, spoil
 from run_folders import artifact_bytes, saved_step
 from task_files import TAGGED, conll
+from test_methods_runs import TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.restored import restore_task
 from adapter_bert.tasks.tagging_files import read_sentences
-
-METHODS = [
-    "pfeiffer(size=4)",
-    "bapna(size=4)",
-    "parallel(size=4)",
-    "adapterdrop(first=1, size=4, robust=True)",
-    "compacter(size=8, n=4)",
-    "mad_x(size=4, inverse_size=3)",
-    "pals(size=6, heads=2)",
-    "lora(rank=2, dropout=0.1)",
-    "prefix(length=3, inner_size=8)",
-    "ia3",
-    "bitfit",
-    "layernorm",
-    "diff_pruning(sparsity=0.05)",
-    "lt_sft(sparsity=0.05)",
-    "full",
-    "top_layers(k=1)",
-    "head",
-]
 
 
 def read(folder, name):
@@ -257,7 +238,8 @@ def test_every_method_tags(tag, ner_flags, tmp_path):
     """Trained, then predicted by the artifact alone."""
     del ner_flags["adapter_size"]
     ner_flags.update(num_train_epochs=1, do_predict=True)
-    for number, method in enumerate(METHODS):
+    methods = [*TEXTS, "layernorm", "full", "top_layers(k=1)", "head"]
+    for number, method in enumerate(methods):
         folder, again = tmp_path / f"{number}", tmp_path / f"{number}-again"
         tag(
             **{**ner_flags, "output_dir": folder},
