@@ -1,5 +1,8 @@
 """Where the adapters of a composition are found, through the entry points."""
 
+# Fixtures are arguments of the same names.
+# ruff: noqa: F811
+
 import json
 import shutil
 
@@ -8,7 +11,13 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import SENTENCES, entry_point
-from tiny_artifacts import CLASSIFICATION, make_artifact, make_library
+from test_composition_runs import (  # noqa: F401 (two are fixtures)
+    flags,
+    library,
+    predict,
+    predicted,
+)
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, parts, run_record
@@ -20,34 +29,6 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.newer_stack
-
-
-@pytest.fixture(scope="module")
-def library(tiny_bert, tmp_path_factory):
-    return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
-
-
-@pytest.fixture
-def flags(tiny_flags, library):
-    """Flags of a small training of a composition."""
-    values = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
-    return {
-        **values,
-        "num_train_epochs": 1,
-        "library": library,
-        "do_predict": True,
-    }
-
-
-def predicted(folder):
-    return np.loadtxt(folder / "test_results.tsv")
-
-
-def predict(classify, flags, folder, **more):
-    """The probabilities by a run that only predicts."""
-    wanted = {**flags, "do_train": False, "output_dir": folder}
-    classify(**{**wanted, **more})
-    return predicted(folder)
 
 
 @pytest.mark.gate

@@ -41,7 +41,12 @@ def library(tiny_bert, tmp_path_factory):
 def flags(tiny_flags, library):
     """Flags of a small training of a composition."""
     values = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
-    return {**values, "num_train_epochs": 1, "library": library}
+    return {
+        **values,
+        "num_train_epochs": 1,
+        "library": library,
+        "do_predict": True,
+    }
 
 
 @pytest.mark.gate
@@ -65,6 +70,12 @@ def predicted(folder):
     return np.loadtxt(folder / "test_results.tsv")
 
 
+def predict(classify, flags, folder, **more):
+    """The probabilities by a run that only predicts."""
+    classify(**{**flags, "do_train": False, "output_dir": folder, **more})
+    return predicted(folder)
+
+
 def answers(bert, adapter):
     """Probabilities of what the library's predictor says."""
     predictor = Predictor.load(str(bert), {"it": str(adapter)})
@@ -82,7 +93,6 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
         **flags,
         tuning_method="fusion(a, b)",
         do_eval=True,
-        do_predict=True,
     )
     shown = json.loads((folder / "fusion_attention.json").read_text())
     assert shown["adapters"] == ["a", "b"]
@@ -95,14 +105,11 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     for name in "ab":
         part = adapter_artifact.read_config(str(flags["library"] / name))
         assert run["parts"][name] == part["sha256"]
-    again = folder.parent / "again"
     del flags["library"]
-    classify(
-        **{**flags, "do_train": False, "output_dir": again},
-        adapter=folder / "adapter",
-        do_predict=True,
+    again = predict(
+        classify, flags, folder.parent / "again", adapter=folder / "adapter"
     )
-    np.testing.assert_array_equal(predicted(again), predicted(folder))
+    np.testing.assert_array_equal(again, predicted(folder))
 
 
 @pytest.mark.gate
@@ -112,17 +119,12 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     classify(
         **flags,
         tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))",
-        do_predict=True,
     )
     folder = flags["output_dir"]
-    again = folder.parent / "again"
-    classify(
-        **{**flags, "do_train": False, "output_dir": again},
-        # As a shell completes it.
-        adapter=f"{folder}/adapter/",
-        do_predict=True,
-    )
-    np.testing.assert_array_equal(predicted(again), predicted(folder))
+    # As a shell completes it.
+    place = f"{folder}/adapter/"
+    again = predict(classify, flags, folder.parent / "again", adapter=place)
+    np.testing.assert_array_equal(again, predicted(folder))
 
 
 @pytest.mark.gate
@@ -131,18 +133,13 @@ def test_parts_that_are_not_carried_lie_beside_an_adapter(classify, flags):
         **flags,
         tuning_method="stack(a, pfeiffer(size=2))",
         carry_parts=False,
-        do_predict=True,
     )
     folder, shelf = flags["output_dir"], flags["library"]
     shutil.copytree(folder / "adapter", shelf / "task")
-    again = folder.parent / "again"
     del flags["library"]
-    classify(
-        **{**flags, "do_train": False, "output_dir": again},
-        adapter=f"{shelf}/task/",
-        do_predict=True,
-    )
-    np.testing.assert_array_equal(predicted(again), predicted(folder))
+    place = f"{shelf}/task/"
+    again = predict(classify, flags, folder.parent / "again", adapter=place)
+    np.testing.assert_array_equal(again, predicted(folder))
 
 
 @pytest.mark.gate
@@ -207,11 +204,7 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     expected = answers(tiny_bert, whole)
     np.testing.assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
     # As the run itself does, with the library of then.
-    classify(
-        **{**flags, "do_train": False, "output_dir": tmp_path / "p"},
-        adapter=small,
-        do_predict=True,
-    )
+    predict(classify, flags, tmp_path / "p", adapter=small)
 
 
 @pytest.mark.gate
@@ -220,17 +213,15 @@ def test_an_exchanged_language_is_what_answers(
 ):
     classify(**flags, tuning_method="stack(a, sparse, pfeiffer(size=2))")
     adapter = flags["output_dir"] / "adapter"
-    evaluated = {**flags, "do_train": False, "adapter": adapter}
-    folders = [tmp_path / name for name in ("kept", "exchanged", "back")]
-    for folder, exchange in zip(
-        folders, ("", "a=b,sparse=norms", "a=a,sparse=sparse")
-    ):
-        classify(
-            **{**evaluated, "output_dir": folder},
-            do_predict=True,
-            exchange_part=exchange,
+    kept, exchanged, back = (
+        predict(
+            classify,
+            {**flags, "adapter": adapter},
+            tmp_path / f"exchanged_{pairs}",
+            exchange_part=pairs,
         )
-    kept, exchanged, back = map(predicted, folders)
+        for pairs in ("", "a=b,sparse=norms", "a=a,sparse=sparse")
+    )
     assert abs(exchanged - kept).max() > 1e-5
     np.testing.assert_array_equal(back, kept)
     # The same, put together by hand.
@@ -287,17 +278,13 @@ def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, tmp_path):
 def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     classify, flags, tmp_path
 ):
-    classify(**flags, tuning_method="stack(norms, a)", do_predict=True)
+    classify(**flags, tuning_method="stack(norms, a)")
     folder = flags["output_dir"]
     (step,) = {path.stem for path in folder.glob("model.ckpt-*.index")}
     del flags["library"], flags["init_checkpoint"]
-    again = tmp_path / "again"
-    classify(
-        **{**flags, "do_train": False, "output_dir": again},
-        init_checkpoint=folder / step,
-        do_predict=True,
-    )
-    np.testing.assert_array_equal(predicted(again), predicted(folder))
+    place = folder / step
+    again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
+    np.testing.assert_array_equal(again, predicted(folder))
 
 
 def test_another_adapter_of_the_same_name_is_another_run(
