@@ -87,6 +87,16 @@ def mocked_tpu(cores=CORES, hosts=1):
         yield
 
 
+@contextlib.contextmanager
+def tpu_engine():
+    """An engine of a TPU of eight cores."""
+    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
+    with mocked_tpu():
+        engine = EstimatorEngine(hardware)
+        engine.check_devices()
+        yield engine
+
+
 def tpu_training_graph(
     config,
     folder,
@@ -98,7 +108,6 @@ def tpu_training_graph(
     compute_dtype="float32",
 ):
     """Builds the training graph for eight cores and returns it."""
-    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
     capture = CaptureGraph()
     patches = [
         unittest.mock.patch.object(
@@ -110,11 +119,9 @@ def tpu_training_graph(
             unittest.mock.patch.object(v1.tpu, "cross_replica_sum", reduce)
         )
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mocked_tpu())
+        engine = stack.enter_context(tpu_engine())
         for patch in patches:
             stack.enter_context(patch)
-        engine = EstimatorEngine(hardware)
-        engine.check_devices()
         with pytest.raises(StopBeforeRunning):
             train(
                 engine,
@@ -256,10 +263,8 @@ def test_tpu_graph_has_no_refused_operation(tpu_graph):
 
 def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path, rows):
     """A negative control: shapes must be static."""
-    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
-    with mocked_tpu(), pytest.raises((ValueError, RuntimeError), match="shape"):
-        engine = EstimatorEngine(hardware)
-        engine.check_devices()
+    shape = pytest.raises((ValueError, RuntimeError), match="shape")
+    with tpu_engine() as engine, shape:
         train(
             engine,
             make_job(tiny_config, tmp_path, length=None, share_layers=False),
@@ -314,17 +319,16 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     )
     graphs = []
 
+    build = job.build_model
+
     def build_model(create):
         graphs.append(v1.get_default_graph())
-        return job.build_model(create)
+        return build(create)
 
-    hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=CORES)
-    with mocked_tpu(), pytest.raises(tf.errors.InvalidArgumentError):
-        engine = EstimatorEngine(hardware)
-        engine.check_devices()
-        predict(
-            engine, dataclasses.replace(job, build_model=build_model), rows, 16
-        )
+    job = dataclasses.replace(job, build_model=build_model)
+    refused = pytest.raises(tf.errors.InvalidArgumentError)
+    with tpu_engine() as engine, refused:
+        predict(engine, job, rows, 16)
     graph = graphs[0]
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph

@@ -81,15 +81,7 @@ def _run_in_folder(
     rows: Dict[str, Any],
     began: float,
 ) -> Dict[str, float]:
-    """Does what needs the texts, which it drops, and writes the files.
-
-    Args:
-        engine: what runs the model.
-        setup: what was opened.
-        splits: those to evaluate and to predict.
-        rows: by split.
-        began: when the run began, in seconds.
-    """
+    """Does what needs the texts (`rows`, by split), and writes the files."""
     experiment = setup.experiment
     checkpoint, first_step = _find_checkpoint(setup)
     resumed = bool(
@@ -168,8 +160,8 @@ def _start_engine(experiment: Experiment) -> Any:
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
-    is_looked_at = experiment.do_train and experiment.training.eval_steps
-    if is_looked_at and not engine.can_pause:
+    training = experiment.training
+    if experiment.do_train and training.eval_steps and not engine.can_pause:
         raise UserError(
             "--eval_steps, --keep_best and --early_stopping cannot be used "
             "with TPUEstimator on a TPU; pass --engine=strategy"
@@ -177,11 +169,11 @@ def _start_engine(experiment: Experiment) -> Any:
     engine.check_devices()
     if experiment.do_train:
         check_batch_size(
-            experiment.training.batch_size,
+            training.batch_size,
             engine.shards,
-            experiment.training.gradient_accumulation_steps,
+            training.gradient_accumulation_steps,
         )
-        if experiment.training.early_stopping and engine.workers > 1:
+        if training.early_stopping and engine.workers > 1:
             raise UserError(
                 "--early_stopping needs one process, but TF_CONFIG names "
                 f"{engine.workers}"
@@ -202,9 +194,8 @@ def _choose_dtype(experiment: Experiment) -> str:
         )
     run = run_record.read_run(experiment.output_dir) or {}
     known = (run.get("training") or {}).get("compute_dtype")
-    return choose_dtype(
-        experiment.compute_dtype, experiment.hardware.use_tpu, known
-    )
+    use_tpu = experiment.hardware.use_tpu
+    return choose_dtype(experiment.compute_dtype, use_tpu, known)
 
 
 def _compare_settings(model: Model) -> None:
@@ -289,10 +280,8 @@ def _find_checkpoint(setup: Setup) -> Tuple[Any, int]:
 def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
     """Makes the features of every split.
 
-    Args:
-        setup: task and tokenizer.
-        rows: by split; those of training are taken out, of the others stays
-            what the task keeps.
+    Of `rows`, those of training are taken out, of the others stays what the
+    task keeps.
     """
     features = {}
     for split in list(rows):
@@ -365,14 +354,7 @@ def _train(
 ) -> Job:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
-    Args:
-        engine: that trains.
-        setup: what was opened.
-        job: of the engine.
-        record: what `run.json` says.
-        features: of the training rows.
-        schedule: learning rates and the number of steps.
-        rows: of the other splits, to score steps on.
+    Steps are scored on `rows`, those of the other splits.
 
     Returns:
         The job that was trained, with the values that it started from.
@@ -496,7 +478,10 @@ def _evaluate(
         )
         for part, (scores, data) in tables.items()
     }
-    results.log_results(written[""])
+    lines = (
+        f"\n  {key} = {value}" for key, value in sorted(written[""].items())
+    )
+    logging.info("***** Eval results *****%s", "".join(lines))
     return written[""]
 
 

@@ -41,7 +41,7 @@ def run_steps(
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
     Args:
-        engine: that trains.
+        engine: trains.
         setup: how to train.
         job: what to train.
         features: of the training rows.

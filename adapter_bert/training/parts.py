@@ -180,11 +180,7 @@ def find(
 def _folder(
     method: TuningMethod, name: str, library: str, places: Mapping[str, str]
 ) -> str:
-    """The folder of an adapter.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The folder of an adapter; raises `UserError` if there is none."""
     candidates = [os.path.join(library, name)] if library else []
     folder = _adapter_in([*candidates, places.get(name, ""), name])
     if folder:

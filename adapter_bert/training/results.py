@@ -114,12 +114,7 @@ def _describe_member(
 ) -> Dict[str, Any]:
     """What `run.json` says of one of several tasks, as if trained alone.
 
-    Args:
-        setup: of the run.
-        record: what its `run.json` says.
-        member: of `Task.members`.
-        method: that computes the task alone.
-        values: what is kept of it.
+    `method` computes the task alone, of these values.
     """
     task = setup.task.members[member]
     table = task_model.list_parameters(setup.config, method, task.build_head)
@@ -157,12 +152,6 @@ def write_results(
         {**results, "dev_data": data},
     )
     return results
-
-
-def log_results(results: Dict[str, float]) -> None:
-    """Shows what `write_results` has written."""
-    lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
-    logging.info("***** Eval results *****%s", "".join(lines))
 
 
 def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:

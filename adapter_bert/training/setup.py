@@ -365,11 +365,7 @@ def _with_parts(
 
 
 def complete(model: Model, task: Task) -> Setup:
-    """Lists the variables of a model for a task, and finds their values.
-
-    Args:
-        model: what was opened.
-        task: the model's, with its labels.
+    """Lists a model's variables for its task with labels, and their values.
 
     Raises:
         UserError: a value is missing or damaged, or has another shape.
@@ -432,8 +428,7 @@ def _trained_method(
                 "leave out its flag"
             )
     arguments = {
-        field.name: getattr(method, field.name)
-        for field in dataclasses.fields(method)
+        f.name: getattr(method, f.name) for f in dataclasses.fields(method)
     }
     wanted = registry.parse(
         experiment.named_method or text.split("(")[0],
