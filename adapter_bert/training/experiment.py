@@ -478,10 +478,7 @@ def _evaluate(
         )
         for part, (scores, data) in tables.items()
     }
-    lines = (
-        f"\n  {key} = {value}" for key, value in sorted(written[""].items())
-    )
-    logging.info("***** Eval results *****%s", "".join(lines))
+    results.log_results(written[""])
     return written[""]
 
 

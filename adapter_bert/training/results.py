@@ -154,6 +154,12 @@ def write_results(
     return results
 
 
+def log_results(results: Dict[str, float]) -> None:
+    """Shows what `write_results` has written."""
+    lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
+    logging.info("***** Eval results *****%s", "".join(lines))
+
+
 def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:
     """Adds the scores of a step to TensorBoard's curves.
 
