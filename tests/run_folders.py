@@ -1,5 +1,6 @@
 """Folders of runs: what trainings leave in them, whole or killed."""
 
+import json
 import random
 import subprocess
 import sys
@@ -9,6 +10,11 @@ import numpy as np
 from conftest import ROOT, run_process
 
 from adapter_bert.checkpoints import adapter_artifact, training_state
+
+
+def read(folder, *names):
+    """The JSON values of a file in a folder, or of a file itself."""
+    return json.loads(folder.joinpath(*names).read_text())
 
 
 def artifact_bytes(folder):

@@ -1,13 +1,12 @@
 """Dev sets are scored while a task is trained, and the best step is kept."""
 
-import json
 import random
 import types
 
 import numpy as np
 import pytest
 from conftest import run_process
-from run_folders import artifact_bytes, kill
+from run_folders import artifact_bytes, kill, read
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
@@ -24,10 +23,6 @@ pytestmark = pytest.mark.older_stack
 
 # Of the tiny data, 40 rows in batches of 8, four epochs.
 STEPS, EPOCH_STEPS = 20, [5, 10, 15, 20]
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 def values(path, names=None):

@@ -13,11 +13,11 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
 from conftest import ROOT, entry_point
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
+from test_methods_runs import ENGINES_HERE
 from test_multiple_choice import copa_row, write_json
 
 from adapter_bert import folder_lock
@@ -29,15 +29,11 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import frozen_layers
-from adapter_bert.training.engines import ENGINES
 from adapter_bert.training.frozen_layers import KnownOutputs, lowest_layer
 
 pytestmark = pytest.mark.older_stack
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
-ENGINES_HERE = [
-    name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")
-]
 
 
 @pytest.fixture

@@ -1,8 +1,12 @@
 """MAD-X against what AdapterHub's `adapters` 1.3 has computed."""
 
+# Fixtures are arguments of the same names.
+# ruff: noqa: F811
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_golden_compositions import RESULTS, below, golden  # noqa: F401
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert import encoder
@@ -10,19 +14,11 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 
-CASE = "mad_x/"
-RESULTS = ("outputs/", "gradients/", "after/")
-
-
-@pytest.fixture(scope="module")
-def golden(recording):
-    return recording("compositions")
-
 
 @pytest.fixture(scope="module")
 def case(golden):
     """The variables of the case, and what was computed, by name."""
-    return {k[len(CASE) :]: v for k, v in golden.items() if k.startswith(CASE)}
+    return below(golden, "mad_x/")
 
 
 @pytest.fixture
@@ -82,8 +78,7 @@ def test_mad_x_computes_what_adapterhubs_does(golden, case, values):
 
 def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
     """Of the adapters and the head; there its bias per word is frozen."""
-    start = "gradients/"
-    recorded = {k[len(start) :]: v for k, v in case.items() if start in k}
+    recorded = below(case, "gradients/")
     assert len(recorded) == 8 + 8 + 4
     with tf.GradientTape() as tape:
         loss = compute(golden, values)[2]

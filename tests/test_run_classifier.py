@@ -209,34 +209,40 @@ def test_describe_needs_no_data_and_no_checkpoint():
     assert "**** Total Parameters = 111863042 *****" in done.stdout
 
 
+# Of both of BERT's programs.
+PUBLISHED_FLAGS = {
+    "bert_config_file": None,
+    "vocab_file": None,
+    "output_dir": None,
+    "init_checkpoint": None,
+    "do_lower_case": True,
+    "do_train": False,
+    "do_predict": False,
+    "train_batch_size": 32,
+    "predict_batch_size": 8,
+    # The method's own: 5e-5 of full fine-tuning.
+    "learning_rate": None,
+    "num_train_epochs": 3.0,
+    "warmup_proportion": 0.1,
+    "save_checkpoints_steps": 1000,
+    "iterations_per_loop": 1000,
+    "use_tpu": False,
+    "tpu_name": None,
+    "tpu_zone": None,
+    "gcp_project": None,
+    "master": None,
+    "num_tpu_cores": 8,
+}
+
+
 def test_flags_have_berts_names_and_defaults(classify):
     expected = {
+        **PUBLISHED_FLAGS,
         "data_dir": None,
-        "bert_config_file": None,
         "task_name": None,
-        "vocab_file": None,
-        "output_dir": None,
-        "init_checkpoint": None,
-        "do_lower_case": True,
         "max_seq_length": 128,
-        "do_train": False,
         "do_eval": False,
-        "do_predict": False,
-        "train_batch_size": 32,
         "eval_batch_size": 8,
-        "predict_batch_size": 8,
-        # The method's own: 5e-5 of full fine-tuning.
-        "learning_rate": None,
-        "num_train_epochs": 3.0,
-        "warmup_proportion": 0.1,
-        "save_checkpoints_steps": 1000,
-        "iterations_per_loop": 1000,
-        "use_tpu": False,
-        "tpu_name": None,
-        "tpu_zone": None,
-        "gcp_project": None,
-        "master": None,
-        "num_tpu_cores": 8,
     }
     assert {name: FLAGS[name].default for name in expected} == expected
     assert FLAGS["epochs"].default == FLAGS["num_train_epochs"].default

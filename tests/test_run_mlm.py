@@ -5,7 +5,7 @@ import math
 
 import pytest
 from conftest import TINY_WORDS, entry_point, own_lines, run_process
-from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
+from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on, read
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
@@ -28,25 +28,16 @@ def model_text():
 
 
 @pytest.fixture
-def text_flags(tiny_bert, tiny_texts, tmp_path):
+def text_flags(tiny_flags, tiny_texts):
     """Flags of a small training."""
+    for name in ("task_name", "data_dir"):
+        del tiny_flags[name]
     return {
+        **tiny_flags,
         "train_file": tiny_texts / "train.txt",
         "eval_file": tiny_texts / "eval.txt",
-        "init_checkpoint": tiny_bert,
-        "output_dir": tmp_path / "out",
-        "do_train": True,
-        "max_seq_length": 24,
-        "train_batch_size": 8,
         "learning_rate": 1e-2,
-        "num_train_epochs": 4,
-        "adapter_size": 4,
-        "cpu_lanes": 1,
     }
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
 
 
 def evaluated(model_text, flags, adapter, folder, **more):

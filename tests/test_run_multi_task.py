@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import SENTENCES, run_process, write_table
-from run_folders import bytes_by_task, check_nearly_equal, kill_and_go_on
+from run_folders import bytes_by_task, check_nearly_equal, kill_and_go_on, read
 from test_multi_worker import run_workers
 
 from adapter_bert import files
@@ -23,10 +23,6 @@ FILES = {
     "reviews": {"eval_labels.tsv", "test_predictions.tsv"},
     "sts-b": {"test_predictions.tsv"},
 }
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 def alone(flags, name, folder, out):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT, own_lines, run_process, spoil
-from run_folders import artifact_bytes, saved_step
+from run_folders import artifact_bytes, read, saved_step
 from task_files import TAGGED, conll
 from test_methods_runs import TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -17,10 +17,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.restored import restore_task
 from adapter_bert.tasks.tagging_files import read_sentences
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
 
 
 def lines_of(path):

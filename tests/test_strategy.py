@@ -379,12 +379,8 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
     # A large head makes a gradient that has to be clipped.
     values = dict(job.initial_values)
     rng = np.random.default_rng(3)
-    values["output_weights"] = lambda: rng.normal(0, 30, (2, 16)).astype(
-        np.float32
-    )
-    values["output_weights"] = (lambda value: lambda: value)(
-        values["output_weights"]()
-    )
+    large = rng.normal(0, 30, (2, 16)).astype(np.float32)
+    values["output_weights"] = lambda: large
     job = dataclasses.replace(job, initial_values=values, parts=parts)
     losses = train(engine(name), job, rows, steps=1)
     chosen = TrainPlan(rows.lengths, 8, 1, 1).rows(0)
