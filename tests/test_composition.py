@@ -138,20 +138,19 @@ def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     np.testing.assert_allclose(found, alone @ value, rtol=1e-4, atol=1e-4)
 
 
-def test_adapters_that_never_meet_are_not_fused(tiny_config):
+@pytest.mark.parametrize(
+    "other, more, first", [(1, "", 0), (0, ", first=1, robust=true", 1)]
+)
+def test_adapters_that_never_meet_are_not_fused(
+    tiny_config, other, more, first
+):
+    """Or only below the first layer that has any."""
     method = parse(
-        "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='1')})"
+        "fusion({'a': pfeiffer(layers='0'), "
+        f"'b': pfeiffer(layers='{other}')}}{more})"
     )
-    with pytest.raises(UserError, match="no two parts have an adapter at"):
-        method.check(tiny_config)
-
-
-def test_adapters_that_meet_below_the_first_layer_are_not_fused(tiny_config):
-    method = parse(
-        "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='0')}, "
-        "first=1, robust=true)"
-    )
-    with pytest.raises(UserError, match="from layer 1 on no two parts"):
+    words = f"from layer {first} on no two parts have an adapter at"
+    with pytest.raises(UserError, match=words):
         method.check(tiny_config)
 
 

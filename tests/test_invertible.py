@@ -224,10 +224,3 @@ def test_an_odd_hidden_size_is_refused():
     config = encoder.BertConfig(30, hidden_size=15, num_attention_heads=3)
     with pytest.raises(UserError, match="mad_x: .* size is 15, expected an ev"):
         task_model.list_parameters(config, parse("mad_x"), TASK.build_head)
-
-
-def test_layers_beyond_the_model_are_refused(tiny_config):
-    with pytest.raises(UserError, match="only the layers 0 to 1"):
-        task_model.list_parameters(
-            tiny_config, parse("mad_x(layers='2')"), TASK.build_head
-        )

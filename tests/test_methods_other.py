@@ -296,6 +296,7 @@ class TestAdapterDrop:
     [
         ("adapterdrop(first=2)", "only the layers 0 to 1"),
         ("pfeiffer(layers='2')", "only the layers 0 to 1"),
+        ("mad_x(layers='2')", "only the layers 0 to 1"),
         ("compacter(n=3, size=6)", "expected a divisor of the model's hidden"),
         ("top_layers(3)", "only 2 layers"),
         ("lt_sft(sparsity=1e-9)", r"expected at least 1\.\de-04$"),

@@ -80,21 +80,6 @@ def _with_slope(
     return apply(x)
 
 
-def leaky_relu(x: tf.Tensor) -> tf.Tensor:
-    """`max(x, 0.01 x)`, with PyTorch's slope, any shape."""
-    return tf.nn.leaky_relu(x, alpha=0.01)
-
-
-def mish(x: tf.Tensor) -> tf.Tensor:
-    """`x tanh(log(1 + exp(x)))`, any shape. Source: Misra 2019."""
-    return x * tf.tanh(tf.math.softplus(x))
-
-
-def quick_gelu(x: tf.Tensor) -> tf.Tensor:
-    """`x sigmoid(1.702 x)`, any shape. Source: Hendrycks and Gimpel 2016."""
-    return x * tf.sigmoid(1.702 * x)
-
-
 ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_new": gelu,
@@ -103,10 +88,11 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "swish": tf.nn.silu,
     "tanh": tf.tanh,
     "linear": tf.identity,
-    # Those of other programs' adapters.
-    "leaky_relu": leaky_relu,
-    "mish": mish,
-    "quick_gelu": quick_gelu,
+    # Those of other programs' adapters; with PyTorch's slope, Misra 2019, and
+    # Hendrycks and Gimpel 2016.
+    "leaky_relu": lambda x: tf.nn.leaky_relu(x, alpha=0.01),
+    "mish": lambda x: x * tf.tanh(tf.math.softplus(x)),
+    "quick_gelu": lambda x: x * tf.sigmoid(1.702 * x),
     "relu6": tf.nn.relu6,
     "sigmoid": tf.sigmoid,
 }

@@ -123,36 +123,28 @@ class PartHooks(Hooks):
 
     def own(self, context: Context) -> Context:
         """The context as the part sees it."""
-        number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
-
-        def other(seed):
-            if seed is None:
-                return None
-            return tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
-
+        seed = context.seed
+        if seed is not None:
+            number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
+            seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
         return dataclasses.replace(
             context,
             # What is trained no more drops nothing.
             training=context.training and self.is_trained,
             handed_on=_Scoped(context.handed_on, self.mark),
-            seed=other(context.seed),
+            seed=seed,
         )
 
     def layer_kind(self, layer, training):
         """As the method says."""
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
-    embeddings, project, key_value, before_norm, after_norm, vocabulary = map(
-        _as_the_part,
-        (
-            "embeddings",
-            "project",
-            "key_value",
-            "before_norm",
-            "after_norm",
-            "vocabulary",
-        ),
-    )
+    embeddings = _as_the_part("embeddings")
+    project = _as_the_part("project")
+    key_value = _as_the_part("key_value")
+    before_norm = _as_the_part("before_norm")
+    after_norm = _as_the_part("after_norm")
+    vocabulary = _as_the_part("vocabulary")
 
     def parameter(self, name, variable, context):
         """As the method does, with what it has changed."""

@@ -1,7 +1,7 @@
 """(IA)^3: learned rescaling of keys, values and inner activations."""
 
 import dataclasses
-from typing import ClassVar, Dict
+from typing import ClassVar, Dict, List
 
 import tensorflow as tf
 
@@ -60,31 +60,31 @@ class Ia3(TuningMethod):
 
     def build(self, config, create, pooler):
         """Creates `<scope>/ia3_scale` for three kernels of every layer."""
-        sizes = {name: config.hidden_size for name in KEY_VALUE}
-        sizes[OUTPUT] = config.intermediate_size
-        return Ia3Hooks(
-            {
-                f"bert/encoder/layer_{layer}/{name}": create(
-                    f"bert/encoder/layer_{layer}/{name}/ia3_scale",
-                    (size,),
-                    encoder.ones,
-                )
-                for layer in range(config.num_hidden_layers)
-                for name, size in sizes.items()
-            }
-        )
+        scales = {}
+        for scope in _scopes(config):
+            is_output = scope.endswith(OUTPUT)
+            size = config.intermediate_size if is_output else config.hidden_size
+            scales[scope] = create(f"{scope}/ia3_scale", (size,), encoder.ones)
+        return Ia3Hooks(scales)
 
     def merge(self, config, read, values):
         """Scales columns of keys and values, rows of the last kernel."""
         merged = {}
-        for layer in range(config.num_hidden_layers):
-            for name in (*KEY_VALUE, OUTPUT):
-                scope = f"bert/encoder/layer_{layer}/{name}"
-                scale = values[f"{scope}/ia3_scale"]
-                kernel = read(f"{scope}/kernel")
-                if name == OUTPUT:
-                    merged[f"{scope}/kernel"] = kernel * scale[:, None]
-                    continue
+        for scope in _scopes(config):
+            scale = values[f"{scope}/ia3_scale"]
+            kernel = read(f"{scope}/kernel")
+            if scope.endswith(KEY_VALUE):
                 merged[f"{scope}/kernel"] = kernel * scale
                 merged[f"{scope}/bias"] = read(f"{scope}/bias") * scale
+            else:
+                merged[f"{scope}/kernel"] = kernel * scale[:, None]
         return merged
+
+
+def _scopes(config: encoder.BertConfig) -> List[str]:
+    """Of the kernels that are scaled."""
+    return [
+        f"bert/encoder/layer_{layer}/{name}"
+        for layer in range(config.num_hidden_layers)
+        for name in (*KEY_VALUE, OUTPUT)
+    ]
