@@ -18,7 +18,7 @@ SMALL = {
 # In the place of Python: appends to `runs`, fails where `fail` names the run,
 # waits for the file `go` where `slow` does, and writes what a run writes.
 STAND_IN = """#!/usr/bin/env bash
-case $2 in *.grid_status) exec {python} "$@" ;; esac
+case $3 in grid_status) exec {python} "$@" ;; esac
 for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done
