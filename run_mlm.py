@@ -3,7 +3,7 @@
 The program is adapter_bert/commands/run_mlm.py.
 """
 
-from adapter_bert.commands.run_mlm import command
+from adapter_bert.commands import run
 
 if __name__ == "__main__":
-    command()
+    run("run_mlm")

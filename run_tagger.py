@@ -3,7 +3,7 @@
 The program is adapter_bert/commands/run_tagger.py.
 """
 
-from adapter_bert.commands.run_tagger import command
+from adapter_bert.commands import run
 
 if __name__ == "__main__":
-    command()
+    run("run_tagger")

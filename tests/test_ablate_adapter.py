@@ -76,7 +76,7 @@ def test_an_adapter_of_tags_is_told_by_its_data_and_f1(tiny_bert, tmp_path):
         description,
         data_name="news",
     )
-    ablate.main(str(tmp_path / "run"), str(tmp_path / "out"))
+    ablate.ablate_run(str(tmp_path / "run"), str(tmp_path / "out"))
     about = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert (about["name"], about["score"]) == ("news", "f1")
 
@@ -84,7 +84,7 @@ def test_an_adapter_of_tags_is_told_by_its_data_and_f1(tiny_bert, tmp_path):
 @pytest.mark.gate
 def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
     run = trained()
-    ablate.main(str(run), str(tmp_path))
+    ablate.ablate_run(str(run), str(tmp_path))
     before = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
     after = safetensors.numpy.load_file(
         tmp_path / "adapters/layers1-1/adapter.safetensors"
@@ -104,11 +104,11 @@ def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
 def test_another_adapters_ablation_is_not_mixed_in(
     trained, tiny_flags, tmp_path
 ):
-    ablate.main(str(trained()), str(tmp_path / "ablation"))
+    ablate.ablate_run(str(trained()), str(tmp_path / "ablation"))
     tiny_flags["output_dir"] = tmp_path / "other"
     other = trained(seed=2)
     with pytest.raises(UserError, match="the ablation of another adapter"):
-        ablate.main(str(other), str(tmp_path / "ablation"))
+        ablate.ablate_run(str(other), str(tmp_path / "ablation"))
 
 
 @pytest.mark.gate
@@ -116,4 +116,4 @@ def test_a_method_without_adapters_is_refused(trained, tmp_path, tiny_flags):
     del tiny_flags["adapter_size"]
     run = trained(tuning_method="bitfit")
     with pytest.raises(UserError, match="has no adapters to take out"):
-        ablate.main(str(run), str(tmp_path))
+        ablate.ablate_run(str(run), str(tmp_path))

@@ -85,7 +85,8 @@ def test_what_the_leaderboard_would_refuse_is_refused(
     for name in ("RTE", "STS-B"):
         write(tmp_path, name, PREDICTIONS, 5)
     target = tmp_path / "glue.zip"
-    glue_submission.run([str(tmp_path), str(target)])
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(target)])
+    glue_submission.main()
     target.unlink()
     path = tmp_path / task / PREDICTIONS
     lines = path.read_text().splitlines()
@@ -93,6 +94,6 @@ def test_what_the_leaderboard_would_refuse_is_refused(
     if change:
         path.write_text("".join(f"{line}\n" for line in change(lines)))
     with pytest.raises(UserError) as stopped:
-        glue_submission.run([str(tmp_path), str(target)])
+        glue_submission.main()
     assert str(path) in str(stopped.value) and expected in str(stopped.value)
     assert not target.exists()

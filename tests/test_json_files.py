@@ -149,7 +149,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
 
     def ablate():
         run = adapters["houlsby(size=4)"].parent
-        ablate_module.main(str(run), str(folder / "ablation"))
+        ablate_module.ablate_run(str(run), str(folder / "ablation"))
 
     def use_run():
         sources.open_init_checkpoint(str(run / "model.ckpt-3"))

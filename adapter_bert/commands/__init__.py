@@ -5,6 +5,8 @@ import importlib
 import sys
 from typing import Dict
 
+from adapter_bert import command_line
+
 # Subcommands and one line for each, in the order of --help.
 PROGRAMS: Dict[str, str] = {
     "run_classifier": "Train and evaluate classification, regression, choices.",
@@ -66,4 +68,23 @@ def main() -> None:
             + "`adapter-bert --help` lists the programs"
         )
     sys.argv = [f"adapter-bert {name}", *given[1:]]
-    importlib.import_module(f"{__name__}.{name}").command()
+    run(name)
+
+
+def run(name: str) -> None:
+    """Runs a subcommand, whose arguments are in `sys.argv`.
+
+    A subcommand is a module's `main`. Its flags are absl's if the module has
+    `define_flags`.
+
+    Raises:
+        SystemExit: as of `command_line.run`.
+    """
+    module = importlib.import_module(f"{__name__}.{name}")
+    if not hasattr(module, "define_flags"):
+        command_line.run(module.main)
+        return
+    from adapter_bert.training import flags
+
+    module.define_flags()
+    flags.run_app(module.main)

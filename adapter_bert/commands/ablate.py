@@ -17,7 +17,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -54,7 +54,7 @@ def ablate(
     return result
 
 
-def main(run: str, output: str) -> List[str]:
+def ablate_run(run: str, output: str) -> List[str]:
     """Writes all artifacts.
 
     Returns:
@@ -111,14 +111,9 @@ def main(run: str, output: str) -> List[str]:
     return list(spans)
 
 
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
+def main() -> None:
+    """Prints the lines that `ablate.sh` reads; raises as `ablate_run`."""
     if len(sys.argv) != 3:
         sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR")
-
-    def print_all() -> None:
-        """Prints the lines that `ablate.sh` reads."""
-        names = main(*sys.argv[1:])
-        print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
-
-    command_line.run(print_all)
+    names = ablate_run(*sys.argv[1:])
+    print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")

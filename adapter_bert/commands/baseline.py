@@ -40,7 +40,6 @@ from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
-from adapter_bert.training import flags as run_flags
 from adapter_bert.training import results
 
 FLAGS = flags.FLAGS
@@ -334,9 +333,3 @@ def main() -> None:
     if not FLAGS.output_dir:
         raise UserError("--output_dir is missing")
     run(task, FLAGS.data_dir or "", FLAGS.output_dir)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

@@ -181,8 +181,3 @@ def main() -> None:
         raise UserError(
             f"refused {refused}; {refusals}-*{beam.ENDING} tells why"
         )
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

@@ -292,8 +292,3 @@ def main() -> None:
         f"wrote {path}: {len(values)} variables, fingerprint "
         f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"
     )
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

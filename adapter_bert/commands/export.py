@@ -22,7 +22,6 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL
 from adapter_bert.serving.loaded_task import LoadedTask, load_task
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.training import flags as run_flags
 from adapter_bert.training import parts
 
 FLAGS = flags.FLAGS
@@ -81,9 +80,3 @@ def main() -> None:
     logging.info("writing it, %.0f MB", model.size / 1e6)
     version = saved_model.export(model, bert, loaded, FLAGS.output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

@@ -3,11 +3,9 @@
 import pathlib
 import sys
 import zipfile
-from typing import List
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from adapter_bert import command_line
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import get_task
 from adapter_bert.tasks.text_regression import TextRegression
@@ -70,7 +68,7 @@ def check(path: pathlib.Path, task: str, rows: int) -> str:
     return text
 
 
-def main(runs: pathlib.Path, target: pathlib.Path) -> None:
+def write_zip(runs: pathlib.Path, target: pathlib.Path) -> None:
     """Writes the zip file of all tasks.
 
     Raises:
@@ -103,22 +101,17 @@ def main(runs: pathlib.Path, target: pathlib.Path) -> None:
     print(f"{target} has all {len(FILES)} files")
 
 
-def run(arguments: List[str]) -> None:
-    """Runs `main` with the arguments of the command line.
+def main() -> None:
+    """Writes what the command line names.
 
     Raises:
-        UserError: as `main`, or a file cannot be read or written.
+        UserError: as `write_zip`, or a file cannot be read or written.
     """
-    if len(arguments) != 2:
+    if len(sys.argv) != 3:
         sys.exit("usage: scripts/glue_submission.sh RUNS ZIP")
     try:
-        main(*map(pathlib.Path, arguments))
+        write_zip(*map(pathlib.Path, sys.argv[1:]))
     except BrokenPipeError:  # Of what it prints.
         raise
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(str(error)) from error
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(lambda: run(sys.argv[1:]))

@@ -14,8 +14,6 @@ import re
 import sys
 from typing import List, Tuple
 
-from adapter_bert import command_line
-
 STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
 
@@ -84,21 +82,13 @@ def show(output: pathlib.Path) -> None:
                 print(f"{state}: {name}: {states[name][1][:200]}")
 
 
-def main(arguments: List[str]) -> None:
+def main() -> None:
     """Shows the states, or tells whether a run is alive."""
-    if len(arguments) == 1:
-        show(pathlib.Path(arguments[0]))
-    elif len(arguments) == 2 and arguments[1] == "--is_running":
-        output = pathlib.Path(arguments[0])
-        alive = any(
-            is_locked(output / "runs" / name / "lock")
-            for name in read_names(output)
-        )
-        sys.exit(0 if alive else 3)
+    output = pathlib.Path(*sys.argv[1:2])
+    if len(sys.argv) == 2:
+        show(output)
+    elif sys.argv[2:] == ["--is_running"]:
+        runs = (output / "runs" / name for name in read_names(output))
+        sys.exit(0 if any(is_locked(run / "lock") for run in runs) else 3)
     else:
         sys.exit(f"usage: {__doc__.strip().splitlines()[2].strip()}")
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(lambda: main(sys.argv[1:]))

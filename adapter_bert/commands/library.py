@@ -426,8 +426,3 @@ def main() -> None:
     """Does what the command line says."""
     arguments = parse()
     arguments.function(arguments)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

@@ -18,8 +18,11 @@ def read_rows(path: pathlib.Path) -> List[List[str]]:
     return [line.strip().split("\t") for line in lines if line.strip()]
 
 
-def main(fetched: pathlib.Path, folder: pathlib.Path) -> None:
+def main() -> None:
     """Writes the three files."""
+    if len(sys.argv) != 3:
+        sys.exit("usage: adapter-bert make_mrpc FETCHED FOLDER")
+    fetched, folder = map(pathlib.Path, sys.argv[1:])
 
     def write(name: str, rows: List[List[str]]) -> None:
         text = "".join("\t".join(row) + "\n" for row in rows)
@@ -41,10 +44,3 @@ def main(fetched: pathlib.Path, folder: pathlib.Path) -> None:
             *([str(i), *row[1:]] for i, row in enumerate(rows)),
         ],
     )
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    if len(sys.argv) != 3:
-        sys.exit("usage: adapter-bert make_mrpc FETCHED FOLDER")
-    main(*map(pathlib.Path, sys.argv[1:]))

@@ -312,8 +312,3 @@ def main() -> None:
         folder, found["config"], found["values"], found["head"]
     )
     print(f"the merged BERT is {prefix}")
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

@@ -495,8 +495,3 @@ def draw_all(folders: Sequence[str], output: str) -> None:
         contents["ablation_scores.json"] = numbers.encode()
     replace_results(output, "plot", contents)
     print("\n".join(str(pathlib.Path(output) / name) for name in contents))
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

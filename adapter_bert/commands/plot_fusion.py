@@ -85,8 +85,3 @@ def main() -> None:
     files.write_bytes(f"{path}.png", fusion_report.heatmaps(panels))
     files.write_json(f"{path}.json", panels)
     print(f"{path}.png and .json have {', '.join(panels)}")
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

@@ -27,7 +27,6 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import LoadedTask, check_row
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.training import flags as run_flags
 from adapter_bert.training import parts
 
 FLAGS = flags.FLAGS
@@ -198,9 +197,3 @@ def write(texts: Iterator[str]) -> None:
     for text in texts:
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

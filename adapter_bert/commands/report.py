@@ -69,8 +69,3 @@ def main() -> None:
     output = arguments.output or os.path.join(arguments.folder, "report.html")
     write_report(arguments.folder, output)
     print(f"the report is {output}")
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

@@ -251,9 +251,3 @@ def main() -> None:
     if FLAGS.class_weights is not None:
         task = weigh_classes(task, FLAGS.class_weights)
     run_flags.run_or_describe(task, FLAGS.eval_batch_size)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

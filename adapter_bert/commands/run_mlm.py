@@ -57,9 +57,3 @@ def main() -> None:
         FLAGS.seed,
     )
     run_flags.run_or_describe(task, FLAGS.eval_batch_size)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

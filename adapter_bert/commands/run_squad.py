@@ -127,9 +127,3 @@ def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
     run_flags.run_or_describe(task_from_flags(), FLAGS.predict_batch_size)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

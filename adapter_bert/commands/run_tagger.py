@@ -85,9 +85,3 @@ def main() -> None:
         data_flags.named_files(FORMATS),
     )
     run_flags.run_or_describe(task, FLAGS.eval_batch_size)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

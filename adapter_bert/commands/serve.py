@@ -23,7 +23,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.rest import Limits, PatientProtocol, RestServer
-from adapter_bert.training import flags as run_flags
 
 FLAGS = flags.FLAGS
 # Connections that wait to be accepted.
@@ -197,9 +196,3 @@ def main() -> None:
             timeout_graceful_shutdown=FLAGS.timeout_s,
         )
     ).run(sockets=[listening])
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    define_flags()
-    run_flags.run_app(main)

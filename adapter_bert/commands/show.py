@@ -13,8 +13,6 @@ import json
 import os
 import sys
 
-from adapter_bert import command_line
-
 
 def show_labels():
     """Prints a line for each answer of `adapter-bert predict` on stdin."""
@@ -69,8 +67,8 @@ def show_table(model_file, *run_folders):
         )
 
 
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
+def main():
+    """Prints what the command line names."""
     known = {
         "labels": show_labels,
         "answers": show_answers,
@@ -79,4 +77,4 @@ def command() -> None:
     what, *arguments = sys.argv[1:] or [""]
     if what not in known:
         sys.exit(f"error: show takes one of {', '.join(known)}, found {what!a}")
-    command_line.run(lambda: known[what](*arguments))
+    known[what](*arguments)

@@ -479,8 +479,3 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
     for table in tables.values():
         print(table.to_markdown())
     print(f"tables of {len(runs)} runs are in {output}")
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    command_line.run(main)

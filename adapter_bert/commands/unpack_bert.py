@@ -97,8 +97,3 @@ def main() -> None:
         raise SystemExit(f"error: cannot write {folder}: {error}") from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-
-
-def command() -> None:
-    """Runs the command line in `sys.argv`."""
-    main()
