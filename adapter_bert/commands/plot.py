@@ -22,7 +22,6 @@ seeds, for each task, method and size. Only settings with the most seeds are
 compared. The first figure leaves out a size that a task of its method lacks.
 """
 
-import argparse
 import dataclasses
 import io
 import itertools
@@ -39,7 +38,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import (
     GLUE,
@@ -58,6 +57,7 @@ from adapter_bert.reports.collect_runs import (
     notice,
     of_one_start,
     replace_results,
+    runs_parser,
     text_of,
 )
 
@@ -91,12 +91,7 @@ def styles(by_task: ByTask) -> Dict[str, Dict]:
         itertools.cycle("^vPX<>d"),
     )
     for kind, colour, marker in others:
-        found[kind] = {
-            "color": colour,
-            "marker": marker,
-            "ls": "-.",
-            "label": kind,
-        }
+        found[kind] = dict(color=colour, marker=marker, ls="-.", label=kind)
     return found
 
 
@@ -352,43 +347,39 @@ ABLATION = {"name": str, "task": str, "score": str, "layers": int}
 def read_ablations(folders: Iterable[str]) -> Ablations:
     """What ablate.sh wrote below some folders."""
     found: Ablations = {}
-    # Folders may overlap.
-    seen = set()
+    paths: Dict[pathlib.Path, pathlib.Path] = {}
     for folder in map(pathlib.Path, folders):
         for path in find_files(folder, "ablation.json"):
-            if path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            about = files.read_object(str(path), "the ablation", ABLATION)
-            layers, score = about["layers"], about["score"]
-            scale = 1 if about["task"] == "squad" else 100
-            grid = np.full((layers, layers), np.nan)
-            if not (path.parent / "runs/none/eval_results.json").exists():
-                notice(f"{path.parent} has no score yet")
-                continue
-
-            def read(name: str, runs=path.parent / "runs", s=score, x=scale):
-                path = str(runs / name / "eval_results.json")
-                results = files.read_object(
-                    path, "a run's scores", {f"eval_{s}": float}
-                )
-                return x * results[f"eval_{s}"]
-
-            for run in (path.parent / "runs").glob("layers*-*"):
-                match = re.fullmatch(r"layers(\d+)-(\d+)", run.name)
-                if match and (run / "eval_results.json").exists():
-                    first, last = map(int, match.groups())
-                    grid[first, last] = read(run.name)
-            spans = layers * (layers + 1) // 2
-            missing = spans - np.count_nonzero(~np.isnan(grid))
-            if missing:
-                notice(f"{path.parent} lacks {missing} of {spans} spans")
-            if missing == spans:
-                continue
-            name = about["name"]
-            if name in found:
-                name = f"{name} ({path.parent})"
-            found[name] = grid, read("none"), score
+            # Folders may overlap.
+            paths.setdefault(path.resolve(), path)
+    for path in paths.values():
+        about = files.read_object(str(path), "the ablation", ABLATION)
+        layers, score = about["layers"], about["score"]
+        scale = 1 if about["task"] == "squad" else 100
+        key = f"eval_{score}"
+        scores = {
+            run.parent.name: scale
+            * files.read_object(str(run), "a run's scores", {key: float})[key]
+            for run in path.parent.glob("runs/*/eval_results.json")
+        }
+        if "none" not in scores:
+            notice(f"{path.parent} has no score yet")
+            continue
+        grid = np.full((layers, layers), np.nan)
+        for run, value in scores.items():
+            match = re.fullmatch(r"layers(\d+)-(\d+)", run)
+            if match:
+                grid[tuple(map(int, match.groups()))] = value
+        spans = layers * (layers + 1) // 2
+        missing = spans - np.count_nonzero(~np.isnan(grid))
+        if missing:
+            notice(f"{path.parent} lacks {missing} of {spans} spans")
+        if missing == spans:
+            continue
+        name = about["name"]
+        if name in found:
+            name = f"{name} ({path.parent})"
+        found[name] = grid, scores["none"], score
     return found
 
 
@@ -456,14 +447,7 @@ def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
 
 def main() -> None:
     """Draws what the arguments name; raises as `draw_all`."""
-    parser = command_line.Parser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument(
-        "--output_dir", required=True, help="folder for the figures"
-    )
-    arguments = parser.parse_args()
+    arguments = runs_parser(__doc__, "figures").parse_args()
     draw_all(arguments.runs, arguments.output_dir)
 
 

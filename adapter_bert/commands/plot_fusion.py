@@ -9,7 +9,6 @@ Pfeiffer et al. 2021). The figure is fusion_attention.png, its numbers are
 fusion_attention.json.
 """
 
-import argparse
 import os
 from typing import Any, Dict
 
@@ -17,7 +16,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fusion import ATTENTION, Fusion
 from adapter_bert.reports.collect_runs import (
@@ -26,6 +25,7 @@ from adapter_bert.reports.collect_runs import (
     find_runs,
     group_by_task,
     main_score,
+    runs_parser,
 )
 from adapter_bert.training import fusion_report
 
@@ -64,14 +64,7 @@ def main() -> None:
     Raises:
         UserError: there is no fusion, or a file cannot be read.
     """
-    parser = command_line.Parser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument(
-        "--output_dir", required=True, help="folder for the figure"
-    )
-    arguments = parser.parse_args()
+    arguments = runs_parser(__doc__, "figure").parse_args()
     panels = {}
     for task, groups in group_by_task(find_runs(arguments.runs)).items():
         fusions = [g for g in groups if isinstance(g.method, Fusion)]

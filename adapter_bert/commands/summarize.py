@@ -16,7 +16,6 @@ OUT also gets settings.json, all settings with all scores, and hparams/, the
 runs for TensorBoard's HParams.
 """
 
-import argparse
 import csv
 import dataclasses
 import io
@@ -29,7 +28,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.reports.baselines import Baseline, find_baselines
 from adapter_bert.reports.collect_runs import (
     GLUE,
@@ -48,6 +47,7 @@ from adapter_bert.reports.collect_runs import (
     main_score,
     notice,
     replace_results,
+    runs_parser,
 )
 
 NONE = "-"
@@ -128,6 +128,11 @@ def show(seed_group: Optional[SeedGroup], score: str) -> str:
     )
 
 
+def mean(values: Sequence[float]) -> str:
+    """The mean of scores, if there are any."""
+    return f"{sum(values) / len(values):.1f}" if values else NONE
+
+
 def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
     """Parameters of all tasks as multiples of BERT, and their mean share."""
     shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
@@ -135,8 +140,8 @@ def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
         return NONE, NONE
     # Full fine-tuning keeps no shared model.
     shared = 0 if chosen[0].method.name == "full" else 1
-    mean = sum(shares) / len(shares)
-    return f"{shared + sum(shares):.2f}×", f"{100 * mean:.2f}%"
+    share = sum(shares) / len(shares)
+    return f"{shared + sum(shares):.2f}×", f"{100 * share:.2f}%"
 
 
 def show_baseline(baseline: Optional[Baseline], score: str) -> str:
@@ -155,9 +160,7 @@ def mean_of_baselines(
         for task, score in scores
         if task in baselines
     ]
-    if not found or len(found) < len(scores):
-        return NONE
-    return f"{sum(found) / len(found):.1f}"
+    return NONE if len(found) < len(scores) else mean(found)
 
 
 def glue_table(
@@ -211,13 +214,12 @@ def glue_table(
             )
         )
     for name, chosen in rows.items():
-        means = [chosen[task].mean(score) for task, score in shared]
         cells.append(
             (
                 name,
                 *parameters([chosen[task] for task in dict(shared)]),
                 *(show(chosen.get(task), score) for _, task, score in columns),
-                f"{sum(means) / len(means):.1f}" if means else NONE,
+                mean([chosen[task].mean(score) for task, score in shared]),
             )
         )
     titles = [title for title, _, _ in columns]
@@ -265,7 +267,7 @@ def other_table(
         if all(chosen[task].get(name) for task in tasks):
             seed_groups = [chosen[task][name] for task in tasks]
             means = [s.mean(scores[t]) for t, s in zip(tasks, seed_groups)]
-            cells = [f"{sum(means) / len(means):.1f}", *parameters(seed_groups)]
+            cells = [mean(means), *parameters(seed_groups)]
         for end, cell in zip(ends, cells):
             end.append(cell)
     header = ("", *map(title_of, names))
@@ -360,7 +362,7 @@ def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
                 ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
                 f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
                 *(show(chosen[task], scores[task]) for task in by_task),
-                f"{sum(means) / len(means):.1f}",
+                mean(means),
                 took,
                 memory,
             )
@@ -435,13 +437,7 @@ def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
 
 def main() -> None:
     """Writes the tables that the arguments name; raises as `write_all`."""
-    parser = command_line.Parser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument(
-        "--output_dir", required=True, help="folder for the tables"
-    )
+    parser = runs_parser(__doc__, "tables")
     parser.add_argument(
         "--fixed_size",
         type=int,

@@ -1,11 +1,11 @@
-"""A folder into which a script writes its results anew each time.
+"""Scores of the runs in some folders, for tables, figures and reports.
 
-What the script has written there it replaces and deletes, nothing else: a
-list of its files lies beside them.
-
-What the runs in some folders came to, for tables and figures.
+A program writes its results into a folder anew each time. It replaces and
+deletes what it has written there before, nothing else: a list of its files
+lies beside them.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -14,9 +14,9 @@ import os
 import pathlib
 import statistics
 import sys
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
-from adapter_bert import files
+from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import dev_scores, run_record
 from adapter_bert.errors import UserError
@@ -145,6 +145,18 @@ class SeedGroup:
         return statistics.stdev(values) / math.sqrt(len(values))
 
 
+def runs_parser(description: str, results: str) -> command_line.Parser:
+    """Reads `RUNS... --output_dir=OUT`; OUT is for the results."""
+    parser = command_line.Parser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", help="folders with runs below")
+    parser.add_argument(
+        "--output_dir", required=True, help=f"folder for the {results}"
+    )
+    return parser
+
+
 @functools.cache
 def notice(text: str) -> None:
     """Says something on stderr, once."""
@@ -221,27 +233,23 @@ def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
 
 def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
-    return {
-        name[len("eval_") :]: value
-        * (100 if _metric(name) in FRACTIONS and task != "squad" else 1)
-        for name, value in results.items()
-        if name.startswith("eval_")
-    }
+    scores = {}
+    for key, value in results.items():
+        if key.startswith("eval_"):
+            name = key[len("eval_") :]
+            metric = name.partition("_mismatched")[0]
+            is_fraction = metric in FRACTIONS and task != "squad"
+            scores[name] = value * (100 if is_fraction else 1)
+    return scores
 
 
 def _read_cost(folder: pathlib.Path) -> Optional[Dict[str, float]]:
     """What a run's training took, if `cost.json` tells all of it."""
-    if not (folder / "cost.json").exists():
+    path = folder / "cost.json"
+    if not path.exists():
         return None
-    path = str(folder / "cost.json")
-    cost = files.read_object(path, "a run's costs", COST)
+    cost = files.read_object(str(path), "a run's costs", COST)
     return None if cost["resumed"] else cost
-
-
-def _metric(name: str) -> str:
-    """`eval_accuracy_mismatched` -> `accuracy`."""
-    name = name[len("eval_") :]
-    return name[: -len("_mismatched")] if "_mismatched" in name else name
 
 
 def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
@@ -393,11 +401,14 @@ def text_of(method: TuningMethod) -> str:
     return _arguments(method, with_sizes=True)
 
 
-def by_method(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
-    """Settings by the method as `text_of` writes it."""
+def by_method(
+    seed_groups: Iterable[SeedGroup],
+    name_of: Callable[[TuningMethod], str] = text_of,
+) -> Dict[str, List[SeedGroup]]:
+    """Settings by the name of their method, as `text_of` writes it."""
     found: Dict[str, List[SeedGroup]] = {}
     for seed_group in seed_groups:
-        found.setdefault(text_of(seed_group.method), []).append(seed_group)
+        found.setdefault(name_of(seed_group.method), []).append(seed_group)
     return found
 
 
@@ -424,9 +435,7 @@ def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
 
     Other initial scales than most of a kind have are no part of the choice.
     """
-    found: Dict[str, List[SeedGroup]] = {}
-    for seed_group in seed_groups:
-        found.setdefault(kind_of(seed_group.method), []).append(seed_group)
+    found = by_method(seed_groups, kind_of)
     return {kind: of_one_start(same) for kind, same in found.items()}
 
 
