@@ -466,6 +466,14 @@ def sweep(tmp_path):
     return Sweep(tmp_path)
 
 
+@pytest.fixture
+def fake(tmp_path, tiny_config):
+    """Writes runs that no training made."""
+    from fake_runs import FakeRuns
+
+    return FakeRuns(tmp_path / "runs", tiny_config)
+
+
 def spoil(folder, name, content):
     """Writes bytes to a file and returns its path."""
     path = folder / name

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+from adapter_bert.reports import collect_runs
 from adapter_bert.tasks import TASKS
 
 
@@ -13,6 +14,20 @@ class FakeRuns:
         self.folder = folder
         self.config = config
         self.count = 0
+
+    def groups(self):
+        """The seed groups of each task, as tables and figures get them."""
+        return collect_runs.group_by_task(
+            collect_runs.find_runs([str(self.folder)])
+        )
+
+    def _write(self, folder, file, description, scores, **results):
+        """Writes a description, and scores with `eval_`."""
+        self.count += 1
+        folder.mkdir(parents=True)
+        (folder / file).write_text(json.dumps(description))
+        results.update((f"eval_{name}", x) for name, x in scores.items())
+        (folder / "eval_results.json").write_text(json.dumps(results))
 
     def add(
         self,
@@ -35,8 +50,6 @@ class FakeRuns:
     ):
         """Writes a run; `scores` without `eval_`, as the programs do."""
         folder = self.folder / (parent or task) / str(self.count)
-        self.count += 1
-        folder.mkdir(parents=True)
         name = task if task in TASKS or task == "squad" else kind
         description = {
             "base": {"name": "bert", "fingerprint": bert},
@@ -56,10 +69,15 @@ class FakeRuns:
             },
             "parameters": {"trained": 0, "total": 0, "kept": kept},
         }
-        (folder / "run.json").write_text(json.dumps(description))
-        results = {f"eval_{name}": value for name, value in scores.items()}
-        results.update(global_step=step, dev_data={"dev": dev})
-        (folder / "eval_results.json").write_text(json.dumps(results))
+        data = {"dev": dev}
+        self._write(
+            folder,
+            "run.json",
+            description,
+            scores,
+            global_step=step,
+            dev_data=data,
+        )
         if cost:
             (folder / "cost.json").write_text(json.dumps(cost))
         return folder
@@ -67,8 +85,6 @@ class FakeRuns:
     def add_baseline(self, task, scores, examples=10, described=None):
         """Writes what the program without BERT writes."""
         folder = self.folder / "no_bert" / str(self.count)
-        self.count += 1
-        folder.mkdir(parents=True)
         name = task if task in TASKS else "custom"
         record = {
             "baseline": "words",
@@ -76,8 +92,12 @@ class FakeRuns:
             "data_name": task,
             "examples": examples,
         }
-        (folder / "baseline.json").write_text(json.dumps(record))
-        results = {f"eval_{name}": value for name, value in scores.items()}
-        results.update(global_step=0, dev_data={})
-        (folder / "eval_results.json").write_text(json.dumps(results))
+        self._write(
+            folder,
+            "baseline.json",
+            record,
+            scores,
+            global_step=0,
+            dev_data={},
+        )
         return folder

@@ -1,7 +1,6 @@
 """Scores without BERT in the tables."""
 
 import pytest
-from fake_runs import FakeRuns
 
 from adapter_bert.commands import summarize
 from adapter_bert.errors import UserError
@@ -9,11 +8,6 @@ from adapter_bert.reports.baselines import find_baselines
 from adapter_bert.reports.collect_runs import find_runs, group_by_task
 
 pytestmark = pytest.mark.older_stack
-
-
-@pytest.fixture
-def fake(tmp_path, tiny_config):
-    return FakeRuns(tmp_path / "runs", tiny_config)
 
 
 def read(fake):

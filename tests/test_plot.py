@@ -7,23 +7,17 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from fake_runs import FakeRuns
+from conftest import ROOT, own_lines, run_process
 from matplotlib.figure import Figure
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot
 from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
-from adapter_bert.methods.registry import METHODS
-from adapter_bert.reports import collect_runs
+from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.training import fusion_report
 
 pytestmark = pytest.mark.newer_stack
-
-
-@pytest.fixture
-def fake(tmp_path, tiny_config):
-    return FakeRuns(tmp_path / "runs", tiny_config)
 
 
 @pytest.fixture
@@ -38,9 +32,7 @@ def many(fake):
             add("houlsby(size=8)", base + 0.05, 100)
             add("houlsby(size=64)", base + 0.12, 1000)
             add("top_layers(k=1)", base, 2000)
-    return collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    return fake.groups()
 
 
 def draw(function, *arguments):
@@ -67,14 +59,10 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
         for size in sizes:
             method = f"houlsby(size={size})"
             fake.add(task, method, {"accuracy": 0.5}, kept=size)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     assert list(plot.gaps(groups, "houlsby")) == ["houlsby(size=64)"]
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=8)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
     assert shares == sorted(shares) and len(shares) == 2
 
@@ -87,9 +75,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     kinds[kinds.index("per_task(a, b)")] = "per_task(pals)"
     for method in kinds:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     styles = plot.styles(groups)
     assert set(styles) == set(kinds)
     assert len({str(style) for style in styles.values()}) == len(kinds)
@@ -101,9 +87,7 @@ def test_points_are_of_accuracy_where_there_is_one(fake):
         fake.add("cola", method, scores)
         scores = {"pearson": score / 3, "spearman": score}
         fake.add("sts-b", method, scores)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     ((_, points),) = plot.gaps(groups, "houlsby").values()
     assert sorted(points) == pytest.approx([-10, -10 / 3])
 
@@ -112,9 +96,7 @@ def test_glue_and_other_tasks_have_a_panel_each(fake):
     for task in ("rte", "spam"):
         for method in ("full", "houlsby(size=8)"):
             fake.add(task, method, {"accuracy": 0.5}, kept=9)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     figure = draw(plot.draw_trade_off, groups)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["GLUE", "other tasks"]
@@ -124,9 +106,7 @@ def test_a_panel_is_of_one_bert(fake):
     for task, bert in (("rte", "f"), ("qnli", "g")):
         for method in ("full", "houlsby(size=8)"):
             fake.add(task, method, {"accuracy": 0.5}, kept=9, bert=bert)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     with pytest.raises(UserError, match="of different BERTs"):
         plot.draw_trade_off(Figure(), groups)
 
@@ -135,9 +115,7 @@ def test_squad_1_and_2_have_a_panel_each(fake):
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, kept=9)
     scores = {"exact": 1.0, "f1": 2.0, "HasAns_f1": 3.0}
     fake.add("squad", "full", scores, kept=9)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     figure = draw(plot.draw_squad, groups)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["squad: f1", "squad 2.0: f1"]
@@ -145,9 +123,7 @@ def test_squad_1_and_2_have_a_panel_each(fake):
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=10)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     assert plot.gaps(groups, "houlsby") == {}
     assert not plot.draw_trade_off(Figure(), groups)
 
@@ -158,9 +134,7 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
         fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
         fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     (axes,) = draw(plot.draw_trade_off, groups).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
@@ -175,9 +149,7 @@ def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
         fake.add("rte", method, {"accuracy": 0.5}, kept=kept)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     (axes,) = draw(plot.draw_trade_off, groups).axes
     low, high = axes.get_xlim()
     shown = {
@@ -207,9 +179,7 @@ def test_each_task_has_a_panel_with_errors(many):
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
         fake.add(f"task{i}", "full", {"accuracy": 0.5}, kept=7000)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     assert len(draw(plot.draw_per_task, groups).axes) == 5
 
 
@@ -222,9 +192,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
     ):
         method = f"houlsby(size={size}, init_scale={scale})"
         fake.add("rte", method, {"accuracy": score})
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     (axes,) = draw(plot.draw_init_scale, groups).axes
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
@@ -233,9 +201,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
     fake.add("rte", "houlsby(8, init_scale=1.0)", {"accuracy": 0.9}, seed=2)
     # Under the same conditions only.
     fake.add("rte", "houlsby(8, init_scale=1e-3)", {"accuracy": 1.0}, rate=2)
-    groups = collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
+    groups = fake.groups()
     line = draw(plot.draw_init_scale, groups).axes[0].lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
@@ -344,3 +310,83 @@ def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["", str(ROOT / "data"), "--output_dir=x"])
     with pytest.raises(UserError, match="no run in"):
         plot.main()
+
+
+FUSION = "fusion(a, b)"
+KNOWN = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)}, first=1)"
+
+
+def test_shares_are_means_over_rows(tiny_config):
+    attention = np.array([[[0.25, 0.75]], [[0.75, 0.25]], [[0.2, 0.8]]])
+    found = fusion_report.shares(parse(KNOWN), tiny_config, attention)
+    assert found["adapters"] == ["a", "b"]
+    assert found["places"] == [[1, "ffn"]]
+    np.testing.assert_allclose(found["weights"], [[0.4, 0.6]])
+
+
+def test_equal_numbers_give_equal_bytes():
+    shown = {
+        "adapters": ["a", "b"],
+        "places": [[0, "attention"], [0, "ffn"]],
+        "weights": [[0.1, 0.9], [0.7, 0.3]],
+    }
+    first, second = (fusion_report.heatmaps({"t": shown}) for _ in range(2))
+    assert first == second
+    other = {**shown, "weights": [[0.2, 0.8], [0.7, 0.3]]}
+    assert fusion_report.heatmaps({"t": other}) != first
+
+
+def add_fusion(
+    fake, task, seed, weights, score, rate=1e-3, adapters=("a", "b")
+):
+    fake.add(task, FUSION, {"accuracy": score}, rate=rate, seed=seed)
+    folder = fake.folder / task / str(fake.count - 1)
+    shown = {
+        "adapters": list(adapters),
+        "places": [[0, "ffn"]],
+        "weights": [weights],
+    }
+    (folder / "fusion_attention.json").write_text(json.dumps(shown))
+
+
+def draw_fusions(fake, check=True):
+    return run_process(
+        str(fake.folder),
+        f"--output_dir={fake.folder / 'out'}",
+        program="plot_fusion",
+        check=check,
+    )
+
+
+def test_each_task_has_the_mean_of_its_best_rate(fake):
+    add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
+    add_fusion(fake, "rte", 2, [0.4, 0.6], 0.6)
+    for seed in (1, 2):
+        add_fusion(fake, "rte", seed, [0.9, 0.1], 0.4, rate=1e-2)
+    add_fusion(fake, "spam", 1, [1.0, 0.0], 0.9)
+    fake.add("spam", "full", {"accuracy": 1.0})
+    draw_fusions(fake)
+    out = fake.folder / "out" / "fusion_attention"
+    found = json.loads(out.with_suffix(".json").read_text())
+    np.testing.assert_allclose(found["rte"]["weights"], [[0.3, 0.7]])
+    assert found["rte"]["runs"] == 2
+    assert found["spam"]["weights"] == [[1.0, 0.0]]
+    assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    "other,words",
+    [
+        (("a", "c"), "are of different adapters; expected one library"),
+        (None, "no fusion in"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(fake, other, words):
+    if other:
+        add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
+        add_fusion(fake, "rte", 2, [0.2, 0.8], 0.5, adapters=other)
+    else:
+        fake.add("rte", "full", {"accuracy": 1.0})
+    done = draw_fusions(fake, check=False)
+    assert done.returncode == 1
+    assert words in own_lines(done.stderr)[-1]

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 from conftest import run_process, write_table
-from fake_runs import FakeRuns
 from html_reader import Page
 from tensorboard.summary import Writer
 
@@ -22,11 +21,6 @@ COST = {
     "peak_memory_bytes": 2**30,
 }
 EVIL = "<script>alert('x')</script> & \"y\""
-
-
-@pytest.fixture
-def fake(tmp_path, tiny_config):
-    return FakeRuns(tmp_path / "runs", tiny_config)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from fake_runs import FakeRuns
 
 from adapter_bert.commands import plot, summarize
 from adapter_bert.errors import UserError
@@ -56,10 +55,7 @@ def test_a_list_that_is_none_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("write", [summarize.write_all, plot.draw_all])
-def test_tables_and_figures_leave_other_files_alone(
-    tmp_path, tiny_config, write
-):
-    fake = FakeRuns(tmp_path / "runs", tiny_config)
+def test_tables_and_figures_leave_other_files_alone(tmp_path, fake, write):
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
     out = tmp_path / "out"
     # Neither has anything to say of SQuAD.

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from conftest import ROOT
-from fake_runs import FakeRuns
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -22,20 +21,9 @@ pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture
-def fake(tmp_path, tiny_config):
-    return FakeRuns(tmp_path / "runs", tiny_config)
-
-
-@pytest.fixture
 def bert(tiny_config):
     """How many parameters the tiny BERT has."""
     return sum(map(math.prod, encoder.list_variables(tiny_config).values()))
-
-
-def groups(fake):
-    return collect_runs.group_by_task(
-        collect_runs.find_runs([str(fake.folder)])
-    )
 
 
 def cells(table):
@@ -49,7 +37,7 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
         fake.add("rte", "houlsby(size=8)", scores, seed=seed)
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.1}, epochs=20)
     fake.add("rte", "houlsby(size=64)", {"accuracy": 0.1})
-    first, *others = groups(fake)["rte"]
+    first, *others = fake.groups()["rte"]
     assert len(first.runs) == 3 and len(others) == 2
     assert first.mean("accuracy") == pytest.approx(80)
     # The standard deviation 10 over the root of 3.
@@ -63,13 +51,13 @@ def test_other_conditions_are_another_setting(fake):
     for batch_size in (16, 32):
         scores = {"accuracy": batch_size / 100}
         fake.add("rte", "full", scores, batch_size=batch_size)
-    assert [len(s.runs) for s in groups(fake)["rte"]] == [1, 1]
+    assert [len(s.runs) for s in fake.groups()["rte"]] == [1, 1]
 
 
 def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     for score in (0.5, 0.5, 0.6):
         fake.add("rte", "full", {"accuracy": score})
-    ((setting,),) = groups(fake).values()
+    ((setting,),) = fake.groups().values()
     assert setting.mean("accuracy") == 50 and setting.error("accuracy") is None
     assert capsys.readouterr().err.count("with other scores") == 1
 
@@ -86,7 +74,7 @@ def test_runs_on_other_data_are_not_compared(fake, other, what):
     first = fake.add("rte", "full", {"accuracy": 0.6})
     second = fake.add("rte", "houlsby(8)", {"accuracy": 0.9}, **other)
     with pytest.raises(UserError) as refused:
-        groups(fake)
+        fake.groups()
     for part in (str(first), str(second), f"differ in their {what} ("):
         assert part in str(refused.value)
 
@@ -96,16 +84,16 @@ def test_there_is_no_mean_over_different_berts(fake):
     fake.add("qnli", "full", {"accuracy": 0.9}, bert="g")
     for table in (summarize.methods_table, collect_runs.check_one_bert):
         with pytest.raises(UserError, match="of different BERTs"):
-            table(groups(fake))
+            table(fake.groups())
     with pytest.raises(UserError, match="of different BERTs"):
-        summarize.glue_table(groups(fake), 64, {})
+        summarize.glue_table(fake.groups(), 64, {})
 
 
 def test_own_tasks_are_named_by_their_data(fake):
     for task in ("spam", "reviews", "rte (custom)", "squad (custom)"):
         fake.add(task, "full", {"accuracy": 0.6}, parent="out")
     fake.add("rte", "full", {"accuracy": 0.7})
-    found = groups(fake)
+    found = fake.groups()
     assert set(found) == {
         "spam",
         "reviews",
@@ -124,7 +112,7 @@ def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
         scores = {"f1": f1, "token_accuracy": 1 - f1, "loss": 2.0}
         fake.add(name, "full", scores, rate=rate, kind="tagging")
     fake.add("squad (custom)", "full", {"f1": 0.7}, kind="tagging")
-    found = groups(fake)
+    found = fake.groups()
     assert set(found) == {"news", "squad (tagging)"}
     assert found["news"][0].runs[0].scores["token_accuracy"] == 60.0
     assert found["news"][0].runs[0].scores["loss"] == 2.0
@@ -138,7 +126,7 @@ def test_a_damaged_description_is_one_line(fake):
     del run["training"]
     (folder / "run.json").write_text(json.dumps(run))
     with pytest.raises(UserError, match="run.json .* no training"):
-        groups(fake)
+        fake.groups()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +168,7 @@ def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", {"accuracy": 0.6})
     fake.add("rte", "houlsby(size=64, sites=ffn)", {"accuracy": 0.7})
-    rows = cells(summarize.glue_table(groups(fake), 64, {}))
+    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
     assert {name: row["mean"] for name, row in rows.items()} == {
         "adapters, best size": "60.0",
         "adapters, size 64": "60.0",
@@ -191,14 +179,14 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", {"accuracy": 0.6}, kept=10)
     fake.add("wnli", "full", {"accuracy": 0.2}, kept=10)
-    (row,) = cells(summarize.glue_table(groups(fake), 64, {})).values()
+    (row,) = cells(summarize.glue_table(fake.groups(), 64, {})).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
 def test_what_has_fewer_seeds_is_not_chosen(fake):
     for seed, rate, score in ((1, 1, 0.6), (2, 1, 0.6), (1, 2, 0.9)):
         fake.add("rte", "full", {"accuracy": score}, rate=rate, seed=seed)
-    chosen = collect_runs.best(groups(fake)["rte"], "accuracy")
+    chosen = collect_runs.best(fake.groups()["rte"], "accuracy")
     assert chosen.mean("accuracy") == 60
 
 
@@ -206,12 +194,12 @@ def test_other_initial_scales_are_not_chosen(fake):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
         fake.add("rte", method, {"accuracy": score})
-    rows = cells(summarize.glue_table(groups(fake), 64, {}))
+    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
-    rows = cells(summarize.glue_table(groups(fake), 64, {}))
+    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
@@ -254,7 +242,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
                 seed=seed,
                 kept=bert,
             )
-    table = summarize.glue_table(groups(fake), 64, {})
+    table = summarize.glue_table(fake.groups(), 64, {})
     rows = cells(table)
     assert list(rows) == [
         "full fine-tuning",
@@ -283,7 +271,7 @@ def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
         fake.add(task, "houlsby(size=8)", {"accuracy": adapters}, kept=100)
         fake.add(task, "full", {"accuracy": full}, kept=bert)
     fake.add("spam", "top_layers(k=1)", {"accuracy": 0.9}, kept=1000)
-    table = summarize.other_table(groups(fake), {})
+    table = summarize.other_table(fake.groups(), {})
     assert table.header[1:] == (
         "full fine-tuning",
         "adapters, best size",
@@ -303,7 +291,7 @@ def test_question_answering_has_a_row_for_each_method(fake):
     for rate, f1 in ((1e-3, 50.0), (1e-4, 60.0)):
         scores = {"exact_match": f1 - 10, "f1": f1}
         fake.add("squad", "houlsby(size=8)", scores, rate=rate, kept=100)
-    table = summarize.squad_table(groups(fake))
+    table = summarize.squad_table(fake.groups())
     (row,) = table.rows
     assert row[0].startswith("houlsby(size=8")
     assert row[2:] == ("0.0001", "3", "50.0", "60.0")
@@ -314,7 +302,7 @@ def test_questions_of_squad_2_are_a_task_of_their_own(fake):
     two = {"exact": 20.0, "f1": 30.0, "HasAns_f1": 60.0}
     for seed, scores in ((1, one), (2, two)):
         fake.add("squad", "houlsby(size=8)", scores, seed=seed)
-    rows = summarize.squad_table(groups(fake)).rows
+    rows = summarize.squad_table(fake.groups()).rows
     assert [row[-2:] for row in rows] == [("40.0", "50.0"), ("20.0", "30.0")]
     assert rows[1][0].endswith("SQuAD 2.0")
 
@@ -338,7 +326,7 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
     fake.add("rte", "ia3", {"accuracy": 0.9}, cost=cost)
     # Other models, whose parameters are no part of this.
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, bert="g")
-    table = summarize.methods_table(groups(fake))
+    table = summarize.methods_table(fake.groups())
     assert "ia3 is left out of `methods`, for it lacks spam" in (
         capsys.readouterr().err
     )

@@ -1,12 +1,10 @@
-"""The drawings of a report, as SVG that is put into a page of HTML.
-
-All is in the colour of the page's text. Lines differ in their dashes and
-markers, so that they can be told apart in grey, in print and in the dark.
-
-A page of HTML that needs no other file: its elements, tables, figures.
+"""A page of HTML that needs no other file: its elements, tables, figures.
 
 Its parts are elements of `xml.etree`, never text that is put together. So
 whatever a user has written is escaped, whichever way it came into the page.
+
+Figures are SVG in the colour of the page's text. Lines differ in their dashes
+and markers, so that they can be told apart in grey, in print and in the dark.
 """
 
 import io
@@ -21,8 +19,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 Content = Union[str, Element]
+Points = Sequence[Tuple[float, float]]
 
 GENERATOR = "adapter_bert.commands.report"
+# What takes the colour of the page's text.
+INK = "#000000"
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "osD^v*PX"
+# Points of a line beyond which each is no longer marked.
+MOST_MARKED = 30
+# Inches.
+LEGEND_ROW = 0.2
 # Greys and shapes only. Whatever is wider than a telephone scrolls within
 # itself, and the keyboard can scroll it.
 STYLE = """
@@ -97,11 +104,8 @@ def _is_number(text: str) -> bool:
 
 
 def _cell(text: str, long: bool) -> Element:
-    if long:
-        return element("td", text, class_="long")
-    if _is_number(text):
-        return element("td", text, class_="number")
-    return element("td", text)
+    kind = "long" if long else "number" if _is_number(text) else ""
+    return element("td", text, **({"class_": kind} if kind else {}))
 
 
 def table(
@@ -197,18 +201,6 @@ def page(title: str, sections: Sequence[Element]) -> bytes:
     text = ElementTree.tostring(whole, encoding="unicode", method="html")
     # A description may hold half of a surrogate pair, which UTF-8 cannot.
     return f"<!DOCTYPE html>\n{text}\n".encode("utf-8", "replace")
-
-
-# What takes the colour of the page's text.
-INK = "#000000"
-DASHES = ("-", "--", ":", "-.")
-MARKERS = "osD^v*PX"
-# Points of a line beyond which each is no longer marked.
-MOST_MARKED = 30
-# Inches.
-LEGEND_ROW = 0.2
-
-Points = Sequence[Tuple[float, float]]
 
 
 def _local(name: str) -> str:

@@ -1,11 +1,4 @@
-"""What a report says of one run.
-
-The curves of a run, from its event files.
-
-The tables that an evaluation writes, as parts of a page.
-
-How large the values are that a method has added to each layer.
-"""
+"""A report's parts about one run: scores, command, curves, tables, norms."""
 
 import pathlib
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -24,7 +17,7 @@ from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.errors import UserError
-from adapter_bert.reports.collect_runs import RESULTS
+from adapter_bert.reports import collect_runs
 from adapter_bert.reports.html_page import (
     bullets,
     element,
@@ -36,9 +29,36 @@ from adapter_bert.reports.html_page import (
 )
 from adapter_bert.reports.run_command import command_of, is_one_of_several
 
-EVENT_FILES = "*tfevents*"
+# What is read of `run.json`, as `files.read_object` reads it.
+RUN = {
+    **run_record.DESCRIPTION,
+    "training": dict,
+    "training.trained_together?": list,
+    "parameters": dict,
+    "parameters.total": int,
+    "parameters.trained": int,
+    "parameters.kept?": int,
+    "bert_config.hidden_size": int,
+    "bert_config.num_hidden_layers": int,
+    "task.tasks?": dict,
+    "task.tasks?.*": dict,
+}
+COST = {**collect_runs.COST, "seconds": float}
+# Longer lists, as of labels, are cut.
+MOST_ITEMS = 30
+# A matrix of more labels is shown by its greatest confusions.
+MOST_LABELS = 25
+MOST_CONFUSIONS = 25
+MOST_ROWS = 25
+MOST_CHARACTERS = 300
+# Places that a figure can tell apart.
+MOST_LINES = 8
+TEXTS = ("text", "text_b")
+NUMBERS = ("probability_of_label", "loss")
 
 Curve = List[Tuple[int, float]]
+# Squares of the norms and counts, by place and layer; None outside of layers.
+Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
 
 
 def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
@@ -47,7 +67,7 @@ def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
     Of a step that was done again, after a run was killed, the last value
     counts. A file's damaged end is left out, as TensorBoard does.
     """
-    if not any(folder.glob(EVENT_FILES)):
+    if not any(folder.glob("*tfevents*")):
         return {}
     # 0 keeps all.
     events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
@@ -60,15 +80,6 @@ def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
         }
         found[name] = sorted(by_step.items())
     return found
-
-
-# A matrix of more labels is shown by its greatest confusions.
-MOST_LABELS = 25
-MOST_CONFUSIONS = 25
-MOST_ROWS = 25
-MOST_CHARACTERS = 300
-TEXTS = ("text", "text_b")
-NUMBERS = ("probability_of_label", "loss")
 
 
 def read_table(path: pathlib.Path) -> List[List[str]]:
@@ -198,16 +209,14 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
     Raises:
         UserError: a table cannot be read.
     """
-    tables = {
+    found = {
         "Labels": [
-            *(
-                _labels(path, name, what)
-                for name, what in (
-                    ("eval_labels", "Scores of each label"),
-                    ("eval_types", "Scores of each type of entities"),
-                )
-                for path in sorted(folder.glob(f"{name}*.tsv"))
+            _labels(path, name, what)
+            for name, what in (
+                ("eval_labels", "Scores of each label"),
+                ("eval_types", "Scores of each type of entities"),
             )
+            for path in sorted(folder.glob(f"{name}*.tsv"))
         ],
         "Confusions": list(
             map(_confusion, sorted(folder.glob("eval_confusion*.tsv")))
@@ -217,21 +226,18 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
         ),
     }
     lacking = {
-        "Labels": "The run has no scores of single labels.",
-        "Confusions": "The run has no confusion matrix.",
-        "Hardest examples": "The run has no list of its hardest examples.",
+        "Labels": "scores of single labels",
+        "Confusions": "confusion matrix",
+        "Hardest examples": "list of its hardest examples",
     }
     return [
-        section(level, title, *(found or [paragraph(lacking[title])]))
-        for title, found in tables.items()
+        section(
+            level,
+            title,
+            *(tables or [paragraph(f"The run has no {lacking[title]}.")]),
+        )
+        for title, tables in found.items()
     ]
-
-
-# Places that a figure can tell apart.
-MOST_LINES = 8
-
-# Squares of the norms and counts, by place and layer; None outside of layers.
-Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
 
 
 def _place(name: str, layer: Optional[int]) -> str:
@@ -341,30 +347,6 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
     return section(level, title, *content)
 
 
-# What is read of `run.json`, as `files.read_object` reads it.
-RUN = {
-    **run_record.DESCRIPTION,
-    "training": dict,
-    "training.trained_together?": list,
-    "parameters": dict,
-    "parameters.total": int,
-    "parameters.trained": int,
-    "parameters.kept?": int,
-    "bert_config.hidden_size": int,
-    "bert_config.num_hidden_layers": int,
-    "task.tasks?": dict,
-    "task.tasks?.*": dict,
-}
-COST = {
-    "resumed": bool,
-    "seconds": float,
-    "processor_seconds": float,
-    "peak_memory_bytes": float,
-}
-# Longer lists, as of labels, are cut.
-MOST_ITEMS = 30
-
-
 def _shown(value: Any) -> str:
     """A value of a description as text."""
     if isinstance(value, bool):
@@ -467,7 +449,9 @@ def _scores(folder: pathlib.Path, level: int) -> Element:
         return section(
             level, title, paragraph("The run has not been evaluated.")
         )
-    results = files.read_object(str(path), "a run's scores", RESULTS)
+    results = files.read_object(
+        str(path), "a run's scores", collect_runs.RESULTS
+    )
     rows = [
         (name[len("eval_") :].replace("_", " "), f"{value:.4f}")
         for name, value in results.items()
