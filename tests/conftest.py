@@ -380,18 +380,20 @@ def tag():
         yield run
 
 
+def run_command(*words, **options):
+    """Runs a command; what it prints is kept as text."""
+    return subprocess.run(
+        list(map(str, words)),
+        **{"capture_output": True, "text": True, **options},
+    )
+
+
 def run_process(*arguments, check=True, program="run_classifier.py", **options):
     """Runs a file, or a subcommand of adapter-bert, as a user does."""
     is_file = program.endswith(".py") or program.startswith("-")
     command = [program] if is_file else ["-m", "adapter_bert", program]
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=check,
-        **options,
-    )
+    words = (sys.executable, *command, *arguments)
+    return run_command(*words, cwd=ROOT, check=check, **options)
 
 
 def own_lines(text):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from conftest import ROOT, SENTENCES, write_table
+from conftest import ROOT, SENTENCES, run_command, write_table
 
 SCRIPTS = ROOT / "scripts"
 SMALL = {
@@ -81,16 +81,16 @@ class Sweep:
     def run_script(self, name, *arguments, **environment):
         """Runs another script of grids, whose axes are its own."""
         others = {k: v for k, v in os.environ.items() if k not in SMALL}
-        return subprocess.run(
-            [SCRIPTS / name, self.out, *arguments],
+        return run_command(
+            SCRIPTS / name,
+            self.out,
+            *arguments,
             env={
                 **others,
                 "PYTHON": self.environment["PYTHON"],
                 "BERT": str(self.folder),
                 **{k: str(v) for k, v in environment.items()},
             },
-            capture_output=True,
-            text=True,
         )
 
     def add_tasks(self, *tasks):

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import ROOT
+from conftest import ROOT, run_command
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import ablate
@@ -36,19 +35,15 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
 ):
     run = trained(learning_rate=3e-2)
     out = tmp_path / "ablation"
-    done = subprocess.run(
-        [
-            ROOT / "scripts" / "ablate.sh",
-            out,
-            "--",
-            "--task_name=custom",
-            f"--data_dir={tiny_flags['data_dir']}",
-            "--max_seq_length=24",
-            "--cpu_lanes=1",
-        ],
+    done = run_command(
+        ROOT / "scripts" / "ablate.sh",
+        out,
+        "--",
+        "--task_name=custom",
+        f"--data_dir={tiny_flags['data_dir']}",
+        "--max_seq_length=24",
+        "--cpu_lanes=1",
         env={**os.environ, "RUN": str(run), "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     about = json.loads((out / "ablation.json").read_text())

@@ -4,11 +4,10 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
@@ -110,13 +109,7 @@ def test_what_parts_are_missing_is_told(
 
 def run(*arguments):
     """Runs a command as a process."""
-    return subprocess.run(
-        [sys.executable, "-m", "adapter_bert", "library", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run_process(*arguments, program="library", check=False, timeout=120)
 
 
 @pytest.mark.gate

@@ -1,12 +1,15 @@
 """`adapter-bert baseline`: scores of words and pairs of words."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, SENTENCES, own_lines, write_table
+from conftest import (
+    SENTENCES,
+    own_lines,
+    run_process,
+    write_table,
+)
 from task_files import make_rows, refusal
 
 from adapter_bert import files
@@ -157,12 +160,7 @@ def test_too_few_rows_are_refused(data, tmp_path):
 
 
 def run_baseline(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "adapter_bert", "baseline", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return run_process(*arguments, program="baseline", check=False)
 
 
 def test_from_the_shell(data, tmp_path):

@@ -3,10 +3,9 @@
 import os
 import shutil
 import signal
-import subprocess
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 # `make beam` runs on, as pip and pytest do, with a pipe open to its reader.
 MAKE = """#!/bin/sh
@@ -27,13 +26,13 @@ def test_a_failure_ends_what_runs_beside_it(tmp_path):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     began, writing = os.pipe()
-    done = subprocess.run(
-        ["bash", "-c", f"exec .ci/run 3>&{writing} 4<&{began}"],
+    done = run_command(
+        "bash",
+        "-c",
+        f"exec .ci/run 3>&{writing} 4<&{began}",
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         pass_fds=(began, writing),
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     os.close(writing)

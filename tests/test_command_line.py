@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, own_lines
+from conftest import ROOT, own_lines, run_command
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -81,12 +81,7 @@ def test_the_programs_end_so(arguments):
 def test_an_end_has_its_code_and_at_most_one_line(
     body, code, printed, complained
 ):
-    done = subprocess.run(
-        [sys.executable, "-c", program(body)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = run_command(sys.executable, "-c", program(body), cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (
         code,
         printed,
@@ -95,12 +90,7 @@ def test_an_end_has_its_code_and_at_most_one_line(
 
 
 def test_a_defect_keeps_its_traceback():
-    done = subprocess.run(
-        [sys.executable, "-c", program("1 / 0")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = run_command(sys.executable, "-c", program("1 / 0"), cwd=ROOT)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
 

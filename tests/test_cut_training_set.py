@@ -1,10 +1,9 @@
 """A smaller task, cut off a larger one."""
 
 import os
-import subprocess
 
 import pytest
-from conftest import ROOT, write_table
+from conftest import ROOT, run_command, write_table
 
 pytestmark = pytest.mark.newer_stack
 
@@ -22,9 +21,7 @@ def cut(task, rows):
     """Cuts a task's training set; returns what was done, and the folder."""
     folder = task.parent / "small"
     script = ROOT / "scripts/internal/cut_training_set.sh"
-    done = subprocess.run(
-        [script, task, folder, str(rows)], capture_output=True, text=True
-    )
+    done = run_command(script, task, folder, str(rows))
     return done, folder
 
 

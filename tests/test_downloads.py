@@ -4,12 +4,11 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 from adapter_bert.tasks import get_task
 
@@ -35,11 +34,8 @@ def fetch(tmp_path):
         table += f"{name} {digest(source / name)}\n"
 
     def run(folder, url=f"file://{source}"):
-        return subprocess.run(
-            [SCRIPTS / "internal/fetch.sh", url, folder],
-            input=table,
-            capture_output=True,
-            text=True,
+        return run_command(
+            SCRIPTS / "internal/fetch.sh", url, folder, input=table
         )
 
     run.source = source
@@ -73,7 +69,7 @@ def test_a_wrong_file_is_refused_and_gets_no_name(fetch, tmp_path):
 
 @pytest.mark.parametrize("name", ["download_squad.sh", "download_glue.sh"])
 def test_downloads_name_whole_sums_and_where_they_go(name):
-    done = subprocess.run([SCRIPTS / name], capture_output=True, text=True)
+    done = run_command(SCRIPTS / name)
     assert done.returncode == 1
     assert done.stderr == f"usage: scripts/{name} FOLDER\n"
     text = (SCRIPTS / name).read_text()
@@ -115,15 +111,15 @@ def glue(tmp_path):
     script.write_text(text[:start] + table + text[end:])
 
     def run():
-        return subprocess.run(
-            ["bash", script, tmp_path / "glue"],
+        return run_command(
+            "bash",
+            script,
+            tmp_path / "glue",
             env={
                 **os.environ,
                 "GLUE_URL": f"file://{source}",
                 "PYTHON": sys.executable,
             },
-            capture_output=True,
-            text=True,
         )
 
     run.source = source

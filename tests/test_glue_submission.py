@@ -1,12 +1,11 @@
 """The zip file for GLUE's leaderboard."""
 
 import os
-import subprocess
 import sys
 import zipfile
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 from adapter_bert.commands import glue_submission
 from adapter_bert.commands.glue_submission import FILES, PREDICTIONS
@@ -37,11 +36,11 @@ def runs(tmp_path):
 
 
 def submit(runs):
-    return subprocess.run(
-        [ROOT / "scripts/glue_submission.sh", runs, runs.parent / "glue.zip"],
+    return run_command(
+        ROOT / "scripts/glue_submission.sh",
+        runs,
+        runs.parent / "glue.zip",
         env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
     )
 
 

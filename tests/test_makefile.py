@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 pytestmark = pytest.mark.newer_stack
 
@@ -29,8 +28,9 @@ def make(target, folder, project, **environment):
     shutil.copytree(
         ROOT / "requirements", project / "requirements", dirs_exist_ok=True
     )
-    return subprocess.run(
-        [shutil.which("make"), target],
+    return run_command(
+        shutil.which("make"),
+        target,
         cwd=project,
         env={
             **{k: v for k, v in os.environ.items() if k not in OUTER},
@@ -40,8 +40,6 @@ def make(target, folder, project, **environment):
             "PIP_NO_INDEX": "1",
             **environment,
         },
-        capture_output=True,
-        text=True,
     )
 
 

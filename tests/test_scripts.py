@@ -8,15 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command, run_process
 
 
 def quickstart(*arguments, python=sys.executable):
-    return subprocess.run(
-        [ROOT / "scripts" / "quickstart.sh", *arguments],
+    return run_command(
+        ROOT / "scripts" / "quickstart.sh",
+        *arguments,
         env={**os.environ, "PYTHON": python},
-        capture_output=True,
-        text=True,
     )
 
 
@@ -87,37 +86,21 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
     """The flags that ship with them, with fewer epochs."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "run_squad.py",
-            "--flagfile=configs/short_articles.flags",
-            f"--init_checkpoint={pretrained_dir}",
-            f"--output_dir={tmp_path}",
-            "--num_train_epochs=2",
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
+    done = run_process(
+        "--flagfile=configs/short_articles.flags",
+        f"--init_checkpoint={pretrained_dir}",
+        f"--output_dir={tmp_path}",
+        "--num_train_epochs=2",
+        program="run_squad.py",
     )
     results = json.loads((tmp_path / "eval_results.json").read_text())
     assert results["eval_f1"] > 30, done.stderr
-    shown = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "show",
-            "answers",
-            "data/short_articles/dev.json",
-            tmp_path / "predictions.json",
-            "5",
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
+    shown = run_process(
+        "answers",
+        "data/short_articles/dev.json",
+        tmp_path / "predictions.json",
+        "5",
+        program="show",
     )
     answers = shown.stdout.strip().split("\n\n")
     assert len(answers) == 5

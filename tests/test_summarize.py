@@ -4,11 +4,9 @@ import csv
 import json
 import math
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from conftest import run_process
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -359,18 +357,7 @@ def test_all_forms_hold_the_same_cells(tmp_path):
 
 
 def summarize_process(*arguments):
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "summarize",
-            *map(str, arguments),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return run_process(*arguments, program="summarize", check=False)
 
 
 @pytest.mark.gate

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
+from conftest import run_command
 from sweep_stand_in import RUNS, SCRIPTS, counts, wait_for
 
 pytestmark = pytest.mark.newer_stack
@@ -169,11 +169,7 @@ def test_an_empty_axis_is_refused(sweep, axis):
 @pytest.mark.parametrize("row", ["", "0", "abc", "9"])
 def test_a_row_that_is_none_is_refused(sweep, row):
     sweep.run("--grid")
-    done = subprocess.run(
-        [SCRIPTS / "internal/run_grid_row.sh", sweep.out, row],
-        capture_output=True,
-        text=True,
-    )
+    done = run_command(SCRIPTS / "internal/run_grid_row.sh", sweep.out, row)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
@@ -203,16 +199,17 @@ def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
 ):
     name = tmp_path / "a folder with spaces"
     name.mkdir()
-    done = subprocess.run(
-        [SCRIPTS / "sweep_glue.sh", "it's out", "--jobs", "2"],
+    done = run_command(
+        SCRIPTS / "sweep_glue.sh",
+        "it's out",
+        "--jobs",
+        "2",
         env={
             **sweep.environment,
             "PYTHON": "../python",
             "OMP_NUM_THREADS": "8",
         },
         cwd=name,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert counts(done.stdout)["finished"] == 4

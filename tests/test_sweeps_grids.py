@@ -5,7 +5,7 @@ import shlex
 import subprocess
 
 import pytest
-from conftest import write_table
+from conftest import run_command, write_table
 from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
 
 from adapter_bert.methods.composition import Composition
@@ -212,12 +212,11 @@ def test_a_run_s_name_may_have_a_blank(sweep):
     ],
 )
 def test_a_wrong_command_is_refused(sweep, arguments, environment, expected):
-    done = subprocess.run(
-        [SCRIPTS / "sweep_glue.sh", *arguments],
+    done = run_command(
+        SCRIPTS / "sweep_glue.sh",
+        *arguments,
         env={**sweep.environment, **environment},
         cwd=sweep.folder,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 1
     assert expected in done.stderr
@@ -298,11 +297,11 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
     for split, count in (("train", 5000), ("dev", 1)):
         path = sweep.folder / f"glue/SST-2/{split}.tsv"
         write_table(path, [("a", "1")] * count, ("sentence", "label"))
-    done = subprocess.run(
-        [SCRIPTS / "compare_methods.sh", sweep.out, "--grid"],
+    done = run_command(
+        SCRIPTS / "compare_methods.sh",
+        sweep.out,
+        "--grid",
         env=sweep.environment,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     found, names = {}, set()
