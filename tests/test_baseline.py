@@ -89,7 +89,7 @@ def test_files_may_be_named(data, tmp_path):
 
 def test_pairs_of_words_count_and_texts_stand_side_by_side():
     rows = make_rows("a cat sat", "a dog", text_b=["cat", "dog sat"])
-    words = baseline.Words(rows)
+    words = baseline.learn_words(rows)
     # a, cat, sat, dog, a cat, cat sat, a dog; cat, dog, sat, dog sat.
     assert words(rows).shape == (2, 7 + 4)
     swapped = make_rows(*rows.text_b, text_b=rows.text_a)
@@ -97,14 +97,14 @@ def test_pairs_of_words_count_and_texts_stand_side_by_side():
 
 
 def test_a_class_that_no_row_has_is_the_least_likely():
-    inputs = baseline.Words(make_rows("a", "b"))(make_rows("a", "b", "a"))
+    inputs = baseline.learn_words(make_rows("a", "b"))(make_rows("a", "b", "a"))
     labels = np.array([0, 2, 0])
-    model = baseline._Classes(inputs, labels, 3, 1.0)
+    model = baseline.fit_classes(inputs, labels, 3, 1.0)
     logits = model(inputs)
     assert np.isfinite(logits).all()
     assert (logits.argmin(axis=1) == 1).all()
     # Of one class alone.
-    alone = baseline._Classes(inputs, np.zeros(3, int), 2, 1.0)(inputs)
+    alone = baseline.fit_classes(inputs, np.zeros(3, int), 2, 1.0)(inputs)
     assert (alone.argmax(axis=1) == 0).all()
 
 

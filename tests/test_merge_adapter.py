@@ -145,14 +145,10 @@ def test_a_merged_bert_keeps_labels_and_kind(
     assert head.get("num_labels", 0) == len(labels)
     assert head.get("label2id", {}) == {n: i for i, n in enumerate(labels)}
     # Where it was written, and again in Hugging Face's form.
-    places = tmp_path / "google", tmp_path / "hugging_face"
-    for place in places:
+    for form in (convert.GOOGLE, convert.HUGGING_FACE):
+        place = tmp_path / form
         place.mkdir()
-    convert.write_google(str(places[0]), found["config"], found["values"], head)
-    convert.write_hugging_face(
-        str(places[1]), found["config"], found["values"], head
-    )
-    for place in places:
+        convert.write_model(str(place), form, **found)
         opened = sources.open_init_checkpoint(str(place))
         assert opened.head == head
         unnamed = labels == ["LABEL_0"]

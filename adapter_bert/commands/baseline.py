@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import platform
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -50,127 +50,110 @@ FOLDS = 5
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 # A word may be a single letter.
 WORD = r"\w+"
+# [rows, words].
+Inputs = scipy.sparse.csr_matrix
 # As a head's outputs are called.
 Outputs = Dict[str, np.ndarray]
 
 
-class Words:
-    """TF-IDF of the words, and pairs of words, of training rows' texts."""
+def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
+    """TF-IDF of the words, and pairs of words, of training rows' texts.
 
-    def __init__(self, rows: Rows):
-        """Learns which there are.
+    Returns:
+        A function from rows to float64 [rows, words and pairs of each text].
 
-        Args:
-            rows: of training.
-
-        Raises:
-            UserError: a column of texts holds too few words.
-        """
-        self._columns = []
-        for texts in _texts(rows):
-            vectors = TfidfVectorizer(
-                ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
-            )
-            try:
-                vectors.fit(texts)
-            except ValueError as error:
-                raise UserError(
-                    f"{rows.path}: a column of texts, or the part of it that "
-                    "the others are guessed from, holds no word"
-                ) from error
-            self._columns.append(vectors)
-
-    def __call__(self, rows: Rows) -> scipy.sparse.csr_matrix:
-        """float64 [rows, words and pairs of each text]."""
-        return scipy.sparse.hstack(
-            [
-                column.transform(texts)
-                for column, texts in zip(self._columns, _texts(rows))
-            ],
-            format="csr",
+    Raises:
+        UserError: a column of texts holds too few words.
+    """
+    columns = [
+        TfidfVectorizer(
+            ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
         )
+        for _ in _texts(rows)
+    ]
+    try:
+        for column, texts in zip(columns, _texts(rows)):
+            column.fit(texts)
+    except ValueError as error:
+        raise UserError(
+            f"{rows.path}: a column of texts, or the part of it that the "
+            "others are guessed from, holds no word"
+        ) from error
+
+    def inputs_of(rows: Rows) -> Inputs:
+        found = [c.transform(texts) for c, texts in zip(columns, _texts(rows))]
+        return scipy.sparse.hstack(found, format="csr")
+
+    return inputs_of
 
 
 def _texts(rows: Rows) -> List[List[str]]:
     return [x for x in (rows.text_a, rows.text_b) if x is not None]
 
 
-class Linear:
-    """A linear model of a task, which answers in the form of its head."""
+def fit(
+    task: TextTask,
+    inputs: Inputs,
+    labels: Mapping[str, np.ndarray],
+    strength: float,
+) -> Callable[[Inputs], Outputs]:
+    """Fits a linear model of a task, which answers in the form of its head.
 
-    def __init__(
-        self,
-        task: TextTask,
-        inputs: scipy.sparse.csr_matrix,
-        labels: Mapping[str, np.ndarray],
-        strength: float,
-    ):
-        """Fits it.
+    Args:
+        task: with its labels.
+        inputs: [rows, words].
+        labels: the task's `label_features`.
+        strength: C; of ridge regression 1 / alpha.
 
-        Args:
-            task: with its labels.
-            inputs: [rows, words].
-            labels: the task's `label_features`.
-            strength: C; of ridge regression 1 / alpha.
-        """
-        self._task = task
-        if isinstance(task, TextRegression):
-            ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
-            self._models = [ridge.fit(inputs, labels["label_scores"])]
-        elif isinstance(task, MultiLabel):
-            columns = labels["label_sets"].T
-            self._models = [
-                _Classes(inputs, column, 2, strength) for column in columns
-            ]
-        else:
-            self._models = [
-                _Classes(
-                    inputs, labels["label_ids"], len(task.labels), strength
-                )
-            ]
+    Returns:
+        A function from inputs to `scores` [rows] of a regression, else to
+        `logits` [rows, C].
+    """
+    if isinstance(task, TextRegression):
+        ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
+        ridge.fit(inputs, labels["label_scores"])
+        return lambda asked: {"scores": ridge.predict(asked)}
+    if not isinstance(task, MultiLabel):
+        ids, count = labels["label_ids"], len(task.labels)
+        model = fit_classes(inputs, ids, count, strength)
+        return lambda asked: {"logits": model(asked)}
+    models = [
+        fit_classes(inputs, column, 2, strength)
+        for column in labels["label_sets"].T
+    ]
 
-    def __call__(self, inputs: scipy.sparse.csr_matrix) -> Outputs:
-        """`scores` [rows] of a regression, else `logits` [rows, C]."""
-        if isinstance(self._task, TextRegression):
-            return {"scores": self._models[0].predict(inputs)}
-        found = [model(inputs) for model in self._models]
-        if isinstance(self._task, MultiLabel):
-            # The logarithm of the odds of each label.
-            found = [np.stack([x[:, 1] - x[:, 0] for x in found], axis=1)]
-        return {"logits": found[0]}
+    def odds(asked: Inputs) -> Outputs:
+        """The logarithm of the odds of each label."""
+        found = [model(asked) for model in models]
+        return {"logits": np.stack([x[:, 1] - x[:, 0] for x in found], axis=1)}
+
+    return odds
 
 
-class _Classes:
-    """Logistic regression over classes, some of which may have no row."""
+def fit_classes(
+    inputs: Inputs, labels: np.ndarray, count: int, strength: float
+) -> Callable[[Inputs], np.ndarray]:
+    """Fits logistic regression over classes, some of which may have no row.
 
-    def __init__(
-        self,
-        inputs: scipy.sparse.csr_matrix,
-        labels: np.ndarray,
-        count: int,
-        strength: float,
-    ):
-        self._count = count
-        self._seen = np.unique(labels)
-        # One that no row has is rarer than any other: half a row.
-        self._unseen = np.log(0.5 / (len(labels) + 1))
-        self._model = None
-        if len(self._seen) > 1:
-            self._model = LogisticRegression(
-                # Far quicker here than the default.
-                solver="newton-cg",
-                C=strength,
-                tol=1e-6,
-                max_iter=1000,
-            ).fit(inputs, labels)
+    Returns:
+        A function from inputs to logarithms of probabilities, float64
+        [rows, count].
+    """
+    seen = np.unique(labels)
+    # One that no row has is rarer than any other: half a row.
+    unseen = np.log(0.5 / (len(labels) + 1))
+    # Far quicker here than the default.
+    solver = {"solver": "newton-cg", "tol": 1e-6, "max_iter": 1000}
+    model = LogisticRegression(C=strength, **solver)
+    if len(seen) > 1:
+        model.fit(inputs, labels)
 
-    def __call__(self, inputs: scipy.sparse.csr_matrix) -> np.ndarray:
-        """Logarithms of probabilities, float64 [rows, count]."""
-        found = np.full((inputs.shape[0], self._count), self._unseen)
-        found[:, self._seen] = 0
-        if self._model is not None:
-            found[:, self._seen] = self._model.predict_log_proba(inputs)
+    def predict(asked: Inputs) -> np.ndarray:
+        found = np.full((asked.shape[0], count), unseen)
+        found[:, seen] = model.predict_log_proba(asked) if len(seen) > 1 else 0
         return found
+
+    return predict
 
 
 def score(task: TextTask, rows: Rows, outputs: Outputs) -> Dict[str, float]:
@@ -196,11 +179,11 @@ def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
     for _, held_out in folds.split(np.arange(len(train))):
         is_held_out = np.isin(np.arange(len(train)), held_out)
         rest, part = train.take(~is_held_out), train.take(is_held_out)
-        words = Words(rest)
+        words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         asked = words(part)
         for strength, found in scores.items():
-            model = Linear(task, inputs, labels, strength)
+            model = fit(task, inputs, labels, strength)
             found.append(score(task, part, model(asked))[task.metrics[0]])
             progress.update(1)
     progress.close()
@@ -239,9 +222,9 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
                 found,
                 " (chosen)" if strength == chosen else "",
             )
-        words = Words(train)
+        words = learn_words(train)
         inputs = words(train)
-        model = Linear(task, inputs, task.label_features(train.label), chosen)
+        model = fit(task, inputs, task.label_features(train.label), chosen)
         scores: Dict[str, float] = {}
         for suffix, split in task.dev_splits:
             outputs = model(words(rows[split]))

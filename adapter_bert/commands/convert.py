@@ -166,16 +166,18 @@ def write_vocabulary(
         files.write_json(place, said)
 
 
-def write_google(
+def write_model(
     folder: str,
+    form: str,
     config: BertConfig,
-    values: Dict[str, np.ndarray],
+    values: Mapping[str, np.ndarray],
     head: Mapping[str, Any],
 ) -> str:
-    """Writes Google's form; gives the path of the weights.
+    """Writes weights and config; gives the path of the weights.
 
     Args:
         folder: to write into.
+        form: `GOOGLE` or `HUGGING_FACE`.
         config: of the model.
         values: its variables, by Google's names.
         head: what the config says of its head.
@@ -183,42 +185,21 @@ def write_google(
     Raises:
         UserError: it cannot be written.
     """
-    prefix = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
-    training_state.save_tensors(prefix, values)
-    files.write_json(
-        os.path.join(folder, "bert_config.json"), google_config(config, head)
-    )
-    return prefix
-
-
-def write_hugging_face(
-    folder: str,
-    config: BertConfig,
-    values: Dict[str, np.ndarray],
-    head: Mapping[str, Any],
-) -> str:
-    """Writes Hugging Face's form; gives the path of the weights.
-
-    Args:
-        folder: to write into.
-        config: of the model.
-        values: its variables, by Google's names.
-        head: what the config says of its head.
-        do_lower_case: whether texts are lower-cased.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    tensors = {}
-    for name, value in values.items():
-        theirs, transposed = hugging_face.hugging_face_name(name)
-        tensors[theirs] = np.ascontiguousarray(value.T if transposed else value)
-    path = os.path.join(folder, sources.SAFETENSORS_FILE)
-    content = safetensors.numpy.save(tensors, {"format": "pt"})
-    files.write_bytes(path, content)
-    files.write_json(
-        os.path.join(folder, "config.json"), hugging_face_config(config, head)
-    )
+    if form == GOOGLE:
+        path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
+        training_state.save_tensors(path, values)
+        name, described = "bert_config.json", google_config(config, head)
+    else:
+        tensors = {}
+        for ours, value in values.items():
+            theirs, transposed = hugging_face.hugging_face_name(ours)
+            value = value.T if transposed else value
+            tensors[theirs] = np.ascontiguousarray(value)
+        path = os.path.join(folder, sources.SAFETENSORS_FILE)
+        content = safetensors.numpy.save(tensors, {"format": "pt"})
+        files.write_bytes(path, content)
+        name, described = "config.json", hugging_face_config(config, head)
+    files.write_json(os.path.join(folder, name), described)
     return path
 
 
@@ -269,25 +250,18 @@ def main() -> None:
     config = sources.read_config(opened, arguments.bert_config_file)
     check_form(config, arguments.to)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
-    named = arguments.do_lower_case
-    tokenizer = sources.read_tokenizer(
-        opened,
-        config,
-        vocabulary,
-        None if named is None else named == "true",
-    )
+    lower = {"true": True, "false": False, None: None}[arguments.do_lower_case]
+    tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     lower = tokenizer.do_lower_case
     variables = encoder.list_variables(config)
     base = identify(opened.weights, variables)
     values = read_values(opened.weights, variables)
     files.prepare_folder(folder)
-    if arguments.to == GOOGLE:
-        write_vocabulary(folder, vocabulary, tokenizer)
-        path = write_google(folder, config, values, opened.head)
-    else:
-        kind = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
-        write_vocabulary(folder, vocabulary, tokenizer, **kind)
-        path = write_hugging_face(folder, config, values, opened.head)
+    said = {}
+    if arguments.to == HUGGING_FACE:
+        said = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+    write_vocabulary(folder, vocabulary, tokenizer, **said)
+    path = write_model(folder, arguments.to, config, values, opened.head)
     print(
         f"wrote {path}: {len(values)} variables, fingerprint "
         f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"

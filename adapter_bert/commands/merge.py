@@ -47,7 +47,7 @@ from adapter_bert.commands.convert import (
     GOOGLE,
     check_form,
     check_free,
-    write_google,
+    write_model,
     write_vocabulary,
 )
 from adapter_bert.data.tokenization import FullTokenizer
@@ -308,7 +308,5 @@ def main() -> None:
     found = merge(opened.weights, adapters, weights)
     files.prepare_folder(folder)
     write_vocabulary(folder, vocabulary, tokenizer)
-    prefix = write_google(
-        folder, found["config"], found["values"], found["head"]
-    )
+    prefix = write_model(folder, GOOGLE, **found)
     print(f"the merged BERT is {prefix}")

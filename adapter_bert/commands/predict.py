@@ -159,28 +159,23 @@ def main() -> None:
     tasks = {name: predictor.task(name) for name in predictor.names}
     columns = columns_of(tasks)
     takes_tokens = any(t.task.takes_tokens for t in tasks.values())
+    progress = None
+    grouped: Callable = row_stream.chunks
     if FLAGS.input:
         progress = Progress("predict", files.size(FLAGS.input), "bytes")
         rows = row_stream.file_rows(
             FLAGS.input, columns, progress.update, takes_tokens
         )
-        write(answer_lines(predictor, row_stream.chunks(rows)))
-        progress.close()
-        tell_cut_rows(predictor)
-        return
-    # Not `sys.stdin` itself: Python closes that at its end, and would wait for
-    # the thread that reads ahead.
-    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
-    rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
-    grouped: Callable = row_stream.chunks
-    if row_stream.is_piped():
-        grouped = row_stream.chunks_at_once
+    else:
+        # Not `sys.stdin` itself: Python closes that at its end, and would wait
+        # for the thread that reads ahead.
+        stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+        rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
+        if row_stream.is_piped():
+            grouped = row_stream.chunks_at_once
     write(answer_lines(predictor, grouped(rows)))
-    tell_cut_rows(predictor)
-
-
-def tell_cut_rows(predictor: Predictor) -> None:
-    """Warns of rows that were answered without having been read whole."""
+    if progress:
+        progress.close()
     if predictor.cut_rows:
         logging.warning(
             "%d rows are cut, longer than --max_seq_length (or a question than "
