@@ -81,27 +81,19 @@ NULL = (-5, -5)
 
 def predict(starts, ends, rules=None, context=CONTEXT, null=NULL):
     """The prediction to one question with one window."""
-    windows = make_windows([context], [(0, 0, len(context.split()))])
-    outputs = make_outputs([starts], [ends], [null])
-    (prediction,) = predict_answers(
-        [Question("q", "?", context, None)],
-        windows,
-        outputs,
-        rules or make_rules(),
-    )
-    return prediction
+    parts = [(0, len(context.split()))]
+    return predict_windows(parts, [starts], [ends], rules, [null], context)
 
 
-def predict_windows(parts, starts, ends, rules=None, null=None):
+def predict_windows(
+    parts, starts, ends, rules=None, null=None, context=CONTEXT
+):
     """The prediction to one question with several windows."""
-    windows = make_windows([CONTEXT], [(0, *part) for part in parts])
+    windows = make_windows([context], [(0, *part) for part in parts])
     outputs = make_outputs(starts, ends, null or [NULL] * len(parts))
-    (prediction,) = predict_answers(
-        [Question("q", "?", CONTEXT, None)],
-        windows,
-        outputs,
-        rules or make_rules(),
-    )
+    questions = [Question("q", "?", context, None)]
+    rules = rules or make_rules()
+    (prediction,) = predict_answers(questions, windows, outputs, rules)
     return prediction
 
 
@@ -193,14 +185,9 @@ def test_of_windows_with_equal_context_the_first_counts():
 def test_the_longer_of_two_windows_counts_where_context_is_equal():
     # "the" has one word on its poorer side in both, in windows of 5 and 3.
     starts = [[(4, 1.0)], [(4, 5.0)]]
-    windows = [(3, 3), (3, 5)]
-    context = "a b c d e f g h"
-    made = make_windows([context], [(0, *part) for part in windows])
-    (prediction,) = predict_answers(
-        [Question("q", "?", context, None)],
-        made,
-        make_outputs(starts, starts, [NULL, NULL]),
-        make_rules(),
+    parts = [(3, 3), (3, 5)]
+    prediction = predict_windows(
+        parts, starts, starts, context="a b c d e f g h"
     )
     assert listed(prediction) == [("e", 5.0, 5.0)]
 

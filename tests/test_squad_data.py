@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from conftest import TINY_WORDS
+from task_files import refusal
 
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import squad_data
@@ -64,12 +65,6 @@ def read(folder, content, with_negative=False):
         content if isinstance(content, str) else json.dumps(content)
     )
     return read_questions(str(path), with_negative)
-
-
-def refusal(function, *arguments):
-    with pytest.raises(UserError) as raised:
-        function(*arguments)
-    return str(raised.value)
 
 
 # Reading

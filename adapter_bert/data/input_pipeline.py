@@ -263,10 +263,8 @@ class TrainPlan:
             pool_batches: batches of a pool; 1 for no grouping by length.
         """
         self._lengths = lengths
-        self._batch_size = batch_size
-        self._num_steps = num_steps
-        self._seed = seed
-        self._pool_batches = pool_batches
+        self._batch_size, self._num_steps = batch_size, num_steps
+        self._seed, self._pool_batches = seed, pool_batches
         self._epoch = functools.lru_cache(maxsize=2)(self._permute)
         self._pool = functools.lru_cache(maxsize=1)(self._make_pool)
 
@@ -494,17 +492,10 @@ def to_dataset(
     length: Optional[int],
     batch_size: Optional[int],
 ) -> tf.data.Dataset:
-    """A `tf.data.Dataset` of batches made by a Python generator.
+    """A `tf.data.Dataset` of the `Batch`es that `make_batches()` yields.
 
-    Args:
-        make_batches: function without arguments that yields `Batch`es.
-        features: that these are made of.
-        length: static number of tokens, or None.
-        batch_size: static number of rows, or None.
-
-    Returns:
-        A dataset of dictionaries of tensors. Nothing is read ahead:
-        TensorFlow's deterministic mode would switch that off.
+    Nothing is read ahead: TensorFlow's deterministic mode would switch that
+    off. Other arguments are those of `batch_signature`.
     """
     signature = batch_signature(features, length, batch_size)
     dataset = tf.data.Dataset.from_generator(

@@ -562,16 +562,13 @@ class MaskedLM(UnansweringTask[Lines]):
 
     def read(self, data_dir, splits):
         """Counts the lines of `train_file` and `eval_file`."""
-        paths = {
-            "train": ("--train_file", self.train_file),
-            "dev": ("--eval_file", self.eval_file),
-        }
         rows = {}
         for split in splits:
-            flag, path = paths[split]
+            flag = {"train": "train_file", "dev": "eval_file"}[split]
+            path = getattr(self, flag)
             if not path:
                 raise UserError(
-                    f"{flag} is missing: a text file with a sentence on each "
+                    f"--{flag} is missing: a text file with a sentence on each "
                     "line"
                 )
             rows[split] = Lines.of(path)

@@ -66,18 +66,15 @@ def exact_match(answer: str, prediction: str) -> float:
 
 def words_f1(answer: str, prediction: str) -> float:
     """F1 of the words that both share, 0 to 1; 0 where they share none."""
-    answer_words = normalize_answer(answer).split()
-    prediction_words = normalize_answer(prediction).split()
-    shared = sum(
-        (
-            collections.Counter(answer_words)
-            & collections.Counter(prediction_words)
-        ).values()
+    right, found = (
+        collections.Counter(normalize_answer(text).split())
+        for text in (answer, prediction)
     )
+    shared = sum((right & found).values())
     if not shared:
         return 0.0
-    precision = shared / len(prediction_words)
-    recall = shared / len(answer_words)
+    precision = shared / sum(found.values())
+    recall = shared / sum(right.values())
     return 2 * precision * recall / (precision + recall)
 
 
@@ -464,12 +461,7 @@ class SpanHead(Head):
         self.hidden = HiddenLayers(
             shape, "cls/squad/", config.hidden_size, create
         )
-        self.weights = create(
-            "cls/squad/output_weights",
-            (2, config.hidden_size),
-            encoder.truncated_normal(0.02),
-        )
-        self.bias = create("cls/squad/output_bias", (2,), encoder.zeros)
+        self.create_last(2, config, create, "cls/squad/")
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> `start_logits`, `end_logits`, float32 [B, T]."""

@@ -27,7 +27,6 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.input_pipeline import NO_LABEL, Features
 from adapter_bert.data.tables import (
@@ -316,19 +315,9 @@ class TaggingHead(Head):
 
     needs_pooler = False
 
-    def __init__(
-        self,
-        tags: int,
-        config: encoder.BertConfig,
-        create: encoder.CreateVariable,
-    ):
+    def __init__(self, tags, config, create):
         """Creates `output_weights` [C, D] and `output_bias` [C]."""
-        self.weights = create(
-            "output_weights",
-            (tags, config.hidden_size),
-            encoder.truncated_normal(0.02),
-        )
-        self.bias = create("output_bias", (tags,), encoder.zeros)
+        self.create_last(tags, config, create)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"logits": float32 [B, T, C]}."""

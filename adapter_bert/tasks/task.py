@@ -18,7 +18,12 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.bert.encoder import BertConfig, CreateVariable
+from adapter_bert.bert.encoder import (
+    BertConfig,
+    CreateVariable,
+    truncated_normal,
+    zeros,
+)
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.input_pipeline import (
     Features,
@@ -52,6 +57,25 @@ class Head(tf.Module, abc.ABC):
     reads_first_token = False
     # Tuple[str, ...]
     reads = ()
+
+    def create_last(
+        self,
+        outputs: int,
+        config: BertConfig,
+        create: CreateVariable,
+        scope: str = "",
+        has_bias: bool = True,
+    ) -> None:
+        """Sets `weights` [outputs, D] and `bias` [outputs], or None.
+
+        They are called `<scope>output_weights` and `<scope>output_bias`.
+        """
+        shape = outputs, config.hidden_size
+        name = f"{scope}output_weights"
+        self.weights = create(name, shape, truncated_normal(0.02))
+        self.bias = None
+        if has_bias:
+            self.bias = create(f"{scope}output_bias", shape[:1], zeros)
 
     @abc.abstractmethod
     def __call__(
@@ -383,14 +407,11 @@ class Task(abc.ABC, Generic[RowsType]):
         scores: Mapping[str, Mapping[str, float]],
         data: Mapping[str, str],
     ) -> Dict[str, ScoresAndData]:
-        """What is written of the dev sets' scores.
+        """What is written of dev sets' scores, by folder as of `members`.
 
         Args:
             scores: what `evaluate` gave of each dev set, by its suffix.
             data: fingerprint of each dev set's rows, by its split.
-
-        Returns:
-            By folder, as of `members`; that of the run has all of them.
         """
         named = {
             with_suffix(name, suffix): value

@@ -6,6 +6,7 @@ decay, optimizer slots, the log, checkpoints and the adapter artifact.
 """
 
 import dataclasses
+import math
 import re
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
@@ -160,10 +161,7 @@ class Parameter:
     @property
     def count(self) -> int:
         """Number of scalars."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,9 +246,6 @@ def list_parameters(
         method: decides, by its rules, what is trained.
         build_head: the task's head; always trained.
 
-    Returns:
-        The table.
-
     Raises:
         UserError: an argument of the method that this BERT cannot take.
         ValueError: a defect of the method: a variable that no rule covers, or
@@ -333,12 +328,8 @@ def narrow_variables(
 ) -> FrozenSet[str]:
     """Names of BERT's frozen kernels and biases, which only products read.
 
-    So they may be kept in the type of products.
-
-    Args:
-        config: of the BERT.
-        method: one that changes variables where they are read has none.
-        table: every variable.
+    So they may be kept in the type of products. There are none where the method
+    changes variables as they are read.
     """
     if changes_parameters(config, method):
         return frozenset()

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.tables import (
     Rows,
@@ -72,14 +71,7 @@ class ClassificationHead(Head):
         self.class_weights = weights
         self.needs_pooler = shape.pooler
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
-        self.weights = create(
-            "output_weights",
-            (classes, config.hidden_size),
-            encoder.truncated_normal(0.02),
-        )
-        self.bias = None
-        if shape.bias:
-            self.bias = create("output_bias", (classes,), encoder.zeros)
+        self.create_last(classes, config, create, has_bias=shape.bias)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"logits": float32 [B, C]}."""
