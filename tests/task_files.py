@@ -117,6 +117,13 @@ def make_rows(*texts, **columns):
     return Rows("a.tsv", np.arange(len(texts)), list(texts), **columns)
 
 
+def put(path, content):
+    """Writes a text, or bytes, and returns the path."""
+    is_text = isinstance(content, str)
+    path.write_bytes(content.encode() if is_text else content)
+    return path
+
+
 def refusal(function, *arguments):
     """The text of the error that a call ends in."""
     with pytest.raises(UserError) as raised:

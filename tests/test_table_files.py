@@ -13,6 +13,7 @@ from task_files import (
     CUSTOM,
     PROPERTY,
     listed,
+    put,
     read,
     refusal,
 )
@@ -43,9 +44,9 @@ def read_rows(path, layout):
 
 
 def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
-    path = tmp_path / "train.tsv"
-    path.write_bytes(
-        b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\nbad\tb\ngood\tc\n\r\n\n'
+    put(
+        tmp_path / "train.tsv",
+        b'\xef\xbb\xbflabel\ttext\r\ngood\t"a\r\nbad\tb\ngood\tc\n\r\n\n',
     )
     assert listed(read(CUSTOM, tmp_path, "train")) == [
         (1, ['"a', "good"]),
@@ -61,22 +62,21 @@ def test_empty_lines_of_a_file_with_one_column_are_empty_texts(tmp_path):
 
 
 def test_empty_lines_take_no_memory(tmp_path):
-    path = tmp_path / "test.tsv"
-    path.write_text("text\tlabel\na\tgood\n" + "\n" * 10**6)
+    path = put(tmp_path / "test.tsv", "text\tlabel\na\tgood\n" + "\n" * 10**6)
     with limited(more=2**26):
         assert read_rows(str(path), Layout("text")) == [(1, ["a"])]
 
 
 def test_lines_end_at_newlines_only(tmp_path):
-    path = tmp_path / "data.tsv"
-    path.write_bytes("a\u2028b\x0cc\x85\td\n".encode())
+    path = put(tmp_path / "data.tsv", "a\u2028b\x0cc\x85\td\n".encode())
     rows = read_rows(str(path), Layout(0, 1, header=False))
     assert rows == [(0, ["a\u2028b\x0cc\x85", "d"])]
 
 
 def test_columns_are_chosen_by_name_wherever_they_are(tmp_path):
-    path = tmp_path / "data.tsv"
-    path.write_text("x\tlabel\ty\ttext\n1\tgood\t2\tthe cat\n")
+    path = put(
+        tmp_path / "data.tsv", "x\tlabel\ty\ttext\n1\tgood\t2\tthe cat\n"
+    )
     rows = read_rows(str(path), Layout("text", label="label"))
     assert rows == [(1, ["the cat", "good"])]
 
@@ -109,8 +109,7 @@ HEADER = b"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 def test_malformed_files_are_refused_with_their_line(
     tmp_path, content, expected
 ):
-    path = tmp_path / "dev.tsv"
-    path.write_bytes(content)
+    path = put(tmp_path / "dev.tsv", content)
     message = refusal(read, get_task("mrpc"), tmp_path, "dev")
     assert re.search(f"^{re.escape(str(path))} ?{expected}", message), message
 
@@ -119,8 +118,7 @@ def test_malformed_files_are_refused_with_their_line(
     "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
 )
 def test_a_column_that_two_have_the_name_of_is_refused(tmp_path, ending, line):
-    path = tmp_path / f"a{ending}"
-    path.write_text(f"{line}\n{line}\n")
+    path = put(tmp_path / f"a{ending}", f"{line}\n{line}\n")
     message = refusal(read_rows, str(path), Layout("text"))
     assert message == (
         f"{path}:1: 2 columns are named 'text'; rename all but one"
@@ -131,8 +129,7 @@ def test_a_column_that_two_have_the_name_of_is_refused(tmp_path, ending, line):
 
 
 def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("x\ty\na\tb\n\n\r\nc\td\n\n\n")
+    path = put(tmp_path / "a.tsv", "x\ty\na\tb\n\n\r\nc\td\n\n\n")
     message = refusal(read_rows, str(path), Layout(0, 1))
     assert message.startswith(f"{path}:3: found 1 tab-separated")
     assert read_rows(str(path), Layout(0)) == [
@@ -157,8 +154,7 @@ def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
     ],
 )
 def test_byte_order_marks_of_joined_files_are_dropped(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
+    path = put(tmp_path / name, content)
     rows = read_rows(str(path), Layout("text", label="label"))
     assert [cells for _, cells in rows] == [["a", "good"], ["b", "bad"]]
 
@@ -173,16 +169,14 @@ def test_byte_order_marks_of_joined_files_are_dropped(tmp_path, name, content):
     ],
 )
 def test_lines_that_end_with_carriage_returns_alone(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_bytes(content.encode())
+    path = put(tmp_path / name, content.encode())
     message = refusal(read_rows, str(path), Layout("text", label="label"))
     assert message == (
         f"{path}: its lines end with a carriage return (CR) alone; end lines "
         "with a line feed, or with both"
     )
     # Those of a .csv are read.
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"text,label\rgood day,a\rbad day,b\r")
+    path = put(tmp_path / "a.csv", b"text,label\rgood day,a\rbad day,b\r")
     assert read_rows(str(path), Layout("text", label="label")) == [
         (1, ["good day", "a"]),
         (2, ["bad day", "b"]),
@@ -190,8 +184,7 @@ def test_lines_that_end_with_carriage_returns_alone(tmp_path, name, content):
 
 
 def test_a_carriage_return_within_a_text_is_a_part_of_the_text(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_bytes(b"text\na\rb\nc\n")
+    path = put(tmp_path / "a.tsv", b"text\na\rb\nc\n")
     rows = [(1, ["a\rb"]), (2, ["c"])]
     assert read_rows(str(path), Layout("text")) == rows
 
@@ -209,16 +202,16 @@ def test_a_carriage_return_within_a_text_is_a_part_of_the_text(tmp_path):
 def test_names_of_columns_are_quoted_where_one_is_missing(
     tmp_path, header, hint
 ):
-    path = tmp_path / "a.csv"
-    path.write_text(f"{header}\nx,y\n", encoding="utf-8")
+    path = put(tmp_path / "a.csv", f"{header}\nx,y\n")
     message = refusal(read_rows, str(path), Layout("text"))
     assert message.startswith(f"{path}:1: no column is named 'text'; the ")
     assert hint in message
 
 
 def test_a_header_that_stands_there_again_is_refused(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tlabel\na\tgood\n\ufefftext\tlabel\nb\tbad\n")
+    path = put(
+        tmp_path / "a.tsv", "text\tlabel\na\tgood\n\ufefftext\tlabel\nb\tbad\n"
+    )
     message = refusal(read_rows, str(path), Layout("text", label="label"))
     assert message.startswith(f"{path}:3: the header stands here again")
 
@@ -230,8 +223,7 @@ def test_a_header_that_stands_there_again_is_refused(tmp_path):
 def test_a_cell_too_many_is_refused_where_columns_are_numbers(
     tmp_path, name, content
 ):
-    path = tmp_path / name
-    path.write_text(content)
+    path = put(tmp_path / name, content)
     message = refusal(read_rows, str(path), Layout(1, label=0, header=False))
     assert message.startswith(f"{path}:2: found 3 ")
     assert "but the first line has 2; does a text hold the sep" in message
@@ -247,15 +239,13 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path, cells, expected):
     path.write_text(f"a\ttext\tb\n{first}\tx\t{second}\n")
     layout = Layout("text", label_separator="|", label_columns=("a", "b"))
     assert read_rows(str(path), layout) == [(1, ["x", expected])]
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"b": true, "a": 0, "text": "x"}\n')
+    path = put(tmp_path / "a.jsonl", '{"b": true, "a": 0, "text": "x"}\n')
     assert read_rows(str(path), layout) == [(0, ["x", "b"])]
 
 
 @pytest.mark.parametrize("cell", ["", "2", "0.5", "yes", "[1, 0]"])
 def test_what_is_neither_0_nor_1_is_refused_with_its_column(tmp_path, cell):
-    path = tmp_path / "a.tsv"
-    path.write_text(f"a\ttext\n1\tx\n{cell}\ty\n")
+    path = put(tmp_path / "a.tsv", f"a\ttext\n1\tx\n{cell}\ty\n")
     layout = Layout("text", label_separator="|", label_columns=("a",))
     assert refusal(read_rows, str(path), layout) == (
         f"{path}:3: the label column 'a' holds {cell!r}, expected 0 or 1 "
@@ -266,8 +256,7 @@ def test_what_is_neither_0_nor_1_is_refused_with_its_column(tmp_path, cell):
 @pytest.mark.parametrize("missing", ["text", "label"])
 def test_an_unknown_column_is_refused_with_those_of_the_file(tmp_path, missing):
     names = [n for n in ("text", "label", "more") if n != missing]
-    path = tmp_path / "train.tsv"
-    path.write_text("\t".join(names) + "\na\tb\n")
+    path = put(tmp_path / "train.tsv", "\t".join(names) + "\na\tb\n")
     message = refusal(read, CUSTOM, tmp_path, "train")
     assert message.startswith(f"{path}:1: ")
     assert repr(missing) in message
@@ -307,8 +296,7 @@ FILE_CONTENTS = st.one_of(
     ),
 )
 def test_any_bytes_are_rows_or_refused(tmp_path_factory, layout, content):
-    path = tmp_path_factory.getbasetemp() / "any_bytes.tsv"
-    path.write_bytes(content)
+    path = put(tmp_path_factory.getbasetemp() / "any_bytes.tsv", content)
     try:
         rows = read_rows(str(path), layout)
     except UserError as error:
@@ -324,9 +312,9 @@ def test_any_bytes_are_rows_or_refused(tmp_path_factory, layout, content):
 
 
 def test_csv_cells_may_hold_commas_quotation_marks_and_lines(tmp_path):
-    path = tmp_path / "train.csv"
-    path.write_bytes(
-        b'label,text,id\r\ngood,"a, ""b""\nc",1\r\n\r\nbad,d,2\r\n'
+    path = put(
+        tmp_path / "train.csv",
+        b'label,text,id\r\ngood,"a, ""b""\nc",1\r\n\r\nbad,d,2\r\n',
     )
     layout = Layout("text", label="label", row_id="id")
     assert read_rows(str(path), layout) == [
@@ -336,9 +324,9 @@ def test_csv_cells_may_hold_commas_quotation_marks_and_lines(tmp_path):
 
 
 def test_json_values_are_read_as_text(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text(
-        '{"t": "a\\tb", "l": 1}\n\n{"l": true, "t": "é"}\n{"t": "", "l": 0.5}'
+    path = put(
+        tmp_path / "train.jsonl",
+        '{"t": "a\\tb", "l": 1}\n\n{"l": true, "t": "é"}\n{"t": "", "l": 0.5}',
     )
     assert read_rows(str(path), Layout("t", label="l")) == [
         (0, ["a\tb", "1"]),
@@ -367,21 +355,18 @@ def test_json_values_are_read_as_text(tmp_path):
 def test_what_is_no_table_is_refused_with_its_line(
     tmp_path, name, content, expected
 ):
-    path = tmp_path / name
-    path.write_bytes(content)
+    path = put(tmp_path / name, content)
     message = refusal(read_rows, str(path), Layout("text", label="label"))
     assert re.match(re.escape(str(path)) + expected, message), message
 
 
 def test_json_lines_have_no_numbered_columns(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a"}\n')
+    path = put(tmp_path / "a.jsonl", '{"text": "a"}\n')
     assert "named columns" in refusal(read_rows, str(path), Layout(0))
 
 
 def test_broken_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
-    path = tmp_path / "a.tsv"
-    path.write_text("x\ty\na\tb\nc\nd\te\nf\tg\th\n")
+    path = put(tmp_path / "a.tsv", "x\ty\na\tb\nc\nd\te\nf\tg\th\n")
     layout = Layout(0, label=1, skips_broken_rows=True)
     assert read_rows(str(path), layout) == [(1, ["a", "b"]), (3, ["d", "e"])]
     assert "2 rows with fewer or more columns than the header" in caplog.text
@@ -394,8 +379,7 @@ def test_endings_may_be_in_capitals(tmp_path, ending):
         ".csv": 'text\n"the cat, a dog"\n',
         ".jsonl": '{"text": "the cat, a dog"}\n',
     }
-    path = tmp_path / f"EXPORT{ending.upper()}"
-    path.write_text(rows[ending])
+    path = put(tmp_path / f"EXPORT{ending.upper()}", rows[ending])
     ((_, cells),) = read_rows(str(path), Layout("text"))
     assert cells == ["the cat, a dog"]
 
@@ -440,9 +424,9 @@ def test_tables_that_libraries_wrote_are_read_back(
     ending=st.sampled_from(sorted(READERS)),
 )
 def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, ending):
-    path = tmp_path_factory.getbasetemp() / f"any{ending}"
-    path.write_bytes(
-        content if isinstance(content, bytes) else content.encode()
+    path = put(
+        tmp_path_factory.getbasetemp() / f"any{ending}",
+        content if isinstance(content, bytes) else content.encode(),
     )
     try:
         rows = read_rows(str(path), Layout("a", label="b"))
@@ -466,23 +450,20 @@ def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, ending):
 def test_what_would_shift_or_replace_a_value_is_refused(
     tmp_path, name, content, words
 ):
-    path = tmp_path / name
-    path.write_text(content)
+    path = put(tmp_path / name, content)
     layout = Layout("text", label="label")
     assert words in refusal(read_rows, str(path), layout)
 
 
 def test_empty_cells_behind_the_named_ones_are_no_harm(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\na,1,,\n")
+    path = put(tmp_path / "a.csv", "text,label\na,1,,\n")
     layout = Layout("text", label="label")
     assert read_rows(str(path), layout) == [(1, ["a", "1"])]
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv"])
 def test_an_empty_line_of_a_single_column_is_an_empty_text(tmp_path, ending):
-    path = tmp_path / f"a{ending}"
-    path.write_text("text\na\n\nb\n")
+    path = put(tmp_path / f"a{ending}", "text\na\n\nb\n")
     rows = [(1, ["a"]), (2, [""]), (3, ["b"])]
     assert read_rows(str(path), Layout("text")) == rows
 
@@ -493,8 +474,7 @@ FOLDER = SplitFiles()
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_split_of_a_folder_has_one_of_the_endings(tmp_path, ending):
-    path = tmp_path / f"dev{ending}"
-    path.write_text("x")
+    path = put(tmp_path / f"dev{ending}", "x")
     (tmp_path / "dev.txt").write_text("x")
     assert FOLDER.find(str(tmp_path), "dev", ENDINGS) == str(path)
     message = refusal(FOLDER.find, str(tmp_path), "train", ENDINGS)
