@@ -17,6 +17,7 @@ from conftest import ROOT, entry_point
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
+from task_files import PROPERTY
 from test_methods_runs import ENGINES_HERE
 from test_multiple_choice import copa_row, write_json
 
@@ -473,6 +474,7 @@ def test_an_evaluation_does_not_mind(classify, flags):
     )
 
 
+@PROPERTY
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     data=st.data(),
