@@ -9,28 +9,7 @@
 # scripts/reproduce.sh.
 source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS SPAM=FILE REVIEWS=FILE scripts/fusion.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
-export PYTHON=$python
-out=$output
-
-if [ "$task" = status ]; then
-  for grid in "$out"/*/grid.tsv; do
-    [ -f "$grid" ] || refuse "$out holds no sweep; start it first"
-    echo "== $(basename "$(dirname "$grid")")"
-    grid_status "$(dirname "$grid")"
-  done
-  exit
-fi
-
-need BERT 'the pretrained model, for --init_checkpoint' prefix
-need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
-[[ $GLUE_DIR != *://* ]] || refuse "GLUE_DIR is $GLUE_DIR, expected a folder of this machine, since its tasks are linked to"
-GLUE_DIR=$(realpath "$GLUE_DIR")
-BERT=$(absolute "$BERT")
-export BERT
-for name in MRPC RTE CoLA STS-B SST-2; do
-  data=$GLUE_DIR/$name
-  need data "the task's train and dev file" folder
-done
+open_sweeps MRPC RTE CoLA STS-B SST-2
 need SPAM 'a file of label, tab, text' file
 need REVIEWS 'a file of label, tab, text' file
 

@@ -93,6 +93,11 @@ class Sweep:
             },
         )
 
+    def rows(self, done=None):
+        """The rows of the grid, after what has written it has gone well."""
+        assert not done or done.returncode == 0, done.stderr
+        return (self.out / "grid.tsv").read_text().splitlines()
+
     def add_tasks(self, *tasks):
         """Gives tasks of GLUE files without rows."""
         for task in tasks:

@@ -20,8 +20,7 @@ def test_the_default_grid_is_the_papers(sweep):
     for task in ("CoLA", "MRPC", "STS-B", "QQP", "MNLI", "QNLI"):
         (sweep.folder / "glue" / task).mkdir()
     done = sweep.run("--grid")
-    assert done.returncode == 0, done.stderr
-    lines = (sweep.out / "grid.tsv").read_text().splitlines()
+    lines = sweep.rows(done)
     assert len(lines) == 8 * 3 * 3 * 2 * 5
     assert "sbatch --array=1-720 scripts/sweep.sbatch" in done.stdout
     assert sweep.started() == []
@@ -40,7 +39,7 @@ def test_a_long_grid_is_several_arrays(sweep):
 
 def test_a_row_is_a_command_that_can_be_copied(sweep):
     sweep.run("--grid", "--", "--compute_dtype=bfloat16", METHODS="houlsby")
-    row = (sweep.out / "grid.tsv").read_text().splitlines()[1]
+    row = sweep.rows()[1]
     name, command, flags = row.split("\t")
     assert name == RUNS[1]
     assert shlex.split(flags) == [
@@ -72,7 +71,7 @@ def test_methods_have_the_axes_that_they_need(sweep):
         FULL_RATES="2e-5",
         TASKS="RTE",
     )
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows()
     assert [row.split("\t")[0] for row in rows] == [
         "RTE/full-lr2e-5-epochs3-seed1",
         "RTE/top_layers1-lr2e-5-epochs3-seed1",
@@ -93,9 +92,7 @@ def test_squad_has_a_grid_of_its_own(sweep):
     missing = sweep.folder / "dev-v1.1.json"
     assert f"{missing}, where there is no file: PREDICT_FILE" in run().stderr
     missing.touch()
-    done = run()
-    assert done.returncode == 0, done.stderr
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows(run())
     # Adapters: 3 sizes x 4 rates x 3 epochs x 3 seeds; full: 3 x 3 x 3.
     assert len(rows) == 108 + 27
     assert all("run_squad.py --train_file=" in row for row in rows)
@@ -108,9 +105,7 @@ def test_tagging_has_a_grid_of_its_own(sweep):
         )
 
     assert "where there is no folder: the data" in run(TASKS="de").stderr
-    done = run(TASKS="RTE SST-2")
-    assert done.returncode == 0, done.stderr
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows(run(TASKS="RTE SST-2"))
     # Adapters: 3 sizes x 3 rates x 3 seeds; full and head: 3 rates x 3 seeds.
     assert len(rows) == 2 * (27 + 9 + 9)
     folder = sweep.folder / "glue" / "RTE"
@@ -120,8 +115,7 @@ def test_tagging_has_a_grid_of_its_own(sweep):
     done = run(TASKS="RTE ../glue/RTE")
     assert done.returncode == 1
     assert "error: TASKS has two folders called RTE" in done.stderr
-    done = run(folder)
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows(run(folder))
     assert len(rows) == 45 and rows[0].startswith("RTE/houlsby8-lr1e-4-")
 
 
@@ -148,8 +142,7 @@ def test_a_task_s_folder_may_have_a_blank_in_its_name(
     done = sweep.run_script(
         script, "--grid", GLUE_DIR=glue, NER_DIR=glue, **axes
     )
-    assert done.returncode == 0, done.stderr
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows(done)
     assert [row.split("\t")[0] for row in rows] == [
         f"{name}/head-lr1-epochs1-seed1" for name in names
     ]
@@ -236,7 +229,7 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     grid = (sweep.out / "grid.tsv").read_text()
     assert f"--init_checkpoint={handle} " in grid
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
-    row = (sweep.out / "grid.tsv").read_text().splitlines()[0]
+    row = sweep.rows()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row
     assert " --data_dir=gs://bucket/glue/RTE " in row
 
@@ -303,9 +296,8 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
         "--grid",
         env=sweep.environment,
     )
-    assert done.returncode == 0, done.stderr
     found, names = {}, set()
-    rows = (sweep.out / "grid.tsv").read_text().splitlines()
+    rows = sweep.rows(done)
     for row in rows:
         name, command, told = row.split("\t")
         flags = dict(

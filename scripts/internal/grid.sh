@@ -5,6 +5,8 @@
 #   add_tunings ADD          calls ADD NAME FLAGS... for every tuning of the axes
 #   run_grid                 writes OUTPUT_DIR/grid.tsv and does what is asked
 #   grid_status OUTPUT_DIR   shows the states of a grid's runs
+#   open_sweeps TASK...      for several sweeps of GLUE's tasks: sets `out`, looks
+#                            for BERT and the tasks, or shows the sweeps' states
 #
 #   absolute PATH            the path from the root
 #   split_words VARIABLE     its words as the array `words`; quotes hold one together
@@ -86,6 +88,30 @@ open_grid() { # usage, arguments ...
   [[ $output != *[\\*?[]* ]] || refuse "OUTPUT_DIR is $output; TensorFlow finds no checkpoint under a name with * ? [ or \\, choose another"
   runs=$output/runs
   rows=()
+}
+
+open_sweeps() { # tasks ...
+  local grid name data
+  export PYTHON=$python
+  out=$output
+  if [ "$task" = status ]; then
+    for grid in "$out"/*/grid.tsv; do
+      [ -f "$grid" ] || refuse "$out holds no sweep; start it first"
+      echo "== $(basename "$(dirname "$grid")")"
+      grid_status "$(dirname "$grid")"
+    done
+    exit
+  fi
+  need BERT 'the pretrained model, for --init_checkpoint' prefix
+  need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
+  [[ $GLUE_DIR != *://* ]] || refuse "GLUE_DIR is $GLUE_DIR, expected a folder of this machine, since its tasks are linked to"
+  GLUE_DIR=$(realpath "$GLUE_DIR")
+  BERT=$(absolute "$BERT")
+  export BERT
+  for name in "$@"; do
+    data=$GLUE_DIR/$name
+    need data "the task's train and dev file" folder
+  done
 }
 
 is_elsewhere() { # path: is it one of a cloud, or a handle of Kaggle's?
