@@ -169,9 +169,7 @@ def _labels_of(task: TextTask, rows: Rows) -> Features:
 def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
     """The main score of each strength, as the mean over the folds.
 
-    Args:
-        task: with its labels.
-        train: the training rows, at least as many as there are folds.
+    There are at least as many training rows as folds.
     """
     scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
     folds = KFold(FOLDS, shuffle=True, random_state=SEED)

@@ -69,10 +69,6 @@ def read_values(
 ) -> Dict[str, np.ndarray]:
     """Every variable of a BERT and its heads, by Google's name.
 
-    Args:
-        weights: the model.
-        variables: BERT's own.
-
     Raises:
         UserError: one cannot be read, or is no part of a plain BERT.
     """

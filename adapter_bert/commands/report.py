@@ -39,11 +39,7 @@ def _check_replaceable(path: str) -> None:
 
 
 def write_report(folder: str, output: str) -> None:
-    """Writes the page.
-
-    Args:
-        folder: of a run, or of several.
-        output: the page's path; a report there is replaced.
+    """Writes the page of a run or a sweep; a report there is replaced.
 
     Raises:
         UserError: there is no run, a file of it cannot be read, or the page

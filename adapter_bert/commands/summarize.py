@@ -58,13 +58,7 @@ MEAN = "mean ± standard error (seeds)"
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        title: what it shows.
-        header: of the columns.
-        rows: as many cells as the header has.
-    """
+    """A table of texts, whose rows have as many cells as the header."""
 
     title: str
     header: Tuple[str, ...]

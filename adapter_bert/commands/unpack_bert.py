@@ -38,12 +38,7 @@ class NoBertError(Exception):
 
 
 def unpack(path: str, folder: str, sha256: str) -> None:
-    """Writes the four files of a BERT.
-
-    Args:
-        path: of the archive.
-        folder: for them; it is there.
-        sha256: of the weights, or "-".
+    """Writes the four files of a BERT into a folder that is there.
 
     Raises:
         NoBertError: it is no whole archive of a BERT.
@@ -60,10 +55,7 @@ def unpack(path: str, folder: str, sha256: str) -> None:
             for name in FILES:
                 with archive.open(members[name]) as member:
                     with open(os.path.join(folder, name), "wb") as out:
-                        while True:
-                            block = member.read(BLOCK)
-                            if not block:
-                                break
+                        while block := member.read(BLOCK):
                             out.write(block)
                             if name == DATA:
                                 digest.update(block)

@@ -77,11 +77,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 def find_baselines(
     folders: Iterable[str], runs: Iterable[Run]
 ) -> Dict[str, Baseline]:
-    """The baseline of each task that has runs, and one, below some folders.
-
-    Args:
-        folders: of runs and baselines.
-        runs: that were found there.
+    """The baselines below some folders, by task, of tasks that have runs.
 
     Raises:
         UserError: a file is damaged, or a baseline is of other labels or of

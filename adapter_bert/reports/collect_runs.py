@@ -216,12 +216,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
 
 
 def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
-    """The name under which a run is compared with others.
-
-    Args:
-        run: its description, of which the task and the data's name are read.
-        results: its scores.
-    """
+    """The name under which a run is compared, of its description and scores."""
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]

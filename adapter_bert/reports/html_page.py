@@ -61,18 +61,10 @@ figure svg * { stroke-linejoin: round; }
 def element(tag: str, *content: Content, **attributes: str) -> Element:
     """An element of HTML.
 
-    Args:
-        tag: its name.
-        content: text and elements, in order.
-        attributes: `class_` is `class`, and `_` within a name is `-`.
+    Of attributes, `class_` is `class`, and `_` within a name is `-`.
     """
-    made = Element(
-        tag,
-        {
-            name.rstrip("_").replace("_", "-"): value
-            for name, value in attributes.items()
-        },
-    )
+    names = (name.rstrip("_").replace("_", "-") for name in attributes)
+    made = Element(tag, dict(zip(names, attributes.values())))
     for part in content:
         if isinstance(part, Element):
             made.append(part)
@@ -153,11 +145,7 @@ def table(
 def figure(svg: Element, name: str, title: str, text: str) -> Element:
     """A figure with its title for those who do not see it, and its text.
 
-    Args:
-        svg: the drawing; it is changed.
-        name: that no other figure of the page has.
-        title: what is drawn.
-        text: what it shows, below.
+    The drawing is changed. No other figure of the page has its name.
     """
     svg.set("role", "img")
     svg.set("aria-labelledby", f"{name}-title")
@@ -170,9 +158,7 @@ def figure(svg: Element, name: str, title: str, text: str) -> Element:
 def page(title: str, sections: Sequence[Element]) -> bytes:
     """The whole page, in UTF-8.
 
-    Args:
-        title: its heading.
-        sections: of level 2, which a list at its beginning leads to.
+    A list at its beginning leads to its sections, which are of level 2.
     """
     links: List[Element] = []
     for number, part in enumerate(sections):
@@ -229,23 +215,17 @@ def _for_page(part: Element, name: str) -> None:
 
 
 def draw(name: str, draw_on: Callable[[Axes], None]) -> Element:
-    """A drawing as an element.
-
-    Args:
-        name: that no other drawing of the page has.
-        draw_on: draws.
-    """
+    """A drawing as an element, of a name of its own on the page."""
     made = Figure(figsize=(4.8, 3.2), layout="constrained")
     axes = made.subplots()
     draw_on(axes)
     axes.grid(color="#888888", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     image = io.BytesIO()
+    how = {"format": "svg", "transparent": True, "metadata": {"Date": None}}
     style = {"svg.hashsalt": name, "svg.fonttype": "none"}
     with matplotlib.rc_context(style):
-        made.savefig(
-            image, format="svg", transparent=True, metadata={"Date": None}
-        )
+        made.savefig(image, **how)
     svg = ElementTree.fromstring(image.getvalue())
     _for_page(svg, name)
     # As wide as there is room.

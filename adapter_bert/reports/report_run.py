@@ -43,7 +43,7 @@ RUN = {
     "task.tasks?": dict,
     "task.tasks?.*": dict,
 }
-COST = {**collect_runs.COST, "seconds": float}
+COST = {"resumed": bool, "seconds": float, **collect_runs.COST}
 # Longer lists, as of labels, are cut.
 MOST_ITEMS = 30
 # A matrix of more labels is shown by its greatest confusions.
@@ -200,11 +200,7 @@ def _hardest(path: pathlib.Path) -> Element:
 
 
 def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
-    """What an evaluation says beside its scores.
-
-    Args:
-        folder: of the run, or of one of its tasks.
-        level: of the headings.
+    """What an evaluation of a run or of one task says beside its scores.
 
     Raises:
         UserError: a table cannot be read.
@@ -249,10 +245,6 @@ def _place(name: str, layer: Optional[int]) -> str:
 def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
     """The norms of what was added to BERT.
 
-    Args:
-        artifact: a trained adapter.
-        path: of its description, for the error's text.
-
     Raises:
         UserError: its BERT is none of this program.
     """
@@ -288,12 +280,9 @@ def _figure(name: str, norms: Mapping[str, Dict]) -> Element:
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of a run's adapter.
+    """The norms of the adapter of a run or of one task.
 
-    Args:
-        folder: of the run, or of one of its tasks.
-        level: of the heading.
-        name: that no other figure of the page has.
+    No other figure of the page has the name.
 
     Raises:
         UserError: the adapter is damaged.
@@ -591,9 +580,6 @@ def _members(folder: pathlib.Path, run: Mapping[str, Any]) -> List[Element]:
 
 def sections_of_run(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     """The title of a run's report, and its parts.
-
-    Args:
-        folder: with `run.json`.
 
     Raises:
         UserError: a file cannot be read.

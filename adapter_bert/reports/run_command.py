@@ -55,32 +55,18 @@ VERSIONS = {
 # Of masked language modelling, of which `task` has them.
 MASKING = ("mlm_probability", "whole_word_masking")
 # What no run records, by program.
+CUTS = ("max_train_examples", "max_eval_examples")
 UNRECORDED = {
-    CLASSIFIER: ("max_train_examples", "max_eval_examples", "id_column"),
-    "run_squad.py": (
-        "max_train_examples",
-        "max_eval_examples",
-        "count_steps_in",
-    ),
-    "run_tagger.py": (
-        "max_train_examples",
-        "max_eval_examples",
-        "token_column",
-        "tag_column",
-        "eval_split",
-    ),
-    "run_mlm.py": ("max_train_examples", "max_eval_examples"),
+    CLASSIFIER: (*CUTS, "id_column"),
+    "run_squad.py": (*CUTS, "count_steps_in"),
+    "run_tagger.py": (*CUTS, "token_column", "tag_column", "eval_split"),
+    "run_mlm.py": CUTS,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that the run does not record, as a variable of the shell.
-
-    Attributes:
-        name: of the variable.
-        meaning: what it has to be.
-    """
+    """A value that the run does not record, as a variable of the shell."""
 
     name: str
     meaning: str
@@ -88,12 +74,7 @@ class Unknown:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command line.
-
-    Attributes:
-        program: the entry point.
-        flags: values by the flags' names.
-    """
+    """The command line of a program: values by the flags' names."""
 
     program: str
     flags: Mapping[str, Union[str, Unknown]]
@@ -229,10 +210,7 @@ def _data(
     name = run_record.data_name(run)
     called = f", which was called {name}" if name else ""
     ending = ending_of(name)
-    endings = {
-        CLASSIFIER: READERS,
-        "run_tagger.py": FORMATS,
-    }.get(program)
+    endings = {CLASSIFIER: READERS, "run_tagger.py": FORMATS}.get(program)
     task = run["task"]
     # Several tasks share the flags; those of a fixed dev set hold nothing out.
     together = (task, *task.get("tasks", {}).values())
