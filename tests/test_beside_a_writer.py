@@ -33,27 +33,31 @@ from adapter_bert.training import parts as run_parts
 pytest_plugins = ["library_folders"]
 
 
-def once_after(monkeypatch, owner, name, act):
+@pytest.fixture
+def after(monkeypatch):
     """Has another process act once, right after a function's first call."""
-    inner, left = getattr(owner, name), [act]
 
-    def acted_upon(*arguments, **more):
-        try:
-            return inner(*arguments, **more)
-        finally:
-            if left:
-                left.pop()()
+    def act_after(owner, name, act):
+        inner, left = getattr(owner, name), [act]
 
-    monkeypatch.setattr(owner, name, acted_upon)
+        def acted_upon(*arguments, **more):
+            try:
+                return inner(*arguments, **more)
+            finally:
+                if left:
+                    left.pop()()
+
+        monkeypatch.setattr(owner, name, acted_upon)
+
+    return act_after
 
 
-def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, monkeypatch):
+def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, after):
     path = str(tmp_path / "file.json")
     old, new = b"[" + b"0, " * 10**6 + b"0]", b"[1]"
     files.write_bytes(path, old)
     # TensorFlow has opened it, and reads nothing yet.
-    once_after(
-        monkeypatch,
+    after(
         tf.io.gfile.GFile,
         "_preread_check",
         lambda: files.write_bytes(path, new),
@@ -63,18 +67,13 @@ def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, monkeypatch):
 
 
 def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
-    tmp_path, monkeypatch
+    tmp_path, after
 ):
     path = str(tmp_path / "rows.txt")
     whole = "one\nzwölf\n".encode()
     # The other process has written only half a letter so far.
     files.write_bytes(path, whole[: whole.index("ö".encode()) + 1])
-    once_after(
-        monkeypatch,
-        files._Reader,
-        "readinto",
-        lambda: files.write_bytes(path, whole),
-    )
+    after(files._Reader, "readinto", lambda: files.write_bytes(path, whole))
     with pytest.raises(UserError, match="rows.txt has changed while it was"):
         list(files.read_lines(path, "the rows", ""))
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
@@ -155,9 +154,9 @@ def run(tmp_path, tiny_bert):
     "owner, name", [(dev_scores, "read"), (google, "check_index")]
 )
 def test_a_better_step_may_come_while_the_best_is_looked_for(
-    run, monkeypatch, owner, name
+    run, after, owner, name
 ):
-    once_after(monkeypatch, owner, name, lambda: keep_best(run, 2))
+    after(owner, name, lambda: keep_best(run, 2))
     assert dev_scores.best_checkpoint(str(run)) == str(run / "best.ckpt-2")
 
 
@@ -167,19 +166,15 @@ def test_a_best_step_that_is_lost_is_told_of_all_the_same(run):
         dev_scores.best_checkpoint(str(run))
 
 
-def test_a_better_step_may_come_before_the_best_is_opened(run, monkeypatch):
-    once_after(monkeypatch, sources, "_find_model", lambda: keep_best(run, 2))
+def test_a_better_step_may_come_before_the_best_is_opened(run, after):
+    after(sources, "_find_model", lambda: keep_best(run, 2))
     opened = sources.open_init_checkpoint(str(run))
     assert opened.path == str(run / "best.ckpt-2")
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 2.0)
 
 
-def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(
-    run, monkeypatch
-):
-    once_after(
-        monkeypatch, sources, "open_pretrained", lambda: keep_best(run, 2)
-    )
+def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(run, after):
+    after(sources, "open_pretrained", lambda: keep_best(run, 2))
     opened = sources.open_init_checkpoint(str(run))
     assert not (run / "best.ckpt-1.index").exists()
     assert opened.path == str(run / "best.ckpt-1")
@@ -190,13 +185,7 @@ def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(
     "is_killed, files_allowed", [(False, 1.5), (True, 1.5), (True, 0.5)]
 )
 def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
-    classify,
-    tiny_flags,
-    still_bert,
-    tmp_path,
-    monkeypatch,
-    is_killed,
-    files_allowed,
+    classify, tiny_flags, still_bert, tmp_path, after, is_killed, files_allowed
 ):
     kept = tmp_path / "kept"
     del tiny_flags["adapter_size"]
@@ -220,7 +209,7 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
             half.rename(whole)
         until_end.close()
 
-    once_after(monkeypatch, frozen_layers.FrozenLayers, "__init__", end)
+    after(frozen_layers.FrozenLayers, "__init__", end)
     if files_allowed < 1:
         with pytest.raises(UserError, match="where 0 GB are kept already"):
             classify(**flags)
@@ -240,14 +229,9 @@ def full_shelf(shelf, make):
 
 @pytest.mark.parametrize("command", ["list", "verify"])
 def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
-    full_shelf, monkeypatch, capsys, command
+    full_shelf, after, capsys, command
 ):
-    once_after(
-        monkeypatch,
-        library.AdapterLibrary,
-        "names",
-        lambda: full_shelf.remove("first"),
-    )
+    after(library.AdapterLibrary, "names", lambda: full_shelf.remove("first"))
     arguments = library_command.parse([command, full_shelf.path])
     arguments.function(arguments)
     told = capsys.readouterr().out
@@ -255,13 +239,8 @@ def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
     assert ("first: not there any more" in told) == (command == "verify")
 
 
-def test_all_adapters_are_those_that_are_still_there(full_shelf, monkeypatch):
-    once_after(
-        monkeypatch,
-        library.AdapterLibrary,
-        "names",
-        lambda: full_shelf.remove("first"),
-    )
+def test_all_adapters_are_those_that_are_still_there(full_shelf, after):
+    after(library.AdapterLibrary, "names", lambda: full_shelf.remove("first"))
     assert full_shelf.answering() == ["second"]
 
 
@@ -272,11 +251,10 @@ def replace(full_shelf, name, folder):
 
 
 def test_an_adapter_is_read_whole_though_another_takes_its_place(
-    full_shelf, make, monkeypatch
+    full_shelf, make, after
 ):
     other = make("other", text="lora(rank=2)", seed=7)
-    once_after(
-        monkeypatch,
+    after(
         adapter_artifact,
         "read_config",
         lambda: replace(full_shelf, "first", other),
@@ -287,12 +265,11 @@ def test_an_adapter_is_read_whole_though_another_takes_its_place(
 
 
 def test_an_adapter_that_is_replaced_while_it_is_added_is_refused(
-    shelf, make, monkeypatch
+    shelf, make, after
 ):
     """Its name, its checks and its scores would be of the one before."""
     folder, newer = make(seed=1), make("newer", seed=2)
-    once_after(
-        monkeypatch,
+    after(
         library,
         "check",
         lambda: shutil.copytree(newer, folder, dirs_exist_ok=True),
@@ -304,7 +281,7 @@ def test_an_adapter_that_is_replaced_while_it_is_added_is_refused(
 
 
 def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
-    full_shelf, make, tiny_bert, tiny_config, monkeypatch
+    full_shelf, make, tiny_bert, tiny_config, after
 ):
     folder = full_shelf.folder("first")
     sha256 = adapter_artifact.read_config(folder)["sha256"]
@@ -314,12 +291,7 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
     asked = whole, [full_shelf.path], base, own
     assert len(parts.complete(*asked).weights.shapes) > len(base.shapes)
     other = make("other", seed=7)
-    once_after(
-        monkeypatch,
-        parts,
-        "by_hash",
-        lambda: replace(full_shelf, "first", other),
-    )
+    after(parts, "by_hash", lambda: replace(full_shelf, "first", other))
     with pytest.raises(UserError, match="first was replaced while"):
         parts.complete(*asked)
     with pytest.raises(UserError, match="needs the adapter a"):
@@ -327,7 +299,7 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
 
 
 def test_a_run_tells_of_the_parts_that_it_was_trained_upon(
-    classify, tiny_flags, full_shelf, make, monkeypatch
+    classify, tiny_flags, full_shelf, make, after
 ):
     del tiny_flags["adapter_size"]
     flags = {
@@ -336,12 +308,7 @@ def test_a_run_tells_of_the_parts_that_it_was_trained_upon(
         "tuning_method": "stack(first, pfeiffer(size=2))",
     }
     other = make("other", seed=7)
-    once_after(
-        monkeypatch,
-        run_parts,
-        "find",
-        lambda: replace(full_shelf, "first", other),
-    )
+    after(run_parts, "find", lambda: replace(full_shelf, "first", other))
     with pytest.raises(UserError, match="first was replaced while"):
         classify(**flags)
     assert not (flags["output_dir"] / "run.json").exists()
@@ -379,11 +346,10 @@ def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
 
 
 def test_a_run_of_a_grid_that_begins_meanwhile_was_not_interrupted(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, after
 ):
     monkeypatch.setattr(grid_status, "is_locked", lambda path: False)
-    once_after(
-        monkeypatch,
+    after(
         grid_status,
         "is_locked",
         lambda: (tmp_path / "attempts.tsv").write_text("start\n"),

@@ -239,26 +239,3 @@ def test_commands_of_a_guide_work(run, page):
         for pattern, replacement in EDITS:
             command = re.sub(pattern, replacement, command)
         run(command)
-
-
-def test_every_page_with_commands_is_run_or_named():
-    """Pages with commands that are not in the list, and why."""
-    others = {
-        "CONTRIBUTING.md": "`.ci/run`",
-        "docs/install.md": "`.ci/run`",
-        "docs/adding_a_method.md": "tests/test_adding_a_method.py",
-        "docs/beam.md": "tests/test_beam.py",
-        "docs/cloud_tpu.md": "needs Google Cloud",
-        "docs/docker.md": "needs Docker",
-        "docs/performance.md": "the benchmarks' tests",
-        "docs/reliability.md": "tests/test_soak.py",
-        "docs/serving.md": "tests/test_serve.py",
-    }
-    pages = {
-        str(path.relative_to(ROOT))
-        for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-    }
-    assert set(PAGES) <= pages
-    with_commands = {page for page in pages if list(code_of(page))}
-    assert with_commands - set(PAGES) <= set(others)
-    assert set(others) <= pages
