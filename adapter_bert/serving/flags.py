@@ -10,7 +10,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.loaded_task import task_name
-from adapter_bert.training.products import DTYPES
+from adapter_bert.training.compute_dtype import DTYPES
 
 
 def named_folders(

@@ -31,8 +31,8 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.training import devices, training_step
+from adapter_bert.training.compute_dtype import choose_dtype
 from adapter_bert.training.engines import Hardware, Prediction
-from adapter_bert.training.products import choose_dtype
 
 Values = Mapping[str, tf.Tensor]
 Batch = Mapping[str, Any]

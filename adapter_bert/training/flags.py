@@ -16,10 +16,10 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment, help_page, parts
+from adapter_bert.training.compute_dtype import DTYPES
 from adapter_bert.training.data_flags import FILE_FLAGS
 from adapter_bert.training.engines import ENGINES, Hardware
 from adapter_bert.training.evaluation import EPOCH
-from adapter_bert.training.products import DTYPES
 from adapter_bert.training.setup import (
     Experiment,
     Training,

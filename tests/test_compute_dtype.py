@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from adapter_bert.errors import UserError
-from adapter_bert.training import experiment, products
-from adapter_bert.training.products import choose_dtype
+from adapter_bert.training import compute_dtype, experiment
+from adapter_bert.training.compute_dtype import choose_dtype
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,14 +23,14 @@ def machine(monkeypatch):
             count.append(1)
             return {"float32": 100.0, "bfloat16": 100.0 * ratio}
 
-        monkeypatch.setattr(products, "rates", rates)
+        monkeypatch.setattr(compute_dtype, "rates", rates)
         return count
 
     return set_ratio
 
 
 def test_both_types_are_measured():
-    found = products.rates()
+    found = compute_dtype.rates()
     assert set(found) == {"float32", "bfloat16"}
     assert all(rate > 0 for rate in found.values())
 
@@ -90,10 +90,10 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
 def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
     count = machine(3.0 if chosen == "float32" else 0.1)
     monkeypatch.setattr(
-        products.tf.config, "list_physical_devices", lambda kind: ["a GPU"]
+        compute_dtype.tf.config, "list_physical_devices", lambda kind: ["a GPU"]
     )
     monkeypatch.setattr(
-        products.tf.config.experimental,
+        compute_dtype.tf.config.experimental,
         "get_device_details",
         lambda gpu: {"compute_capability": capability},
     )
