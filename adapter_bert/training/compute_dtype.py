@@ -1,4 +1,4 @@
-"""The dtype that a run computes in: float32 or bfloat16, the faster one here."""
+"""The dtype that a run computes in: float32, or bfloat16 where it is faster."""
 
 import time
 from typing import Dict, Optional
