@@ -194,14 +194,18 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     small = again / "adapter"
     size = (small / "adapter.safetensors").stat().st_size
     assert size < (whole / "adapter.safetensors").stat().st_size
+    expected = answers(tiny_bert, whole)
+    # Its run tells where they lay.
+    np.testing.assert_array_equal(answers(tiny_bert, small), expected)
+    alone = tmp_path / "far" / "alone"
+    shutil.copytree(small, alone)
     with pytest.raises(UserError, match=r"needs the adapter .* add it to the"):
-        answers(tiny_bert, small)
+        answers(tiny_bert, alone)
     shelf = tmp_path / "shelf"
     shutil.copytree(library, shelf)
     for name in PARTS:
         (shelf / name).rename(shelf / f"old-{name}")
     shutil.copytree(small, shelf / "it")
-    expected = answers(tiny_bert, whole)
     np.testing.assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
     # As the run itself does, with the library of then.
     predict(classify, flags, tmp_path / "p", adapter=small)
