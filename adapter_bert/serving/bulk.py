@@ -195,6 +195,10 @@ def _choose_texts(
     return json_lines.text_at(values, first), ""
 
 
+# Kinds of tasks whose answers `_told` knows.
+KINDS = ("classification", "multi-label", "regression", "questions")
+
+
 def _told(task: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
     """An answer of the model as `adapter-bert predict` tells it."""
     kind = task["kind"]

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert import files
+from adapter_bert.checkpoints.google import check_index
 from adapter_bert.errors import UserError, first_line
 
 SIGNATURE = "serving_default"
@@ -185,9 +186,6 @@ def _check_files(place: str, hashes: Mapping[str, str]) -> None:
     if not hashes:
         prefix = os.path.join(place, VARIABLES)
         try:
-            # Not at the top: Beam's environment has no safetensors.
-            from adapter_bert.checkpoints.google import check_index
-
             check_index(prefix)
         except ValueError as error:
             raise _damaged(f"{prefix}.index", str(error)) from error
