@@ -219,7 +219,7 @@ def test_questions_are_learned(flags, tiny_squad, answer):
 def test_masked_tokens_are_learned_with_the_pretrained_head(
     flags, tiny_texts, caplog
 ):
-    flags.update(num_train_epochs=40, adapter_size=4)
+    flags.update(num_train_epochs=80, adapter_size=4)
     with entry_point(run_mlm) as model_text:
         model_text(
             **flags,
