@@ -4,7 +4,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import threading
 import unittest.mock
 import weakref
 
@@ -25,7 +24,6 @@ from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.training import prediction
 from adapter_bert.training.engines import Hardware, choose_engine
-from adapter_bert.training.estimator import SessionStream
 
 
 @pytest.fixture
@@ -271,49 +269,3 @@ def test_a_predictor_goes_on_after_a_failure(tiny_config, tmp_path):
         assert tf.executing_eagerly()
     assert events.count("model") == 2
     np.testing.assert_allclose(again, outputs, atol=1e-6)
-
-
-# Streams of batches
-
-
-def batches(rows, count):
-    return [make_batch(rows, np.arange(n, n + 4), None) for n in range(count)]
-
-
-def echo(read):
-    for batch in read():
-        yield batch["input_ids"]
-    # As TPUEstimator reads a batch again, to mark the end on eight cores.
-    echo.marks = [next(read()) for _ in range(2 * 8 - 1)]
-
-
-def test_batches_come_out_in_order_and_the_last_marks_the_end():
-    given = batches(make_rows(CLASSIFICATION), 5)
-    stream = SessionStream(echo)
-    for batch in given:
-        stream.put([batch])
-    for batch in given:
-        np.testing.assert_array_equal(stream.get(), batch["input_ids"])
-    # If it waited for ever, so would the end of the program.
-    stream._end.atexit = False
-    closing = threading.Thread(target=stream.close, daemon=True)
-    closing.start()
-    closing.join(30)
-    assert not closing.is_alive()
-    assert len(echo.marks) == 15
-    assert all(mark is given[-1] for mark in echo.marks)
-
-
-def test_an_error_is_raised_where_the_output_is_awaited():
-    def fail(read):
-        yield next(read())
-        raise ZeroDivisionError
-
-    stream = SessionStream(fail)
-    given = batches(make_rows(CLASSIFICATION), 2)
-    for batch in given:
-        stream.put([batch])
-    assert stream.get() is given[0]
-    with pytest.raises(ZeroDivisionError):
-        stream.get()
-    stream.close()
