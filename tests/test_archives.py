@@ -31,6 +31,11 @@ pytestmark = pytest.mark.older_stack
 ENDS = (".zip", ".tar.gz")
 
 
+def refuses(path, message):
+    with pytest.raises(UserError, match=message):
+        handles.unpack(str(path))
+
+
 def pack(path, folder, inner=""):
     """Packs a folder's files, into a folder of the archive's if one is named.
 
@@ -137,8 +142,7 @@ def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
         write(*arguments)
 
     monkeypatch.setattr(handles, "_write_members", replaced)
-    with pytest.raises(UserError, match="was replaced while it was unpacked"):
-        handles.unpack(str(path))
+    refuses(path, "was replaced while it was unpacked")
     assert list(place.iterdir()) == []
     folder = pathlib.Path(handles.unpack(str(path)))
     assert (folder / "vocab.txt").read_text() == "another\n"
@@ -235,8 +239,7 @@ def write_one(path, name, content=b"x", link=False):
 def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
-    with pytest.raises(UserError, match="written outside of its folder"):
-        handles.unpack(path)
+    refuses(path, "written outside of its folder")
     assert os.listdir(tmp_path) == ["in"]
     assert os.listdir(tmp_path / "in") == [f"bert{end}"]
 
@@ -255,8 +258,7 @@ def test_no_name_leads_out_of_the_folder(name):
 @pytest.mark.parametrize("end", ENDS)
 def test_links_are_refused(tmp_path, end):
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", b"/etc/x", link=True)
-    with pytest.raises(UserError, match="vocab.txt is no plain file"):
-        handles.unpack(path)
+    refuses(path, "vocab.txt is no plain file")
 
 
 def test_a_file_without_a_name_is_refused(tmp_path):
@@ -266,16 +268,14 @@ def test_a_file_without_a_name_is_refused(tmp_path):
     begin = content.index(b"PK\x01\x02")
     entry = content[begin:].replace(b"\x09\0", b"\0\0", 1)
     path.write_bytes(content[:begin] + entry.replace(b"vocab.txt", b"", 1))
-    with pytest.raises(UserError, match="cannot be unpacked"):
-        handles.unpack(str(path))
+    refuses(path, "cannot be unpacked")
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(handles, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
-    with pytest.raises(UserError, match="holds more than 1,000,000, which"):
-        handles.unpack(path)
+    refuses(path, "holds more than 1,000,000, which")
     assert os.listdir(tmp_path) == [f"bert{end}"]
 
 
@@ -342,16 +342,14 @@ def test_a_sparse_file_is_no_plain_one(tmp_path):
     path.write_bytes(gzip.compress(bytes(header) + bytes(1024)))
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
-    with pytest.raises(UserError, match="x is no plain file"):
-        handles.unpack(str(path))
+    refuses(path, "x is no plain file")
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_too_many_files_are_refused(google, tmp_path, monkeypatch, end):
     monkeypatch.setattr(handles, "MAX_FILES", 3)
     path = pack(tmp_path / f"bert{end}", google)
-    with pytest.raises(UserError, match="holds more than 3 files, which is no"):
-        handles.unpack(str(path))
+    refuses(path, "holds more than 3 files, which is no")
 
 
 MUCH_BESIDE = "more than 1048576 bytes beside its"
@@ -412,8 +410,7 @@ def test_what_stands_beside_the_files_is_limited(
         return part
 
     monkeypatch.setattr(handles._Limited, "read", count)
-    with pytest.raises(UserError, match=message):
-        handles.unpack(str(path))
+    refuses(path, message)
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]
 
@@ -491,8 +488,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, google, monkeypatch):
     path = pack(tmp_path / "bert.zip", google)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "file" / "x"))
-    with pytest.raises(UserError, match="set ADAPTER_BERT_CACHE to a folder"):
-        handles.unpack(str(path))
+    refuses(path, "set ADAPTER_BERT_CACHE to a folder")
 
 
 def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
@@ -524,8 +520,7 @@ def test_extended_headers_take_no_time(tmp_path, kind, content):
     """Before 3.11.10, Python takes the square of their size for each."""
     path = tmp_path / "bert.tar.gz"
     path.write_bytes(tar_of(tar_header("x", kind, content)))
-    with pytest.raises(UserError, match="its extended headers are too long"):
-        handles.unpack(str(path))
+    refuses(path, "its extended headers are too long")
 
 
 def test_many_extended_headers_are_no_damage(tmp_path):

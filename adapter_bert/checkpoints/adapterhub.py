@@ -678,11 +678,7 @@ def write(exported: Exported) -> Dict[str, Any]:
 def _write(
     method: TuningMethod, exported: Exported
 ) -> Tuple[Dict[str, Any], Arrays]:
-    """The config and the tensors of a method.
-
-    Raises:
-        UserError: it is not written.
-    """
+    """The config and the tensors of a method, if it is written."""
     raise UserError(
         f"{exported.source}: {method.name} is not written for AdapterHub's "
         "library; expected houlsby(layer_norms=false), pfeiffer, parallel, "

@@ -244,33 +244,6 @@ def layers_text(layers: Iterable[int], config: BertConfig) -> str:
     return ",".join(map(str, numbers))
 
 
-def labels_in_order(
-    label2id: Optional[Dict[str, Any]], count: int, source: str
-) -> Tuple[str, ...]:
-    """The labels of a head in the order of its logits.
-
-    Args:
-        label2id: as transformers writes it; None for `LABEL_0`, ...
-        count: of the logits.
-        source: the file, for messages.
-
-    Raises:
-        UserError: they are not as many, or are numbered otherwise.
-    """
-    if label2id is None:
-        return tuple(f"LABEL_{number}" for number in range(count))
-    try:
-        names = {int(number): label for label, number in label2id.items()}
-    except (AttributeError, TypeError, ValueError):
-        names = {}
-    if sorted(names) != list(range(count)) or len(label2id) != count:
-        raise UserError(
-            f"{source}: label2id is {str(label2id)[:200]}, expected a number "
-            f"from 0 to {count - 1} for each of {count} labels"
-        )
-    return tuple(names[number] for number in range(count))
-
-
 def make_head(
     questions: bool,
     layers: Sequence[Layer],
@@ -285,12 +258,13 @@ def make_head(
         questions: whether it gives answers to questions.
         layers: first to last.
         shape: what the layers compute.
-        label2id: as of `labels_in_order`.
+        label2id: number by label; None for `LABEL_0`, ...
         labels: in the order of the logits; default: those of `label2id`.
         source: the file, for messages.
 
     Raises:
-        UserError: the layers give another number of outputs.
+        UserError: the layers give another number of outputs, or the labels are
+            numbered otherwise.
     """
     count = len(layers[-1][0])
     if questions:
@@ -303,10 +277,22 @@ def make_head(
             f"{source}: {len(labels)} labels are named, but the head has "
             f"{count}"
         )
-    labels = labels or labels_in_order(label2id, count, source)
-    if count == 1:
-        return Head(REGRESSION, shape, tuple(layers))
-    return Head(CLASSIFICATION, shape, tuple(layers), labels)
+    if not labels:
+        if label2id is None:
+            label2id = {f"LABEL_{number}": number for number in range(count)}
+        try:
+            names = {int(number): label for label, number in label2id.items()}
+        except (AttributeError, TypeError, ValueError):
+            names = {}
+        if sorted(names) != list(range(count)) or len(label2id) != count:
+            raise UserError(
+                f"{source}: label2id is {str(label2id)[:200]}, expected a "
+                f"number from 0 to {count - 1} for each of {count} labels"
+            )
+        labels = tuple(names[number] for number in range(count))
+    if count > 1:
+        return Head(CLASSIFICATION, shape, tuple(layers), labels)
+    return Head(REGRESSION, shape, tuple(layers))
 
 
 def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
@@ -325,7 +311,9 @@ def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
 def task_of(
     head: Head, pairs: Optional[bool]
 ) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
-    """A head as this project has it, of texts that may be pairs (None).
+    """A head as this project has it.
+
+    `pairs` says whether its texts are pairs; None for either.
 
     Returns:
         The task's description, the head's variables.

@@ -52,25 +52,20 @@ GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
 
 LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
-OURS = r"bert/encoder/layer_\1/"
+OURS, EMBEDDINGS = r"bert/encoder/layer_\1/", "bert/embeddings/"
+FIRST = "embedding_postprocessor"
 # End of a variable's name -> Google's name
 NAMES = tuple(
     (re.compile(rf"(?:^|/){pattern}$"), name)
     for pattern, name in (
-        ("word_embeddings/embeddings", "bert/embeddings/word_embeddings"),
+        ("word_embeddings/embeddings", f"{EMBEDDINGS}word_embeddings"),
+        ("position_embedding/embeddings", f"{EMBEDDINGS}position_embeddings"),
+        (f"{FIRST}/position_embeddings", f"{EMBEDDINGS}position_embeddings"),
+        ("type_embeddings/embeddings", f"{EMBEDDINGS}token_type_embeddings"),
+        (f"{FIRST}/type_embeddings", f"{EMBEDDINGS}token_type_embeddings"),
         (
-            "(?:position_embedding/embeddings|"
-            "embedding_postprocessor/position_embeddings)",
-            "bert/embeddings/position_embeddings",
-        ),
-        (
-            "(?:type_embeddings/embeddings|"
-            "embedding_postprocessor/type_embeddings)",
-            "bert/embeddings/token_type_embeddings",
-        ),
-        (
-            "(?:embeddings|embedding_postprocessor)/layer_norm/(gamma|beta)",
-            r"bert/embeddings/LayerNorm/\1",
+            f"(?:embeddings|{FIRST})/layer_norm/(gamma|beta)",
+            rf"{EMBEDDINGS}LayerNorm/\1",
         ),
         (
             rf"{LAYER}self_attention/(query|key|value)/(kernel|bias)",

@@ -141,7 +141,7 @@ def _check_saved(
     modules = set()
     for variable in list_variables(config):
         parts = variable.replace("/layer_", "/layer/").split("/")
-        modules.update(".".join(parts[: n + 1]) for n in range(len(parts)))
+        modules.update(itertools.accumulate(parts, "{}.{}".format))
     for name in described.get("modules_to_save") or ():
         for module in modules:
             if module.endswith(str(name)) and not any(
@@ -578,11 +578,7 @@ def write(exported: Exported) -> Dict[str, Any]:
 
 @functools.singledispatch
 def _write(method: TuningMethod, exported: Exported):
-    """The config and the tensors of a method.
-
-    Raises:
-        UserError: it is not written.
-    """
+    """The config and the tensors of a method, if it is written."""
     raise UserError(
         f"{exported.source}: {method.name} is not written for peft; expected "
         "lora or ia3"
@@ -595,13 +591,11 @@ def _(method: Lora, exported: Exported):
     targets = method.targets.split(",")
     for layer in range(exported.config.num_hidden_layers):
         for target in targets:
-            scope = f"encoder/layer_{layer}/{TARGETS[target]}"
-            module = f"{ROOT}bert.{scope.replace('layer_', 'layer.')}"
-            module = module.replace("/", ".")
-            for part in "ab":
-                tensors[f"{module}.lora_{part.upper()}.weight"] = exported.read(
-                    f"bert/{scope}/lora_{part}"
-                ).T
+            scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+            module = scope.replace("layer_", "layer.").replace("/", ".")
+            for part in "AB":
+                value = exported.read(f"{scope}/lora_{part.lower()}")
+                tensors[f"{ROOT}{module}.lora_{part}.weight"] = value.T
     config = {
         "peft_type": "LORA",
         "r": method.rank,
@@ -620,11 +614,9 @@ def _(method: Ia3, exported: Exported):
         for name in (*KEY_VALUE, OUTPUT):
             scope = f"bert/encoder/layer_{layer}/{name}"
             module = scope.replace("layer_", "layer.").replace("/", ".")
+            shape = (1, -1) if name == OUTPUT else (-1, 1)
             scale = exported.read(f"{scope}/ia3_scale")
-            scale = (
-                scale[np.newaxis] if name == OUTPUT else scale[:, np.newaxis]
-            )
-            tensors[f"{ROOT}{module}.ia3_l"] = scale
+            tensors[f"{ROOT}{module}.ia3_l"] = scale.reshape(shape)
     config = {
         "peft_type": "IA3",
         "target_modules": _modules([*KEY_VALUE, OUTPUT]),

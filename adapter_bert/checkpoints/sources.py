@@ -256,24 +256,17 @@ def _open_hugging_face(path: str, folder: str) -> Pretrained:
 
 def _head(config: Dict[str, Any]) -> Dict[str, Any]:
     """What a config says of a head: values of `Pretrained`."""
-    labels = _labels(config.get("id2label"))
+    labels, named = (), config.get("id2label")
+    if isinstance(named, dict):
+        numbers = range(len(named))
+        labels = tuple(str(named.get(str(i), "")) for i in numbers)
+        # Those are written by transformers where nobody has named any.
+        if not all(labels) or labels == tuple(f"LABEL_{i}" for i in numbers):
+            labels = ()
     if not labels and not kind_of_head(config):
         return {}
     head = {key: config[key] for key in HEAD_FIELDS if key in config}
     return {"labels": labels, "head": head}
-
-
-def _labels(named: Any) -> Tuple[str, ...]:
-    """The labels of a head's outputs, of `id2label` of a config; or none.
-
-    `LABEL_0` and so on, which transformers writes where nobody has named any,
-    are no names.
-    """
-    if not isinstance(named, dict):
-        return ()
-    labels = tuple(str(named.get(str(i), "")) for i in range(len(named)))
-    unnamed = tuple(f"LABEL_{i}" for i in range(len(named)))
-    return labels if all(labels) and labels != unnamed else ()
 
 
 def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
@@ -424,13 +417,10 @@ def _some_added(tokenizer: TextTokenizer) -> str:
 def check_length(
     length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
 ) -> None:
-    """Checks that inputs of a length fit a model, and a task into them.
+    """Checks that `--max_seq_length` fits a model, and a task into it.
 
-    Args:
-        length: `--max_seq_length`.
-        least: tokens that the task needs room for upon a BERT.
-        config: of the model.
-        tokenizer: of the model, which may put more between two texts.
+    The task needs room for `least` tokens on a BERT; other tokenizers may put
+    more between two texts.
 
     Raises:
         UserError: they do not.
@@ -455,14 +445,10 @@ def check_same_model(
     config: BertConfig,
     tokenizer: TextTokenizer,
 ) -> None:
-    """Compares a model with the one that something was trained upon.
+    """Compares a model with the one on which something was trained.
 
-    Args:
-        description: `run.json` or `adapter_config.json` of what was trained.
-        source: where that lies, for messages.
-        base: the model.
-        config: its sizes.
-        tokenizer: its vocabulary.
+    The description is `run.json` or `adapter_config.json` of what was trained,
+    and lies at `source`.
 
     Raises:
         UserError: they differ; the message says in what.
