@@ -14,12 +14,10 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
-from adapter_bert.checkpoints.sources import (
-    InitCheckpoint,
-    open_init_checkpoint,
-)
+from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
+    Pretrained,
     Weights,
     check_shape,
     identify,
@@ -78,7 +76,7 @@ class FrozenBert:
 
     def __init__(
         self,
-        opened: InitCheckpoint,
+        opened: Pretrained,
         config: BertConfig,
         vocab_file: str = "",
         compute_dtype: str = "float32",

@@ -21,13 +21,11 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints import sources as sources_module
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.sources import (
-    InitCheckpoint,
-    open_init_checkpoint,
-)
+from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
     InitialValues,
+    Pretrained,
     Weights,
     choose_initial_values,
     identify,
@@ -136,7 +134,7 @@ class Sources:
         step: training steps of those.
     """
 
-    opened: Optional[InitCheckpoint]
+    opened: Optional[Pretrained]
     trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
