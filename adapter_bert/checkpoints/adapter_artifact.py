@@ -11,18 +11,15 @@ a composition are stored alike if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, List, Optional, Tuple
+from typing import Any, Callable, Container, Dict, List, Optional
 
 import numpy as np
 import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.checkpoints import run_record
-from adapter_bert.checkpoints.weights import (
-    UNREADABLE_TENSORS,
-    Weights,
-    as_floats,
-)
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, as_floats
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 
@@ -197,18 +194,21 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
             together.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
-
-    def read_both(config: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
-        content = files.read_bytes(path, "the adapter's weights")
-        if hashlib.sha256(content).hexdigest() != config.get("sha256"):
-            raise UserError(
-                f"{path} is damaged or was written with another {CONFIG_FILE}; "
-                "copy the adapter again, or wait for the run that writes it"
-            )
-        return config, content
-
-    # Another adapter may come into the folder between the two files.
-    config, content = files.read_newest(lambda: read_config(folder), read_both)
+    while True:
+        config = read_config(folder)
+        try:
+            content = files.read_bytes(path, "the adapter's weights")
+            if hashlib.sha256(content).hexdigest() != config.get("sha256"):
+                raise UserError(
+                    f"{path} is damaged or was written with another "
+                    f"{CONFIG_FILE}; copy the adapter again, or wait for the "
+                    "run that writes it"
+                )
+            break
+        except UserError:
+            # Another adapter may have come into the folder meanwhile.
+            if read_config(folder) == config:
+                raise
     try:
         values = {
             name: value if name.endswith(INDICES) else as_floats(value)

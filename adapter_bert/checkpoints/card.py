@@ -31,8 +31,7 @@ model.load_adapter({folder}, use_safetensors=True, set_active=True)
 from peft import PeftModel
 from transformers import {model_class}, AutoTokenizer
 
-labels = {labels}
-model = {model_class}.from_pretrained({base}{num_labels})
+{labels}model = {model_class}.from_pretrained({base}{num_labels})
 model = PeftModel.from_pretrained(model, {folder}){unwrap}
 """,
 }
@@ -170,7 +169,7 @@ def _usage(program, exported, folder, description) -> str:
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
-        labels=labels,
+        labels=f"labels = {labels}\n" if labels else "",
         model_class="AutoModelForQuestionAnswering"
         if questions
         else "AutoModelForSequenceClassification",
@@ -178,8 +177,6 @@ def _usage(program, exported, folder, description) -> str:
         # peft's own model of this kind drops token_type_ids.
         unwrap=".base_model" if questions else "",
     )
-    if program == "peft" and not labels:
-        model = model.replace("labels = []\n", "")
     answer = ANSWERS[kind].format(
         text=text,
         label_list="labels" if program == "peft" else "model.get_labels()",

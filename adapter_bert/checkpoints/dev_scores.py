@@ -144,34 +144,30 @@ def best_checkpoint(output_dir: str) -> Optional[str]:
     """
     if not output_dir:
         return None
-    # A training may replace it meanwhile.
-    return files.read_newest(
-        lambda: read(output_dir),
-        lambda scores: _checkpoint_of(output_dir, scores),
-    )
-
-
-def _checkpoint_of(
-    output_dir: str, scores: Optional[DevScores]
-) -> Optional[str]:
-    """As `best_checkpoint`, for scores that were read."""
-    if scores is None or scores.best_step is None:
-        kept = _kept(output_dir)
-        if scores is None and kept:
-            raise UserError(
-                f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, which "
-                "says of which step it is; copy that again, or choose another "
-                "--output_dir"
-            )
-        return None
-    path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
-    if not files.exists(f"{path}.index"):
-        raise UserError(
-            f"{path} is not there any more, the best of a training; copy it "
-            "again, or choose another --output_dir"
-        )
-    read_whole(path)
-    return path
+    while True:
+        scores = read(output_dir)
+        try:
+            kept = _kept(output_dir) if scores is None else []
+            if kept:
+                raise UserError(
+                    f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, "
+                    "which says of which step it is; copy that again, or "
+                    "choose another --output_dir"
+                )
+            if scores is None or scores.best_step is None:
+                return None
+            path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
+            if not files.exists(f"{path}.index"):
+                raise UserError(
+                    f"{path} is not there any more, the best of a training; "
+                    "copy it again, or choose another --output_dir"
+                )
+            read_whole(path)
+            return path
+        except UserError:
+            # A training that goes on there may have replaced it.
+            if read(output_dir) == scores:
+                raise
 
 
 def _kept(output_dir: str) -> List[str]:

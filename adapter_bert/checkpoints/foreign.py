@@ -19,8 +19,11 @@ from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.hugging_face import pickle_advice
-from adapter_bert.checkpoints.weights import UNREADABLE_TENSORS, as_floats
+from adapter_bert.checkpoints.hugging_face import (
+    UNREADABLE_TENSORS,
+    as_floats,
+    pickle_advice,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod

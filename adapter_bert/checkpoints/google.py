@@ -21,7 +21,8 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import Shape
-from adapter_bert.checkpoints.weights import Weights, as_floats
+from adapter_bert.checkpoints.hugging_face import as_floats
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError, first_line
 
 # Ends of the names of a checkpoint's files, after its prefix.

@@ -36,7 +36,8 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
-from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
+from adapter_bert.checkpoints.hugging_face import as_floats
+from adapter_bert.checkpoints.weights import Pretrained, Weights
 from adapter_bert.errors import UserError, first_line
 
 MODEL_FILE = "saved_model.pb"

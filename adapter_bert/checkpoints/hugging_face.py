@@ -12,14 +12,19 @@ import numpy as np
 import safetensors
 
 from adapter_bert import files
-from adapter_bert.checkpoints.weights import (
-    UNREADABLE_TENSORS,
-    Weights,
-    as_floats,
-)
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 
-# Of models that have more than the encoder.
+# Errors of safetensors for a file that is damaged, or has a shape that no array
+# can have, or a type that numpy lacks.
+UNREADABLE_TENSORS = (
+    safetensors.SafetensorError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+# Prefixes of names in models that have more than the encoder.
 PREFIXES = ("bert.", "roberta.")
 # Ends of a Hugging Face name -> ends of Google's.
 DENSE = {"weight": "kernel", "bias": "bias"}
@@ -170,6 +175,15 @@ def pickle_advice(pickle: str, target: str) -> str:
         "weights_only=True).items()}, sys.argv[2])' "
         f"{shlex.quote(pickle)} {shlex.quote(target)}"
     )
+
+
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """Real numbers as float32; raises TypeError for other types."""
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Too large numbers become infinite; callers check for that.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
 
 
 def _which(path: str) -> Tuple[int, ...]:

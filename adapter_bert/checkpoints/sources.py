@@ -172,8 +172,14 @@ def open_pretrained(path: str) -> Pretrained:
         path = handles.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    # A training that goes on there may delete a checkpoint meanwhile.
-    return files.read_newest(lambda: _find_model(path), _open_file)
+    while True:
+        found = _find_model(path)
+        try:
+            return _open_file(found)
+        except UserError:
+            # A training that goes on there may have deleted a checkpoint.
+            if _find_model(path) == found:
+                raise
 
 
 def _open_file(path: str) -> Pretrained:

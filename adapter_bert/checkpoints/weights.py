@@ -21,7 +21,6 @@ from typing import (
 )
 
 import numpy as np
-import safetensors
 from absl import logging
 
 from adapter_bert import files
@@ -34,15 +33,6 @@ POOLER = "bert/pooler/"
 # Variables with a row for each label; all variables of such a head.
 OUTPUTS = ("output_weights", "output_bias")
 HEAD = re.compile(r"output_(weights|bias)|hidden_(weights|bias)_\d+")
-# Errors of safetensors for a file that is damaged, or has a shape that no array
-# can have, or a type that numpy lacks.
-UNREADABLE_TENSORS = (
-    safetensors.SafetensorError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +109,6 @@ class Base:
     def is_known_as(self, fingerprint: str) -> bool:
         """Whether a fingerprint of an adapter or run is of this BERT."""
         return fingerprint in (self.fingerprint, self.without_pooler)
-
-
-def as_floats(value: np.ndarray) -> np.ndarray:
-    """Real numbers as float32; raises TypeError for other types."""
-    if value.dtype.kind == "c":
-        raise TypeError(f"{value.dtype} is no type of real numbers")
-    # Too large numbers become infinite; callers check for that.
-    with np.errstate(over="ignore"):
-        return np.asarray(value, np.float32)
 
 
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
