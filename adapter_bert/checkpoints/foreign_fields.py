@@ -21,20 +21,17 @@ def _fields(names: str, **refused: str) -> Fields:
     return {**dict.fromkeys(names.split()), **refused}
 
 
-PEFT_IA3 = _fields(
+PEFT = _fields(
     "peft_type task_type target_modules exclude_modules modules_to_save "
-    "peft_version auto_mapping base_model_name_or_path revision inference_mode "
-    "feedforward_modules init_ia3_weights",
+    "peft_version auto_mapping base_model_name_or_path revision inference_mode",
     fan_in_fan_out="transposed matrices",
 )
-PEFT_LORA = _fields(
-    "peft_type task_type target_modules exclude_modules modules_to_save "
-    "peft_version auto_mapping base_model_name_or_path revision inference_mode "
+PEFT_IA3 = PEFT | _fields("feedforward_modules init_ia3_weights")
+PEFT_LORA = PEFT | _fields(
     "r rank_pattern layers_to_transform layers_pattern lora_alpha "
     "alpha_pattern use_rslora init_lora_weights bias lora_dropout "
     "megatron_core loftq_config eva_config corda_config lora_ga_config "
     "qalora_group_size ensure_weight_tying runtime_config merge_weights",
-    fan_in_fan_out="transposed matrices",
     use_dora="DoRA",
     use_qalora="QALoRA",
     use_bdlora="BD-LoRA",
