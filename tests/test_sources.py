@@ -152,7 +152,12 @@ def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
     if damage == "a key":
         graph.nodes[-1].attributes[0].checkpoint_key = "elsewhere"
     if damage == "a child":
-        graph.nodes[0].children.add(local_name="do_lower_case", node_id=9999)
+        child = graph.nodes[0].children.add(local_name="do_lower_case")
+        whole = graph.SerializeToString()
+        save_tensorflow(prefix, {**values, hub_module.GRAPH: whole})
+        # No variable of the name says nothing.
+        assert sources.open_init_checkpoint(prefix).do_lower_case is None
+        child.node_id = 9999
     is_lost = damage == "no graph"
     damaged = b"\xff\xff" if is_lost else graph.SerializeToString()
     save_tensorflow(prefix, {**values, hub_module.GRAPH: damaged})

@@ -129,9 +129,9 @@ def open_objects(
         graph = TrackableObjectGraph.FromString(reader.tensor(GRAPH))
         keys = _google_names(graph, source)
         raw = {name: reader.shapes[key] for name, key in keys.items()}
-        lower = _children(graph).get(LOWER_CASE)
-        if lower is not None and lower.attributes:
-            lower = bool(reader.tensor(lower.attributes[0].checkpoint_key))
+        node, lower = _children(graph).get(LOWER_CASE), None
+        if node is not None and node.attributes:
+            lower = bool(reader.tensor(node.attributes[0].checkpoint_key))
     heads = raw.get(QUERY, ())
     if len(heads) not in (2, 3):
         raise UserError(
