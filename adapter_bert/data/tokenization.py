@@ -7,7 +7,6 @@ Not in here: special tokens of a task's inputs and cutting to a length
 import abc
 import functools
 import hashlib
-import itertools
 import json
 import re
 import unicodedata
@@ -23,6 +22,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    TypeVar,
 )
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
@@ -50,10 +50,12 @@ UNUSED = re.compile(r"\[unused\d+\]")
 MAX_CHARACTERS_PER_WORD = 200
 # Share of the entries that may be of the other case.
 STRAY = 0.01
-# Texts that are tokenized at once: enough for all cores, bounded in memory.
-CHUNK = 4096
+# What is tokenized at once: enough for all cores, bounded in memory.
+CHUNK, CHARACTERS = 4096, 2**21
 # Letters without decomposition, case or script rules of their own.
 STAND_INS = "\ua015\u1401\u16a0\ua66e"
+
+Encoded = TypeVar("Encoded")
 
 
 class _Replacements(dict):
@@ -171,11 +173,21 @@ class TextTokenizer(abc.ABC):
 
 
 def in_chunks(
-    encode: Callable[[List[str]], List[List[int]]], texts: Iterable[str]
-) -> Iterator[List[int]]:
-    """The ids of each text; `encode` is given `CHUNK` texts at a time."""
-    texts = iter(texts)
-    while chunk := list(itertools.islice(texts, CHUNK)):
+    encode: Callable[[List[str]], List[Encoded]], texts: Iterable[str]
+) -> Iterator[Encoded]:
+    """Encodes each text, many of them at a time.
+
+    A chunk ends with the text that makes `CHUNK` texts or `CHARACTERS` of it.
+    """
+    chunk: List[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if len(chunk) == CHUNK or size >= CHARACTERS:
+            yield from encode(chunk)
+            chunk, size = [], 0
+    if chunk:
         yield from encode(chunk)
 
 
