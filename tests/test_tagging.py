@@ -23,7 +23,6 @@ from adapter_bert.tasks import tagging
 from adapter_bert.tasks.restored import kind_of, restore_task
 from adapter_bert.tasks.tagging import (
     TaggingHead,
-    TypeScores,
     cut,
     cut_sentences,
     entity_scores,
@@ -539,8 +538,8 @@ def test_an_entity_is_right_if_its_words_and_type_are():
         {"f1": 1 / 3, "precision": 1 / 3, "recall": 1 / 3}
     )
     assert type_scores(right, predicted) == [
-        TypeScores("X", 2, 1, 0.0, 0.0, 0.0),
-        TypeScores("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
+        ("X", 2, 1, 0.0, 0.0, 0.0),
+        ("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
     ]
 
 
@@ -552,7 +551,7 @@ def test_nothing_right_and_nothing_predicted():
     assert entity_scores(none, right) == zero
     assert entity_scores(none, none) == zero
     assert type_scores(none, none) == []
-    assert type_scores(right, none) == [TypeScores("X", 1, 0, 0.0, 0.0, 0.0)]
+    assert type_scores(right, none) == [("X", 1, 0, 0.0, 0.0, 0.0)]
 
 
 BIO_TAGS = st.lists(
@@ -579,5 +578,5 @@ def test_scores_are_those_of_counted_entities(sentences):
     assert scores["recall"] == pytest.approx(both / max(1, right))
     assert scores["f1"] == pytest.approx(2 * both / max(1, right + predicted))
     of_types = type_scores(*sides)
-    assert sum(s.entities for s in of_types) == right
-    assert sum(s.predicted for s in of_types) == predicted
+    assert sum(s[1] for s in of_types) == right
+    assert sum(s[2] for s in of_types) == predicted

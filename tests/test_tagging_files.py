@@ -1,5 +1,6 @@
 """CoNLL files and JSON Lines of words with tags, and schemes of tags."""
 
+import dataclasses
 import itertools
 import json
 
@@ -405,28 +406,29 @@ def write(sentence, scheme):
 
 
 def pack(sentences):
-    """Tags and starts of sentences, and places for messages."""
-    counts = [len(tags) for tags in sentences]
-    return (
-        [split_tag(tag) for tags in sentences for tag in tags],
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        lambda word: f"file:{word}",
+    """Sentences with these tags, of words on lines from 0."""
+    rows = Sentences.of_words(sentences)
+    return dataclasses.replace(
+        rows,
+        path="file",
+        lines=np.arange(len(rows.words)) - 1,
+        tags=list(map(split_tag, rows.words)),
     )
 
 
 @PROPERTY
 @hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
-    tags, starts, where = pack([write(s, scheme) for s in sentences])
-    found = find_scheme(tags, starts, where)
-    if scheme == BMES and not any(tag.prefix == "M" for tag in tags):
+    rows = pack([write(s, scheme) for s in sentences])
+    found = find_scheme(rows)
+    if scheme == BMES and not any(tag.prefix == "M" for tag in rows.tags):
         scheme = BIOES
     if any(any(sentence) for sentence in sentences):
         assert found == scheme
     else:
         assert found is None
-    expected, _, _ = pack([write(s, BIO) for s in sentences])
-    assert to_bio(tags, starts) == expected
+    expected = pack([write(s, BIO) for s in sentences]).tags
+    assert to_bio(rows.tags, rows.starts) == expected
 
 
 @PROPERTY
@@ -442,14 +444,14 @@ def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
 )
 def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
     sentences[-1].append("O")
-    tags, starts, where = pack(sentences)
-    expected = IO if any(tag.type for tag in tags) else None
-    assert find_scheme(tags, starts, where) == expected
-    found = to_bio(tags, starts)
-    for first, last, own in zip(starts, starts[1:], sentences):
+    rows = pack(sentences)
+    expected = IO if any(tag.type for tag in rows.tags) else None
+    assert find_scheme(rows) == expected
+    found = to_bio(rows.tags, rows.starts)
+    for tags, own in zip(rows.divide(found), sentences):
         runs = [list(run) for _, run in itertools.groupby(own)]
         ends = itertools.accumulate(map(len, runs))
-        assert find_entities(found[first:last]) == [
+        assert find_entities(tags) == [
             (run[0], end - len(run), end)
             for run, end in zip(runs, ends)
             if run[0] != "O"
@@ -466,15 +468,14 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
     )
 )
 def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
-    tags, starts, _ = pack(sentences)
-    lawful = to_bio(tags, starts)
-    for first, last, own in zip(starts, starts[1:], sentences):
-        entities = find_entities(lawful[first:last])
-        assert entities == [
+    rows = pack(sentences)
+    lawful = to_bio(rows.tags, rows.starts)
+    for tags, own in zip(rows.divide(lawful), sentences):
+        assert find_entities(tags) == [
             (name, start, end + 1) for name, start, end in get_entities(own)
         ]
-    assert to_bio(lawful, starts) == lawful
-    again = find_scheme(lawful, starts, str)
+    assert to_bio(lawful, rows.starts) == lawful
+    again = find_scheme(dataclasses.replace(rows, tags=lawful))
     assert again == (BIO if any(t.type for t in lawful) else None)
 
 
@@ -559,4 +560,4 @@ def test_parts_of_tags():
 )
 def test_a_file_that_follows_no_scheme_is_refused(sentences, message):
     tags = [sentence.split() for sentence in sentences.split("|")]
-    assert message in refusal(find_scheme, *pack(tags))
+    assert message in refusal(find_scheme, pack(tags))
