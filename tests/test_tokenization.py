@@ -344,10 +344,9 @@ def test_a_class_of_tokenizers_must_say_how_it_does_all():
     """It is refused when one is made, not in the middle of a run."""
     names = TextTokenizer.__abstractmethods__
     assert names == {
+        "clean",
         "continues",
-        "describe",
         "encode",
-        "encode_ids",
         "encode_words",
         "is_text",
         "letters",
