@@ -44,7 +44,7 @@ from adapter_bert.tasks.squad_data import (
 from adapter_bert.tasks.task import Head, Task
 from adapter_bert.tasks.text_task import SPANS, HeadShape, HiddenLayers
 
-# Right answers of one question; none where it cannot be answered.
+# Right answers of one question; empty if it cannot be answered.
 Answers = Sequence[str]
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -82,9 +82,7 @@ def exact_and_f1(
 def squad_1_scores(
     answers: Sequence[Answers], predictions: Sequence[str]
 ) -> Dict[str, float]:
-    """Scores of SQuAD 1.1, in percent: `exact_match` and `f1`.
-
-    Each question has at least one right answer; the best counts.
+    """Scores of SQuAD 1.1, in percent, each by the best answer.
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
@@ -104,8 +102,8 @@ def squad_2_scores(
     """Scores of SQuAD 2.0, in percent.
 
     Args:
-        answers: the right answers of each question.
-        predictions: one for each question, `""` for "no answer".
+        answers: of each question.
+        predictions: of each question, `""` for "no answer".
         null_odds: float64 [N], how much "no answer" is preferred.
 
     Returns:
@@ -201,11 +199,7 @@ def predict_answers(
 ) -> List[Prediction]:
     """Chooses an answer to every question.
 
-    Args:
-        questions: as they were cut into `windows`.
-        windows: in the order of the questions.
-        outputs: of `SpanHead`, for each window.
-        rules: the task, which says how to choose.
+    `windows` are those of the questions, `outputs` those of `SpanHead`.
 
     Source: google-research/bert, `run_squad.py`, `write_predictions`. That code
     fails, or answers "empty", where no candidate is left; here the answer is
@@ -285,12 +279,8 @@ def _n_best(
 ) -> Candidates:
     """The likeliest answers, each text once.
 
-    Args:
-        context: that holds the answers.
-        spans: int32 [n, 2], characters as in `Candidates`.
-        logits: float64 [n, 2], of these.
-        null: float64 [2], the logits of "no answer".
-        rules: as of `predict_answers`.
+    `spans` and `logits` are those of `Candidates`, [n, 2]; `null` are float64
+    [2], the logits of "no answer".
     """
     null_at = len(spans)
     if rules.version_2_with_negative:
@@ -412,10 +402,9 @@ class SpanHead(Head):
     ):
         """Creates `cls/squad/output_weights` [2, D] and `_bias` [2]."""
         self.n_best_size = n_best_size
-        self.hidden = HiddenLayers(
-            shape, "cls/squad/", config.hidden_size, create
-        )
-        self.create_last(2, config, create, "cls/squad/")
+        scope = "cls/squad/"
+        self.hidden = HiddenLayers(shape, scope, config.hidden_size, create)
+        self.create_last(2, config, create, scope)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> `start_logits`, `end_logits`, float32 [B, T]."""
@@ -521,25 +510,25 @@ class Squad(Task[Sequence[Question]]):
         return self, {split: self._read(data_dir, split) for split in splits}
 
     def _read(self, data_dir: str, split: str) -> List[Question]:
-        training = split == "train"
-        path = self.train_file if training else self.predict_file
-        if not path:
-            raise UserError(
-                f"--{'train' if training else 'predict'}_file is missing: a "
-                "file in SQuAD's layout"
-            )
-        path = os.path.join(data_dir, path)
+        flag = "train_file" if split == "train" else "predict_file"
+        if not getattr(self, flag):
+            raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
+        path = os.path.join(data_dir, getattr(self, flag))
         negative = self.version_2_with_negative
         questions = read_questions(path, negative)
         if split != "test":
             check_answers(questions, path, negative)
-        return self._leave_out(questions, path) if training else questions
+        if split == "train":
+            questions = self._leave_out(questions, path)
+        return questions
 
-    def _leave_out(self, questions: List[Question], path: str):
+    def _leave_out(
+        self, questions: List[Question], path: str
+    ) -> List[Question]:
         found = {q.id: find_answer(q) for q in questions if q.answers}
-        lost = {name for name, place in found.items() if not place}
+        lost = sorted(name for name, place in found.items() if not place)
         if lost:
-            shown = sorted(lost) if self.verbose_logging else sorted(lost)[:5]
+            shown = lost if self.verbose_logging else lost[:5]
             logging.warning(
                 "%s: %d of %d questions left out, whose answer is not at its "
                 "place in the context: %s%s",
@@ -547,7 +536,7 @@ class Squad(Task[Sequence[Question]]):
                 len(lost),
                 len(questions),
                 ", ".join(shown),
-                "" if len(shown) == len(lost) else ", ...",
+                "" if shown == lost else ", ...",
             )
         moved = sum(
             not q.context.startswith(q.answers[0].text, q.answers[0].start)
@@ -564,7 +553,7 @@ class Squad(Task[Sequence[Question]]):
             )
         if len(lost) == len(questions):
             raise UserError(f"{path} holds nothing to learn from")
-        return [q for q in questions if q.id not in lost]
+        return [q for q in questions if found.get(q.id, True)]
 
     @property
     def score_names(self):
@@ -617,20 +606,19 @@ class Squad(Task[Sequence[Question]]):
         """
         if not len(features):
             raise UserError(f"{self.train_file} holds nothing to learn from")
-        windows = super().count_train_steps(features, batch_size, epochs)
-        questions = input_pipeline.count_train_steps(
-            len(features.context_starts), batch_size, epochs
-        )
-        steps = dict(zip(COUNTS, (questions, windows)))
+        rows = len(features.context_starts), len(features)
+        steps = [
+            input_pipeline.count_train_steps(count, batch_size, epochs)
+            for count in rows
+        ]
         logging.info(
             "%g epochs are %d steps counted in questions, %d counted in "
             "windows; --count_steps_in=%s",
             epochs,
-            questions,
-            windows,
+            *steps,
             self.count_steps_in,
         )
-        return steps[self.count_steps_in]
+        return steps[COUNTS.index(self.count_steps_in)]
 
     def build_head(self, config, create):
         """Start and end logits."""
@@ -677,41 +665,34 @@ class Squad(Task[Sequence[Question]]):
         }
         if self.version_2_with_negative:
             contents["null_odds.json"] = (p.null_odds for p in predictions)
-        paths = []
-        for name, values in contents.items():
-            paths.append(os.path.join(output_dir, name))
-            files.write_parts(paths[-1], _json_object(zip(ids, values)))
-        return tuple(paths)
+        paths = tuple(os.path.join(output_dir, name) for name in contents)
+        for path, values in zip(paths, contents.values()):
+            files.write_parts(path, _json_object(zip(ids, values)))
+        return paths
 
 
 def _answer(prediction: Prediction) -> Dict[str, Any]:
-    candidates = prediction.candidates
-    scores = candidates.logits.sum(axis=1).tolist()
-    found = dict(zip(candidates.texts, zip(scores, candidates.spans)))
-    null_score, _ = found.pop("", (None, None))
-    best = max((score for score, _ in found.values()), default=None)
-    place = found[prediction.text][1] if prediction.text else (None, None)
+    texts, logits, spans = prediction.candidates
+    scores = dict(zip(texts, logits.sum(axis=1).tolist()))
+    start = end = None
+    if prediction.text:
+        start, end = spans[texts.index(prediction.text)]
     return {
         "answer": prediction.text,
-        "start": place[0],
-        "end": place[1],
-        "score": best,
-        "null_score": null_score,
+        "start": start,
+        "end": end,
+        "score": scores.get(next(filter(None, texts), None)),
+        "null_score": scores.get(""),
     }
 
 
-def _candidates(prediction: Prediction) -> List[Mapping[str, Any]]:
-    candidates = prediction.candidates
+def _candidates(prediction: Prediction) -> List[Dict[str, Any]]:
+    texts, logits, _ = prediction.candidates
+    shares = prediction.candidates.probabilities().tolist()
+    names = "text", "probability", "start_logit", "end_logit"
     return [
-        {
-            "text": text,
-            "probability": float(probability),
-            "start_logit": float(start),
-            "end_logit": float(end),
-        }
-        for text, probability, (start, end) in zip(
-            candidates.texts, candidates.probabilities(), candidates.logits
-        )
+        dict(zip(names, (text, share, *pair)))
+        for text, share, pair in zip(texts, shares, logits.tolist())
     ]
 
 

@@ -1,8 +1,8 @@
 """Reads files in SQuAD's layout, and cuts contexts into windows.
 
-The layout is that of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018). A window
-is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A RoBERTa
-has `<s>` for the first of these, two `</s>` for the second, one for the third.
+Layout: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018). A window is `[CLS]
+question [SEP] part of the context [SEP]`, of a RoBERTa `<s> question </s></s>
+part </s>`. Parts overlap.
 """
 
 import array
@@ -36,12 +36,7 @@ WORD_END = re.compile(r"\s|\Z")
 
 
 class Answer(NamedTuple):
-    """A right answer.
-
-    Attributes:
-        text: a part of the context.
-        start: its first character there.
-    """
+    """A right answer: a part of the context from the character `start`."""
 
     text: str
     start: int
@@ -125,7 +120,7 @@ def _read_question(
 def check_answers(
     questions: List[Question], path: str, with_negative: bool
 ) -> None:
-    """Checks that every question has what scoring needs.
+    """Checks that questions can be scored.
 
     Raises:
         UserError: one has no answer where it needs one.
@@ -238,7 +233,7 @@ def cut_windows(
         questions: with answers that `find_answer` finds, if any.
         tokenizer: of the BERT.
         max_seq_length: of a window, in tokens.
-        doc_stride: distance of a context's windows, in tokens.
+        doc_stride: from one window of a context to the next, in tokens.
         max_query_length: of a question, in tokens; more is cut off.
 
     Source: google-research/bert, `run_squad.py`,

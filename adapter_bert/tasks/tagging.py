@@ -404,10 +404,7 @@ class Tagging(Task[Sentences]):
     def make_rows(self, texts):
         """Sentences of texts, split at white space, or of lists of words."""
         return Sentences.of_words(
-            [
-                text.split() if isinstance(text, str) else text
-                for (text,) in texts
-            ]
+            [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
     @property
@@ -625,12 +622,8 @@ def tagging_task(
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
-    Args:
-        token_column: as `Columns.token`.
-        tag_column: as `Columns.tag`.
-        map_tags: file of `read_map`, or "".
-        eval_split: the split that is scored, `dev` or `test`.
-        split_files: files of splits that were named one by one.
+    Columns are as of `Columns`, `map_tags` is a file of `read_map` or "", other
+    arguments are as of `Tagging`.
 
     Raises:
         UserError: as `read_map`; or a file is named, and the split that is

@@ -322,12 +322,8 @@ class Sentences:
             yield values[first:last]
 
 
-class _Word(NamedTuple):
-    """A word of a file; `tag` is None where the file has none."""
-
-    line: int
-    text: str
-    tag: Optional[str]
+# Line from 0, word, and tag, None where the file has none.
+_Word = Tuple[int, str, Optional[str]]
 
 
 def read_sentences(
@@ -356,21 +352,21 @@ def read_sentences(
     tags: List[Tag] = []
     known: Dict[str, Optional[Tag]] = {}
     for sentence in read(path, text or lines, columns, needs_tags):
-        for word in sentence:
+        for number, word, tag in sentence:
             # Most words occur often.
-            words.append(sys.intern(word.text))
-            numbers.append(word.line)
+            words.append(sys.intern(word))
+            numbers.append(number)
             if needs_tags:
-                if word.tag not in known:
-                    known[word.tag] = split_tag(word.tag)
-                if known[word.tag] is None:
+                if tag not in known:
+                    known[tag] = split_tag(tag)
+                if known[tag] is None:
                     raise UserError(
-                        f"{path}:{word.line + 1}: {word.tag[:80]!r} is no tag, "
+                        f"{path}:{number + 1}: {tag[:80]!r} is no tag, "
                         "expected O, or B-, I-, E-, S-, L-, U- or M- and a "
                         "type, as B-PER, or a type alone, as PER; is it the "
                         "right --tag_column?"
                     )
-                tags.append(known[word.tag])
+                tags.append(known[tag])
         starts.append(len(words))
     if not words:
         raise UserError(f"{path} is empty: it holds no word")
@@ -438,7 +434,7 @@ def _read_conll(
                 "(--token_column)"
             )
         label = None if tag_place is None else cells[tag_place]
-        sentence.append(_Word(number, cells[place], label))
+        sentence.append((number, cells[place], label))
     if sentence:
         yield sentence
 
@@ -495,7 +491,7 @@ def _read_json_lines(
         return zip(words, tags)
 
     for number, found in read_objects(path, text, read):
-        yield [_Word(number, *pair) for pair in found]
+        yield [(number, *pair) for pair in found]
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
