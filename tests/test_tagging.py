@@ -500,17 +500,6 @@ def test_features_of_sentences(tokenizer, texts, length):
 
 
 @pytest.mark.older_stack
-def test_a_short_sentence_is_one_window(tokenizer):
-    rows = Sentences.of_words([["the", "cats", "sat"], [], ["on"]])
-    features = cut_sentences(rows, None, tokenizer, 24)
-    expected = ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
-    expected += ["[CLS]", "on", "[SEP]"]
-    assert features.tokens.tolist() == tokenizer.convert_tokens_to_ids(expected)
-    assert features.starts.tolist() == [0, 6, 9]
-    assert features.places.tolist() == [1, 2, 4, 7]
-
-
-@pytest.mark.older_stack
 def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     words = ["the", "\x01", "cat" + "s" * 4, "sat"]
     sentences = Sentences.of_words([words, words[2:3] * 2, words[::3]])

@@ -21,7 +21,6 @@ from adapter_bert.tasks.tagging_files import (
     IO,
     IOB1,
     Columns,
-    Entity,
     Sentences,
     Tag,
     find_entities,
@@ -199,11 +198,6 @@ def test_what_is_written_is_read_and_written_again(
     assert list(map(str, found.tags)) == other and list(found.words) == words
 
 
-def test_byte_order_marks_of_joined_files_are_no_part_of_words(tmp_path):
-    path = put(tmp_path, "\ufeffEU B-X\n\n\ufeffPeter B-X\n")
-    assert listed(read(path)) == [[("EU", "B-X")], [("Peter", "B-X")]]
-
-
 def test_a_test_file_may_lack_tags(tmp_path):
     text = "-DOCSTART-\n\nEU\nrejects \r\n\nPeter"
     path = put(tmp_path, text, "test.conll")
@@ -223,13 +217,6 @@ def test_a_test_file_may_lack_tags(tmp_path):
     rows = read(path, Columns("0", "2"), needs_tags=False, keeps_text=True)
     write_tags(str(out), rows, ["B-X"])
     assert out.read_text() == "EU\tNNP\tB-X\n"
-
-
-def test_placeholders_of_a_test_file_are_replaced(tmp_path):
-    path = put(tmp_path, "EU _\nPeter ?\n", "test.conll")
-    rows = read(path, needs_tags=False, keeps_text=True)
-    write_tags(str(tmp_path / "out.conll"), rows, ["B-X", "O"])
-    assert (tmp_path / "out.conll").read_text() == "EU B-X\nPeter O\n"
 
 
 def test_tags_are_written_into_json_lines(tmp_path):
@@ -477,15 +464,6 @@ def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
     assert to_bio(lawful, rows.starts) == lawful
     again = find_scheme(dataclasses.replace(rows, tags=lawful))
     assert again == (BIO if any(t.type for t in lawful) else None)
-
-
-def test_entities_have_their_places():
-    tags = [*map(split_tag, "B-X I-X B-X O B-a-b".split())]
-    assert find_entities(tags) == [
-        Entity("X", 0, 2),
-        Entity("X", 2, 3),
-        Entity("a-b", 4, 5),
-    ]
 
 
 @pytest.mark.parametrize(
