@@ -59,9 +59,9 @@ def without(key, mapping):
 
 def read(folder, content, with_negative=False):
     path = folder / "squad.json"
-    path.write_text(
-        content if isinstance(content, str) else json.dumps(content)
-    )
+    text = content if isinstance(content, str) else json.dumps(content)
+    # A leading byte-order mark is no content.
+    path.write_text(text, encoding="utf-8-sig")
     return read_questions(str(path), with_negative)
 
 
@@ -89,12 +89,6 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
         Question("a", "", "the cat", ()),
         Question("", "where ?", "a dog", None),
     ]
-
-
-def test_a_leading_byte_order_mark_is_no_content(tmp_path):
-    path = tmp_path / "squad.json"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(with_qa()).encode())
-    assert [q.id for q in read_questions(str(path), False)] == ["q1"]
 
 
 @pytest.mark.parametrize(

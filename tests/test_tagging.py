@@ -530,17 +530,7 @@ def test_an_entity_is_right_if_its_words_and_type_are():
         ("X", 2, 1, 0.0, 0.0, 0.0),
         ("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
     ]
-
-
-@pytest.mark.older_stack
-def test_nothing_right_and_nothing_predicted():
-    right, none = tagged("B-X O"), tagged("O O")
-    zero = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    assert entity_scores(right, none) == zero
-    assert entity_scores(none, right) == zero
-    assert entity_scores(none, none) == zero
-    assert type_scores(none, none) == []
-    assert type_scores(right, none) == [("X", 1, 0, 0.0, 0.0, 0.0)]
+    assert type_scores(tagged("O"), tagged("O")) == []
 
 
 BIO_TAGS = st.lists(

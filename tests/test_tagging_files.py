@@ -235,6 +235,7 @@ def test_tags_are_written_into_json_lines(tmp_path):
         ("EU\nrejects\n", 1, "found 1 columns, expected a tag in column"),
         ("EU B-X\nPeter b-X\n", 2, "'b-X' is no tag, expected O, or B-"),
         ("EU B-X\n\nPeter PER-B\n", 3, "'PER-B' is no tag"),
+        ("the O\ncat O\ra B-X\n", 2, "a carriage return is within the line"),
     ],
 )
 def test_a_bad_line_of_a_conll_file_is_named(tmp_path, text, line, message):
@@ -352,12 +353,6 @@ def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
     )
     message = refusal(read, path, Columns(), False, True)
     assert message.startswith(f"{path}:1: ")
-
-
-def test_a_carriage_return_ends_no_line(tmp_path):
-    path = put(tmp_path, "the O\ncat O\ra B-X\n")
-    message = refusal(read, path)
-    assert message.startswith(f"{path}:2: a carriage return is within the line")
 
 
 TYPES = ("X", "a-b", "B-I", "E")

@@ -84,8 +84,7 @@ def read_added(
     Args:
         path: of the vocabulary, beside which the files lie.
         vocabulary: the id of each entry of the tokenizer's model.
-        roles: the special tokens of the kind of model, as
-            `{"cls_token": "[CLS]"}`.
+        roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
 
     Raises:
@@ -225,12 +224,8 @@ def register(
 ) -> None:
     """Has the library look for added tokens in texts.
 
-    Args:
-        tokenizer: of the library, with its normalizer and model.
-        added: the tokens.
-        path: of the vocabulary.
-        change: applied to texts before the library gets them.
-        **same: values of `RULES` for all tokens.
+    `change` is applied to texts before the library gets them; `same` are values
+    of `RULES` for all tokens. `path` is that of the vocabulary.
 
     Raises:
         UserError: the library finds one with another id, or everywhere.

@@ -113,15 +113,10 @@ class Features:
     def finish(
         self, batch: "Batch", rows: np.ndarray, step: Optional[int]
     ) -> None:
-        """Changes a padded batch; the base class changes nothing.
+        """Changes a whole batch of `make_batch`; here nothing.
 
         Changes to a row follow from the row and the step alone, whatever the
-        row is padded to.
-
-        Args:
-            batch: of `make_batch`, the whole one that devices will share.
-            rows: int64 [B], the numbers of its rows.
-            step: of the training, from 0; None in prediction.
+        row is padded to. Other arguments are those of `make_batch`.
         """
 
     def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
@@ -239,8 +234,8 @@ class TrainPlan:
     """The `Plan` of a training on rows of one task.
 
     Seeded permutations, one for each epoch, make a stream of rows. Each pool of
-    some batches of the stream is sorted by length and cut into batches, which
-    are shuffled.
+    `pool_batches` of the stream is sorted by length and cut into batches, which
+    are shuffled. Pools of one batch do not group by length.
     """
 
     def __init__(
@@ -251,15 +246,7 @@ class TrainPlan:
         seed: int,
         pool_batches: int = POOL_BATCHES,
     ):
-        """Plans `num_steps` batches.
-
-        Args:
-            lengths: int64 [rows], at least one row.
-            batch_size: rows of a batch.
-            num_steps: of the whole training.
-            seed: of permutations and shuffles.
-            pool_batches: batches of a pool; 1 for no grouping by length.
-        """
+        """Plans `num_steps` batches of rows of these lengths, int64 [rows]."""
         self._lengths = lengths
         self._batch_size, self._num_steps = batch_size, num_steps
         self._seed, self._pool_batches = seed, pool_batches
@@ -372,7 +359,7 @@ def train_batches(
     Args:
         features: of the training split.
         plan: says which rows a batch has.
-        steps: of the training.
+        steps: from 0.
         length: as in `make_batch`, of the whole batch.
         shards: parts of a batch; divides the batch size.
         own: the parts to make, or None for all.
@@ -388,16 +375,10 @@ def train_batches(
 def sorted_batches(
     features: Features, batch_size: int, tokens: int = 0
 ) -> List[np.ndarray]:
-    """Every row once, sorted by length.
+    """Batches that hold every row once, sorted by length, int64 [B] each.
 
-    Args:
-        features: the rows.
-        batch_size: rows of a batch; the last one may have fewer.
-        tokens: a batch may have more rows up to so many tokens, padding
-            included.
-
-    Returns:
-        int64 [B], the rows of each batch.
+    The last one may have fewer than `batch_size` rows. Others may have more, up
+    to `tokens` in all, padding included.
     """
     order = np.argsort(features.lengths, kind="stable")
     lengths = features.lengths[order]

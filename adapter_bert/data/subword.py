@@ -58,9 +58,6 @@ class SubwordTokenizer(TextTokenizer):
     def __init__(self, path: str):
         """Reads a `tokenizer.json`, and the tokens that files beside it add.
 
-        Args:
-            path: of the file.
-
         Raises:
             UserError: it is missing or damaged, is of another kind, or lacks a
                 special token.

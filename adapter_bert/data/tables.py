@@ -51,12 +51,7 @@ def ending_of(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """A part of the training file that serves as the dev set.
-
-    Attributes:
-        share: of the rows, between 0 and 1.
-        seed: of their choice.
-    """
+    """A share of the training file's rows, 0 to 1, that is the dev set."""
 
     share: float
     seed: int
@@ -69,11 +64,7 @@ class HeldOut:
         Each group gives its share of rows, but never its only one. Then a row
         changes sides for each label that either side lacks, if the label has
         several rows and no other label is lost by that. Where the share takes
-        no row at all, none is held out.
-
-        Args:
-            groups: N, what rows are taken of equally.
-            sets: N, the labels of each row.
+        no row at all, none is held out. `sets` are the labels of each row.
         """
         chosen = np.zeros(len(groups), bool)
         rng = np.random.default_rng(self.seed)

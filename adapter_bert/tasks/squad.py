@@ -101,10 +101,7 @@ def squad_2_scores(
 ) -> Dict[str, float]:
     """Scores of SQuAD 2.0, in percent.
 
-    Args:
-        answers: of each question.
-        predictions: of each question, `""` for "no answer".
-        null_odds: float64 [N], how much "no answer" is preferred.
+    `null_odds`, float64 [N], say how much "no answer", or `""`, is preferred.
 
     Returns:
         `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of
@@ -178,12 +175,9 @@ class Candidates(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The answer to a question.
+    """The answer to a question, `""` for none.
 
-    Attributes:
-        text: `""` for none.
-        null_odds: score of "no answer" less that of the best answer.
-        candidates: the n-best list.
+    `null_odds` are the score of "no answer" less that of the best answer.
     """
 
     text: str
@@ -349,9 +343,7 @@ def _pairs(
 def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
     """The window that shows most text around each token, int64 [tokens].
 
-    Args:
-        first: int [n], first token of each window's part of the context.
-        length: int [n], tokens of these parts.
+    `first` and `length`, int [n], are of each window's part of the context.
 
     Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """

@@ -10,6 +10,7 @@ and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
 
 import array
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -73,6 +74,7 @@ class Entity(NamedTuple):
     end: int
 
 
+@functools.lru_cache(maxsize=1024)
 def split_tag(text: str) -> Optional[Tag]:
     """A tag's parts; None if the text is no tag."""
     if text == OUTSIDE:
@@ -350,23 +352,21 @@ def read_sentences(
     words: List[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: List[Tag] = []
-    known: Dict[str, Optional[Tag]] = {}
     for sentence in read(path, text or lines, columns, needs_tags):
         for number, word, tag in sentence:
             # Most words occur often.
             words.append(sys.intern(word))
             numbers.append(number)
             if needs_tags:
-                if tag not in known:
-                    known[tag] = split_tag(tag)
-                if known[tag] is None:
+                parts = split_tag(tag)
+                if parts is None:
                     raise UserError(
                         f"{path}:{number + 1}: {tag[:80]!r} is no tag, "
                         "expected O, or B-, I-, E-, S-, L-, U- or M- and a "
                         "type, as B-PER, or a type alone, as PER; is it the "
                         "right --tag_column?"
                     )
-                tags.append(known[tag])
+                tags.append(parts)
         starts.append(len(words))
     if not words:
         raise UserError(f"{path} is empty: it holds no word")
