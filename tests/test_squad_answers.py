@@ -147,34 +147,6 @@ def test_starts_count_where_they_have_most_context_and_ends_everywhere():
 # How many, in which order
 
 
-def test_a_text_is_listed_once_with_its_best_logits():
-    prediction = predict(
-        starts=[(6, 4.0), (3, 3.0)],
-        ends=[(6, 2.0), (3, 1.0)],
-        context="cat sat on cat",
-    )
-    assert listed(prediction) == [
-        ("cat", 4.0, 2.0),
-        ("cat sat on cat", 3.0, 2.0),
-    ]
-
-
-def test_equal_candidates_are_in_the_order_of_windows_starts_and_ends():
-    row = [(4, 1.0), (3, 1.0)]
-    prediction = predict_windows(
-        [(0, 3), (3, 3)],
-        starts=[row, row],
-        ends=[row, row],
-        rules=make_rules(negative=True),
-        null=[(1.0, 1.0), (1.0, 1.0)],
-    )
-    assert list(prediction.candidates.texts) == [
-        *("cat", "the cat", "the", "on the", "on"),
-        # "the" of the second window is the same text as the first's.
-        "",
-    ]
-
-
 def test_probabilities_are_a_softmax_over_sums():
     candidates = Candidates(
         ("a", "b", "c"),
@@ -319,27 +291,6 @@ def cut(tokenizer, context, first, last, **rules):
 
 
 @pytest.mark.parametrize(
-    "gap", [" ", *"\u00a0\u3000\u2009\u200b\u2028\x0b\x85"]
-)
-@pytest.mark.parametrize(
-    "word", ["zebra", "1903", "\u3042\u3044", "\U0001f600"]
-)
-def test_answers_are_exact_characters_between_any_gaps(tokenizer, gap, word):
-    words = f"the cats , {word} , ca\u0308t\u0301 . the cat".split()
-    context = gap.join(words)
-    (tokens,) = tokenizer.encode([context])
-    starts, ends = map(list, zip(*tokens.offsets))
-    at = starts.index(context.index(word))
-    found = cut(tokenizer, context, at, at, longest=3, n_best=999)
-    assert found.text == word
-    assert set(found.candidates.texts) == {
-        " ".join(context[start:end].split())
-        for n, start in enumerate(starts)
-        for end in ends[n : n + 3]
-    }
-
-
-@pytest.mark.parametrize(
     "context,first,last,expected",
     [
         ("the (cat) sat (on) it", 2, 2, "cat"),
@@ -379,26 +330,6 @@ def test_a_token_without_characters_is_no_answer():
         make_rules(),
     )
     assert listed(prediction) == [("the cat", 2.0, 1.0), ("cat", 1.0, 1.0)]
-
-
-def test_answers_are_cut_out_of_their_own_context():
-    contexts = ["the cat", "a dog sat", "the dog ran on"]
-    windows = make_windows(
-        contexts, [(0, 0, 2), (1, 0, 3), (2, 0, 2), (2, 2, 2)]
-    )
-    one, two = [(4, 1.0)], [(4, 2.0)]
-    predictions = predict_answers(
-        [Question(c, "?", c, None) for c in contexts],
-        windows,
-        make_outputs([two, one, one, two], [two, one, one, two], 4 * [NULL]),
-        make_rules(),
-    )
-    assert [p.text for p in predictions] == ["cat", "dog", "on"]
-    assert [listed(p) for p in predictions] == [
-        [("cat", 2.0, 2.0)],
-        [("dog", 1.0, 1.0)],
-        [("on", 2.0, 2.0), ("dog", 1.0, 1.0)],
-    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
