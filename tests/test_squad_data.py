@@ -510,20 +510,13 @@ def test_arrays_have_the_declared_types(tokenizer):
     assert {v.dtype.name for v in windows.labels.values()} == {"int32"}
 
 
-@pytest.mark.parametrize(
-    "max_query_length,head",
-    [
-        (1, "[CLS] is [SEP]"),
-        (4, "[CLS] is a cat in [SEP]"),
-        (5, "[CLS] is a cat in ? [SEP]"),
-        (9, "[CLS] is a cat in ? [SEP]"),
-    ],
-)
-def test_long_questions_are_cut(tokenizer, max_query_length, head):
-    windows = cut_windows([ask("sat")], tokenizer, 16, 4, max_query_length)
-    assert rows_of(windows) == [f"{head} sat [SEP]"]
-    assert windows.first.tolist() == [len(head.split())]
-    assert windows.cut_rows == (max_query_length < 5)
+@pytest.mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
+def test_long_questions_are_cut(tokenizer, most, count):
+    windows = cut_windows([ask("sat")], tokenizer, 16, 4, most)
+    head = " ".join("is a cat in ?".split()[:count])
+    assert rows_of(windows) == [f"[CLS] {head} [SEP] sat [SEP]"]
+    assert windows.first.tolist() == [count + 2]
+    assert windows.cut_rows == (count < 5)
 
 
 @pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
@@ -611,18 +604,6 @@ def test_answers_that_tokens_exceed_are_counted(tokenizer, caplog):
     assert [m[:6] for m in found] == ["3 of 6", "1 of 6"]
     assert "start or end inside a token" in found[0]
     assert "are of no token" in found[1]
-
-
-def test_a_window_that_holds_half_an_answer_has_none(tokenizer):
-    question = ask("the cat sat on the mat .", "sat on", text="")
-    windows = cut_windows([question], tokenizer, 6, 1, 2)
-    assert rows_of(windows)[:4] == [
-        "[CLS] [SEP] the cat sat [SEP]",
-        "[CLS] [SEP] cat sat on [SEP]",
-        "[CLS] [SEP] sat on the [SEP]",
-        "[CLS] [SEP] on the mat [SEP]",
-    ]
-    assert labels_of(windows) == [(0, 0), (3, 4), (2, 3), (0, 0), (0, 0)]
 
 
 def test_impossible_questions_point_at_the_first_token(tokenizer):

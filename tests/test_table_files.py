@@ -231,16 +231,6 @@ def test_what_is_neither_0_nor_1_is_refused_with_its_column(tmp_path, cell):
     )
 
 
-@pytest.mark.parametrize("missing", ["text", "label"])
-def test_an_unknown_column_is_refused_with_those_of_the_file(tmp_path, missing):
-    names = [n for n in ("text", "label", "more") if n != missing]
-    path = put(tmp_path / "train.tsv", "\t".join(names) + "\na\tb\n")
-    message = refusal(read, CUSTOM, tmp_path, "train")
-    assert message.startswith(f"{path}:1: ")
-    assert repr(missing) in message
-    assert ", ".join(map(repr, names)) in message
-
-
 FILE_CONTENTS = st.one_of(
     st.binary(max_size=60),
     st.lists(
@@ -502,6 +492,9 @@ def test_labels_of_a_cell(cell, labels):
         ("a|b| a", "the label 'a' is given twice"),
         ('["a", "b"]', "begins or ends with a bracket"),
         ("['a']", "begins or ends with a bracket"),
+        # A row of 0 and 1.
+        ("1|0|1", "(--label_columns names a column of 0 and 1 for each label)"),
+        ("[1, 0]", "(--label_columns names a column of 0 and 1 for each"),
     ],
 )
 def test_what_can_be_meant_in_two_ways_is_refused_with_its_place(cell, part):
@@ -530,18 +523,6 @@ def test_joined_labels_are_split_again_or_refused(labels, separator):
         return
     found = split_labels(cell, separator, "x")
     assert found == tuple(label.strip() for label in labels)
-
-
-@PROPERTY
-@hypothesis.given(st.text(CHARACTERS, max_size=8), SEPARATORS)
-def test_split_labels_are_joined_again_or_refused(cell, separator):
-    try:
-        labels = split_labels(cell, separator, "x")
-    except UserError:
-        return
-    assert len(set(labels)) == len(labels)
-    again = join_labels(labels, separator, "x")
-    assert split_labels(again, separator, "x") == labels
 
 
 ALIKE = [
@@ -626,14 +607,6 @@ def test_labels_that_may_be_lists_are_told(label, is_told, caplog):
     warn_of_lists(["x", label], "|", "train.tsv")
     assert ("--label_columns" in caplog.text) == is_told
     assert (repr(label) in caplog.text) == is_told
-
-
-def test_a_row_of_0_and_1_in_a_cell_is_refused_with_what_reads_it():
-    for cell in ("1|0|1", "[1, 0, 1]"):
-        message = refusal(split_labels, cell, "|", "x:1")
-        assert message.endswith(
-            "(--label_columns names a column of 0 and 1 for each label)"
-        ), cell
 
 
 @pytest.mark.parametrize("separator", ["", "\t", "\n", "\u2028", "||"])

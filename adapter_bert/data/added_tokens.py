@@ -110,7 +110,14 @@ def read_added(
             both = [x.get(ADDITIONAL) or [] for x in (said, special)]
             said = {**said, **special, ADDITIONAL: sum(both, [])}
         tokens, ids = _merge(described, said, legacy)
-        _check_roles(said, roles, path)
+        for role, expected in roles.items():
+            token = said.get(role)
+            # The padding token has no influence.
+            if role != "pad_token" and token and _content(token) != expected:
+                raise UserError(
+                    f"the files beside {path} say {role} {_content(token)!r}; "
+                    f"expected {expected!r}, as in other models of its kind"
+                )
         is_split = said.get("split_special_tokens") is True
         return _place(tokens, ids, vocabulary, roles, is_split, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -172,20 +179,6 @@ def _token(said: Any, special: bool = False) -> AddedToken:
     flags = said if isinstance(said, dict) else {}
     flags = {name: flags[name] for name in RULES if name in flags}
     return AddedToken(_content(said), **{"special": special, **flags})
-
-
-def _check_roles(
-    said: Mapping[str, Any], roles: Mapping[str, str], path: str
-) -> None:
-    """Refuses models whose rows begin or end with other tokens."""
-    for role, expected in roles.items():
-        token = said.get(role)
-        # The padding token has no influence.
-        if role != "pad_token" and token and _content(token) != expected:
-            raise UserError(
-                f"the files beside {path} say {role} {_content(token)!r}; "
-                f"expected {expected!r}, as in other models of its kind"
-            )
 
 
 def _place(
