@@ -11,7 +11,6 @@ from adapter_bert.tasks.squad import (
     Candidates,
     Squad,
     _most_context,
-    predict_answers,
 )
 from adapter_bert.tasks.squad_data import Question, Windows, cut_windows
 
@@ -93,7 +92,7 @@ def predict_windows(
     outputs = make_outputs(starts, ends, null or [NULL] * len(parts))
     questions = [Question("q", "?", context, None)]
     rules = rules or make_rules()
-    (prediction,) = predict_answers(questions, windows, outputs, rules)
+    (prediction,) = rules.decode(questions, windows, outputs)
     return prediction
 
 
@@ -262,14 +261,14 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
     ]
     windows = make_windows(["", "cat", ""], [(1, 0, 1)])
     outputs = make_outputs([[(3, 1.0)]], [[(3, 1.0)]], [NULL])
-    predictions = predict_answers(questions, windows, outputs, rules)
+    predictions = rules.decode(questions, windows, outputs)
     assert [p.text for p in predictions] == ["", "cat", ""]
     for number in (0, 2):
         assert listed(predictions[number]) == [("", 0.0, 0.0)]
         assert predictions[number].null_odds == CERTAINLY_NONE
     # And where there are no windows at all.
-    predictions = predict_answers(
-        questions[:1], make_windows([""], []), make_outputs(**NONE), rules
+    predictions = rules.decode(
+        questions[:1], make_windows([""], []), make_outputs(**NONE)
     )
     assert [p.text for p in predictions] == [""]
 
@@ -286,8 +285,7 @@ def cut(tokenizer, context, first, last, **rules):
         for best in (first, last)
     )
     outputs = make_outputs([starts], [ends], [NULL])
-    rules = make_rules(**rules)
-    return predict_answers([question], windows, outputs, rules)[0]
+    return make_rules(**rules).decode([question], windows, outputs)[0]
 
 
 @pytest.mark.parametrize(
@@ -323,11 +321,10 @@ def test_a_token_without_characters_is_no_answer():
     windows = make_windows(["the cat"], [(0, 0, 2)])
     windows.offsets[0] = (0, 0)
     row = [(3, 2.0), (4, 1.0)]
-    (prediction,) = predict_answers(
+    (prediction,) = make_rules().decode(
         [Question("q", "?", "the cat", None)],
         windows,
         make_outputs([row], [row], [NULL]),
-        make_rules(),
     )
     assert listed(prediction) == [("the cat", 2.0, 1.0), ("cat", 1.0, 1.0)]
 
@@ -341,11 +338,10 @@ def test_progress_is_shown_of_many_questions_only(monkeypatch, count):
         "Progress",
         lambda *what: started.append(what) or progress(*what),
     )
-    predictions = predict_answers(
+    predictions = make_rules().decode(
         [Question("q", "?", "cat", None)] * count,
         make_windows(["cat"] * count, [(n, 0, 1) for n in range(count)]),
         make_outputs(*2 * [count * [[(3, 1.0)]]], count * [NULL]),
-        make_rules(),
     )
     assert [p.text for p in predictions] == ["cat"] * count
     shown = [("answers", count, "questions")]
@@ -404,7 +400,7 @@ def slow_prediction(context, spans, first, tokens, logits, rules):
         first: place of the first context token in each row.
         tokens: offsets of each context token.
         logits: for each window, (start, end) of each of its places.
-        rules: as of `predict_answers`.
+        rules: the task.
     """
     pairs, null = [], None
     for window, (begin, length) in enumerate(spans):
@@ -497,8 +493,8 @@ def test_predictions_are_those_of_the_published_rules(
         (rng.integers(-3, 4, (length, 2)) / 2).tolist()
         for length in windows.lengths
     ]
-    predictions = predict_answers(
-        questions, windows, best_outputs(logits, rules.n_best_size), rules
+    predictions = rules.decode(
+        questions, windows, best_outputs(logits, rules.n_best_size)
     )
     assert len(predictions) == len(questions)
     for number, prediction in enumerate(predictions):

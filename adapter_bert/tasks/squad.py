@@ -185,117 +185,6 @@ class Prediction(NamedTuple):
     candidates: Candidates
 
 
-def predict_answers(
-    questions: Sequence[Question],
-    windows: Windows,
-    outputs: Mapping[str, np.ndarray],
-    rules: "Squad",
-) -> List[Prediction]:
-    """Chooses an answer to every question.
-
-    `windows` are those of the questions, `outputs` those of `SpanHead`.
-
-    Source: google-research/bert, `run_squad.py`, `write_predictions`. That code
-    fails, or answers "empty", where no candidate is left; here the answer is
-    "no answer". The text of an answer is cut out by its tokens' offsets. That
-    code searches for the text, and widens an answer to whole words where the
-    search fails: at an unknown word, or a character that vanishes in
-    tokenization.
-    """
-    bounds = np.searchsorted(windows.question, np.arange(len(questions) + 1))
-    progress = None
-    if len(questions) >= SHOWN_FROM:
-        progress = Progress("answers", len(questions), "questions")
-    predictions = []
-    for question, first, last, context_start in zip(
-        questions, bounds, bounds[1:], windows.context_starts
-    ):
-        predictions.append(
-            _predict_one(
-                question.context,
-                windows,
-                slice(first, last),
-                context_start,
-                outputs,
-                rules,
-            )
-        )
-        if progress:
-            progress.update(1)
-    if progress:
-        progress.close()
-    return predictions
-
-
-def _predict_one(
-    context: str,
-    windows: Windows,
-    rows: slice,
-    context_start: int,
-    outputs: Mapping[str, np.ndarray],
-    rules: "Squad",
-) -> Prediction:
-    """Chooses the answer to the question of some rows of windows.
-
-    `context_start` is the place of the context's first token among all.
-    """
-    if rows.start == rows.stop:
-        # A context without tokens has no windows.
-        none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
-        return Prediction("", CERTAINLY_NONE, none)
-    null = outputs["null_logits"][rows].astype(np.float64)
-    # Of the window where the sum is least.
-    null = null[null.sum(axis=1).argmin()]
-    pairs, logits = _pairs(windows, rows, outputs, rules.max_answer_length)
-    first, last = (context_start + pairs).T
-    spans = np.stack(
-        [windows.offsets[first, 0], windows.offsets[last, 1]], axis=1
-    )
-    candidates = _n_best(context, spans, logits, null, rules)
-    texts = candidates.texts
-    best = next((i for i, text in enumerate(texts) if text), None)
-    if best is None:
-        return Prediction("", CERTAINLY_NONE, candidates)
-    if not rules.version_2_with_negative:
-        return Prediction(texts[best], 0.0, candidates)
-    start, end = candidates.logits[best]
-    odds = float(null.sum() - start - end)
-    refused = odds > rules.null_score_diff_threshold
-    return Prediction("" if refused else texts[best], odds, candidates)
-
-
-def _n_best(
-    context: str,
-    spans: np.ndarray,
-    logits: np.ndarray,
-    null: np.ndarray,
-    rules: "Squad",
-) -> Candidates:
-    """The likeliest answers, each text once.
-
-    `spans` and `logits` are those of `Candidates`, [n, 2]; `null` are float64
-    [2], the logits of "no answer".
-    """
-    null_at = len(spans)
-    if rules.version_2_with_negative:
-        spans = np.concatenate([spans, [NOWHERE]])
-        logits = np.concatenate([logits, null[np.newaxis]])
-    # Text -> logits and span, in order.
-    found: Dict[str, Tuple[np.ndarray, Tuple[int, int]]] = {}
-    for at in np.argsort(-logits.sum(axis=1), kind="stable"):
-        if len(found) == rules.n_best_size:
-            break
-        span = tuple(spans[at].tolist())
-        text = join_words(context[slice(*span)])
-        # A RoBERTa's token of a space alone is no answer.
-        if text or at == null_at:
-            found.setdefault(text, (logits[at], span))
-    if not found or rules.version_2_with_negative:
-        found.setdefault("", (null, NOWHERE))
-    kept, places = zip(*found.values())
-    return Candidates(tuple(found), np.array(kept), places)
-
-
 def _pairs(
     windows: Windows,
     rows: slice,
@@ -616,9 +505,104 @@ class Squad(Task[Sequence[Question]]):
         """Start and end logits."""
         return SpanHead(self.n_best_size, config, create, self.head)
 
-    def decode(self, rows, features: Windows, outputs):
-        """Answers to all questions."""
-        return predict_answers(rows, features, outputs, self)
+    def decode(
+        self,
+        rows: Sequence[Question],
+        features: Windows,
+        outputs: Mapping[str, np.ndarray],
+    ) -> List[Prediction]:
+        """Chooses an answer to every question.
+
+        Source: google-research/bert, `run_squad.py`, `write_predictions`. That
+        code fails, or answers "empty", where no candidate is left; here the
+        answer is "no answer". The text of an answer is cut out by its tokens'
+        offsets. That code searches for the text, and widens an answer to whole
+        words where the search fails: at an unknown word, or a character that
+        vanishes in tokenization.
+        """
+        bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
+        progress = None
+        if len(rows) >= SHOWN_FROM:
+            progress = Progress("answers", len(rows), "questions")
+        predictions = []
+        for number, question in enumerate(rows):
+            own = slice(bounds[number], bounds[number + 1])
+            start = features.context_starts[number]
+            predictions.append(
+                self._predict(question.context, start, features, own, outputs)
+            )
+            if progress:
+                progress.update(1)
+        if progress:
+            progress.close()
+        return predictions
+
+    def _predict(
+        self,
+        context: str,
+        context_start: int,
+        windows: Windows,
+        rows: slice,
+        outputs: Mapping[str, np.ndarray],
+    ) -> Prediction:
+        """Chooses the answer to the question of some rows of windows.
+
+        `context_start` is the place of the context's first token among all.
+        """
+        if rows.start == rows.stop:
+            # A context without tokens has no windows.
+            none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
+            return Prediction("", CERTAINLY_NONE, none)
+        null = outputs["null_logits"][rows].astype(np.float64)
+        # Of the window where the sum is least.
+        null = null[null.sum(axis=1).argmin()]
+        pairs, logits = _pairs(windows, rows, outputs, self.max_answer_length)
+        first, last = (context_start + pairs).T
+        spans = np.stack(
+            [windows.offsets[first, 0], windows.offsets[last, 1]], axis=1
+        )
+        candidates = self._n_best(context, spans, logits, null)
+        texts = candidates.texts
+        best = next((i for i, text in enumerate(texts) if text), None)
+        if best is None:
+            return Prediction("", CERTAINLY_NONE, candidates)
+        if not self.version_2_with_negative:
+            return Prediction(texts[best], 0.0, candidates)
+        start, end = candidates.logits[best]
+        odds = float(null.sum() - start - end)
+        refused = odds > self.null_score_diff_threshold
+        return Prediction("" if refused else texts[best], odds, candidates)
+
+    def _n_best(
+        self,
+        context: str,
+        spans: np.ndarray,
+        logits: np.ndarray,
+        null: np.ndarray,
+    ) -> Candidates:
+        """The likeliest answers, each text once.
+
+        `spans` and `logits` are those of `Candidates`, [n, 2]; `null` are
+        float64 [2], the logits of "no answer".
+        """
+        null_at = len(spans)
+        if self.version_2_with_negative:
+            spans = np.concatenate([spans, [NOWHERE]])
+            logits = np.concatenate([logits, null[np.newaxis]])
+        # Text -> logits and span, in order.
+        found: Dict[str, Tuple[np.ndarray, Tuple[int, int]]] = {}
+        for at in np.argsort(-logits.sum(axis=1), kind="stable"):
+            if len(found) == self.n_best_size:
+                break
+            span = tuple(spans[at].tolist())
+            text = join_words(context[slice(*span)])
+            # A RoBERTa's token of a space alone is no answer.
+            if text or at == null_at:
+                found.setdefault(text, (logits[at], span))
+        if not found or self.version_2_with_negative:
+            found.setdefault("", (null, NOWHERE))
+        kept, places = zip(*found.values())
+        return Candidates(tuple(found), np.array(kept), places)
 
     def evaluate(
         self,
