@@ -100,10 +100,7 @@ class Predictor(abc.ABC):
             done += rows
         progress.close()
         return {
-            name: input_pipeline.restore_order(
-                batches,
-                [input_pipeline.join_outputs(values)[: len(features)]],
-            )
+            name: input_pipeline.restore_order(batches, values)
             for name, values in outputs.items()
         }
 
