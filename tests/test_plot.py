@@ -15,6 +15,7 @@ from adapter_bert.commands import plot
 from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.reports.collect_runs import by_kind
 from adapter_bert.training import fusion_report
 
 pytestmark = pytest.mark.newer_stack
@@ -208,7 +209,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
     # Nor do other scales appear among the sizes.
     (label,) = axes.get_legend_handles_labels()[1]
     assert label == "rte (accuracy), size 8, rate 0.001, 3 epochs"
-    usual = plot.of_kind(groups["rte"], "houlsby")
+    usual = by_kind(groups["rte"])["houlsby"]
     sizes = plot.best_by_size(usual, "accuracy")
     assert [s.method.size for s in sizes] == [8, 64]
 
