@@ -380,6 +380,17 @@ def tag():
         yield run
 
 
+@pytest.fixture
+def run_main(monkeypatch):
+    """Runs a subcommand's `main` with arguments, within this process."""
+
+    def run(module, *arguments):
+        monkeypatch.setattr("sys.argv", ["", *map(str, arguments)])
+        module.main()
+
+    return run
+
+
 def run_command(*words, **options):
     """Runs a command; what it prints is kept as text."""
     return subprocess.run(
