@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 
 from conftest import ROOT, SENTENCES, run_command, write_table
 
@@ -122,9 +123,10 @@ class Sweep:
 
 
 def counts(text):
-    """The numbers of the table of states."""
+    """The numbers of the table of states that are not 0."""
     lines = text[text.index("state") :].splitlines()[1:7]
-    return {line.split()[0]: int(line.split()[1]) for line in lines}
+    pairs = map(str.split, lines)
+    return Counter({state: int(n) for state, n in pairs if n != "0"})
 
 
 RUNS = [

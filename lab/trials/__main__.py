@@ -1,11 +1,11 @@
-"""Kills, starves and damages runs, cuts their power, and tells what is lost.
+"""Fault injection: kills and damages runs, cuts their power, checks the result.
 
     .venv/bin/python -m lab.trials --minutes=60
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
-docs/reliability.md says what is tried. The folder `--output_dir` has every
-trial with its seed (`soak.json`) at the end, and the files of each trial that
-failed. The exit code is 1 if there was any such trial.
+docs/reliability.md lists the faults. `--output_dir` gets every trial with its
+seed (`soak.json`), and the files of each failed trial. The exit code is 1 if a
+trial failed.
 """
 
 import argparse
@@ -58,12 +58,12 @@ Trial = Dict[str, Any]
 
 
 def say(text: str) -> None:
-    """Shows whoever waits how far it is."""
+    """Prints progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def turns_of(only: Optional[str]) -> List[str]:
-    """The kinds of trials, one after the other: all that can be, if None."""
+    """The kinds of trials in turn; all that can run here, if None."""
     if only:
         return [only]
     try:
@@ -75,7 +75,7 @@ def turns_of(only: Optional[str]) -> List[str]:
 
 
 def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
-    """Makes the trial of a kind and a seed, in the soak's folder."""
+    """Runs one trial in the soak's folder."""
     began = time.monotonic()
     run = runs.of_seed(seed)
     place = work / f"trial-{only}-{seed}"
@@ -96,12 +96,12 @@ def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
 def in_processes(
     jobs: int, calls: Iterable[Callable[[], Any]], until: float = float("inf")
 ) -> Iterator[Any]:
-    """Yields what functions return, as soon as it is there.
+    """Yields results of functions in the order of their ends.
 
     Args:
         jobs: processes.
         calls: the functions; may be endless.
-        until: of the clock, after which none is begun.
+        until: `time.monotonic()` after which no call is started.
     """
     left = iter(calls)
     context = multiprocessing.get_context("fork")
@@ -133,7 +133,7 @@ def soak(
         jobs: trials at a time.
         only: the kind of trials; None for all in turn.
         seeds: of the trials.
-        seconds: after which none is begun.
+        seconds: after which no trial is started.
     """
     here, turns = runs.here(), turns_of(only)
     if isinstance(seeds, list):
@@ -166,7 +166,7 @@ def soak(
 
 
 def count(trials: Iterable[Trial]) -> Counter:
-    """How many trials of each kind of run and each kind came to what."""
+    """Counts outcomes by kind of run and kind of trial."""
     return Counter((t["run"], t["only"], t["what"]) for t in trials)
 
 
@@ -206,7 +206,7 @@ def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
 
 
 def add(path: pathlib.Path, about: Dict[str, Any], counts: Counter) -> None:
-    """Adds a soak to those of a file, and writes the page's table of all.
+    """Adds a soak to a file of soaks, and writes the page's table of all.
 
     Raises:
         UserError: the file is no file of soaks, or cannot be written.

@@ -1,4 +1,4 @@
-"""Runs whose machine loses its power, and which are started again after it.
+"""Power cuts: the states that a disk may be left in, and the runs that go on.
 
 A run is recorded once, call by call (`calls.py`). Then a moment of the
 recording is drawn, and the folder is made as a disk may hold it. Which disks
