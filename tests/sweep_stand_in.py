@@ -79,6 +79,18 @@ class Sweep:
             arguments, process.returncode, output, errors
         )
 
+    def succeed(self, *arguments, **environment):
+        """Runs the sweep, which must succeed."""
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def refused(self, *arguments, **environment):
+        """The errors of a sweep, which must fail."""
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 1
+        return done.stderr
+
     def run_script(self, name, *arguments, **environment):
         """Runs another script of grids, whose axes are its own."""
         others = {k: v for k, v in os.environ.items() if k not in SMALL}

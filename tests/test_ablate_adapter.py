@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 
 import numpy as np
@@ -47,6 +48,7 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
     done = run_command(
         ROOT / "scripts" / "ablate.sh",
         out,
+        "--grid",
         "--",
         "--task_name=custom",
         f"--data_dir={tiny_flags['data_dir']}",
@@ -55,6 +57,10 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
         env={**os.environ, "RUN": str(run), "PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
+    for row in (out / "grid.tsv").read_text().splitlines():
+        _, program, *words = shlex.split(row.split("\t")[1])
+        assert program == "run_classifier.py"
+        classify(**dict(word[2:].split("=", 1) for word in words))
     about = json.loads((out / "ablation.json").read_text())
     assert (about["layers"], about["score"]) == (2, "accuracy")
     losses = {

@@ -158,8 +158,7 @@ def test_a_run_s_name_may_have_a_blank(sweep):
     (sweep.folder / "my bert").touch()
     sweep.out = sweep.folder / "my out"
     sweep.environment["GLUE_DIR"] = str(sweep.folder / "my glue")
-    done = sweep.run(TASKS="'my task'", BERT=str(sweep.folder / "my bert"))
-    assert done.returncode == 0, done.stderr
+    done = sweep.succeed(TASKS="'my task'", BERT=str(sweep.folder / "my bert"))
     assert counts(done.stdout)["finished"] == 2
     runs = [f"my task/houlsby{n}-lr1e-3-epochs1-seed1" for n in (2, 4)]
     assert sweep.started() == [str(sweep.name(run)) for run in runs]
@@ -208,12 +207,10 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     odd = sweep.folder / "[v1] it's donn\u00e9es\\"
     odd.mkdir()
     (odd / "model.safetensors").touch()
-    done = sweep.run("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
-    assert done.returncode == 0, done.stderr
+    sweep.succeed("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
     # A handle of Kaggle's is no local path.
     handle = "tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3"
-    done = sweep.run("--grid", BERT=handle)
-    assert done.returncode == 0, done.stderr
+    sweep.succeed("--grid", BERT=handle)
     grid = (sweep.out / "grid.tsv").read_text()
     assert f"--init_checkpoint={handle} " in grid
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")

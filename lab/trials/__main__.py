@@ -25,18 +25,18 @@ from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from lab import report
 from lab.trials import bench as benches
-from lab.trials import calls, faults, material, power, runs
+from lab.trials import faults, material, power_cuts, runs, strace
 from lab.trials.bench import DIFFERENT, FAULTS, LOST, REFUSED, Bench, Plan
 from lab.trials.faults import DAMAGE
 
-TRIALS = {**faults.TRIALS, power.POWER: power.cut_power}
+TRIALS = {**faults.TRIALS, power_cuts.POWER: power_cuts.cut_power}
 # The column of each kind of trial.
 COLUMNS = {
     faults.KILL: "killed",
     faults.WRITE: "killed while it writes",
     faults.FULL: "a write fails",
     DAMAGE: "a file is damaged",
-    power.POWER: "power cut",
+    power_cuts.POWER: "power cut",
     faults.PERMISSION: "a right is missing",
     faults.VANISHED: "a folder vanishes",
     faults.CLOCK: "the clock is wrong",
@@ -67,10 +67,10 @@ def turns_of(only: Optional[str]) -> List[str]:
     if only:
         return [only]
     try:
-        calls.check()
+        strace.check()
     except UserError as error:
         say(f"{error}; they are left out")
-        return [turn for turn in TURNS if turn != power.POWER]
+        return [turn for turn in TURNS if turn != power_cuts.POWER]
     return [*TURNS]
 
 
@@ -144,9 +144,9 @@ def soak(
     say(f"{len(here)} kinds of runs are left alone first")
     runs.make_adapters(data)
     makers = [benches.make_reference]
-    if power.POWER in turns:
+    if power_cuts.POWER in turns:
         say("then each is recorded")
-        makers.append(power.record)
+        makers.append(power_cuts.record)
     for make in makers:
         made = [functools.partial(make, work, run) for run in here]
         for number, _ in enumerate(in_processes(jobs, made), 1):
@@ -254,8 +254,8 @@ def parse_arguments() -> argparse.Namespace:
             f"--minutes={arguments.minutes:g} --jobs={arguments.jobs} tries "
             "nothing; expected more than 0"
         )
-    if arguments.only == power.POWER:
-        calls.check()
+    if arguments.only == power_cuts.POWER:
+        strace.check()
     if arguments.add_to:
         read_soaks(arguments.add_to)
     if arguments.seed is not None:
