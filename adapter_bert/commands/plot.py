@@ -62,6 +62,8 @@ from adapter_bert.reports.collect_runs import (
 )
 
 ByTask = Dict[str, List[SeedGroup]]
+# By size: shares of BERT's parameters and points, an entry for each task.
+Gaps = Dict[str, Tuple[List[float], List[float]]]
 # By name: scores by [first, last], the whole adapter's score, the score's name.
 Ablations = Dict[str, Tuple[np.ndarray, float, str]]
 # Colours of Okabe and Ito, which differ in lightness too.
@@ -99,13 +101,13 @@ def best_by_size(
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
 
-def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
+def gaps(by_task: ByTask, kind: str) -> Gaps:
     """By size: parameters in percent of BERT, and points against full tuning.
 
     The lists have an entry for each task with both. Only sizes that all of
     these tasks have, in the order of their parameters.
     """
-    found: Dict[str, Tuple[List, List]] = {}
+    found: Gaps = {}
     tasks = 0
     for seed_groups in by_task.values():
         usual = main_score(seed_groups)
@@ -130,18 +132,16 @@ def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
     return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
 
-def draw_gaps(axes: Axes, by_task: ByTask, all_styles: Dict[str, Dict]) -> None:
+def draw_gaps(
+    axes: Axes, points_of: Dict[str, Gaps], all_styles: Dict[str, Dict]
+) -> None:
     """One panel of Figures 1 and 3."""
-    for kind, style in all_styles.items():
-        points = {} if kind == "full" else gaps(by_task, kind)
-        if not points:
-            continue
-        tasks = len(next(iter(points.values()))[1])
-        shares = [np.mean(share) for share, _ in points.values()]
-        bands = [
-            np.percentile(values, PERCENTILES) for _, values in points.values()
-        ]
-        low, middle, high = np.array(bands).T
+    for kind, points in points_of.items():
+        style = all_styles[kind]
+        shares, values = zip(*points.values())
+        tasks = len(values[0])
+        shares = [np.mean(share) for share in shares]
+        low, middle, high = np.percentile(values, PERCENTILES, axis=1)
         label = f"{style['label']} ({tasks} tasks)"
         axes.plot(shares, middle, **{**style, "label": label})
         axes.fill_between(
@@ -171,17 +171,18 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
         ("other tasks", set(by_task) - GLUE - set(SQUAD)),
     ):
         part = {t: s for t, s in by_task.items() if t in tasks}
-        # Something must be there to compare with full fine-tuning.
-        if any(gaps(part, kind) for kind in styles(part) if kind != "full"):
-            parts[title] = part
+        found = {k: gaps(part, k) for k in styles(part) if k != "full"}
+        found = {kind: points for kind, points in found.items() if points}
+        if found:
+            check_one_bert(part)
+            parts[title] = found
     if not parts:
         return False
     figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
     all_styles = styles(by_task)
-    for axes, (title, part) in zip(panels, parts.items()):
-        check_one_bert(part)
-        draw_gaps(axes, part, all_styles)
+    for axes, (title, found) in zip(panels, parts.items()):
+        draw_gaps(axes, found, all_styles)
         axes.set_title(title)
     figure.suptitle("20th, 50th and 80th percentile of tasks")
     figure.supxlabel("parameters of a task, % of BERT")
