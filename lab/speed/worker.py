@@ -1,4 +1,4 @@
-"""Trains or predicts in a process of its own, as far as it is told to.
+"""Trains or predicts in a process of its own, one measurement a request.
 
     .venv/bin/python -m lab.speed.worker '{"kind": "train", ...}'
 

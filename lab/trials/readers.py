@@ -1,4 +1,4 @@
-"""All that reads others' files: each reader, with an input that it takes."""
+"""The targets of fuzzing: each reader of others' files, with a valid input."""
 
 import contextlib
 import dataclasses
