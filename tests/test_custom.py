@@ -156,9 +156,8 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, own):
 def test_true_in_two_spellings_stays_two_labels(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,True\nb,true\n")
     task = complete(CUSTOM, tmp_path)
-    assert [task.spelling(x, "") for x in ("True", "true", "TRUE")] == (
-        ["True", "true", "TRUE"]
-    )
+    assert [task.check_label(x, "") for x in task.labels] == ["True", "true"]
+    assert "unknown label 'TRUE'" in refusal(task.check_label, "TRUE", "")
 
 
 @pytest.mark.parametrize("label", ["", " "])
@@ -264,9 +263,8 @@ def test_a_labels_only_row_is_trained_on():
 
 
 def test_held_out_scores_are_any_rows():
-    groups = CUSTOM_SCORES.held_out_groups(range(8))
-    sets = CUSTOM_SCORES.held_out_sets(range(8))
-    assert HeldOut(0.25, 1).choose(groups, sets).sum() == 2
+    strata = CUSTOM_SCORES.strata(range(8))
+    assert HeldOut(0.25, 1).choose(strata, strata).sum() == 2
 
 
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])

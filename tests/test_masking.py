@@ -330,7 +330,13 @@ def test_whole_words_fill_the_share_that_was_asked_for(pieces):
 def test_words_that_fit_are_masked_as_they_always_were(pieces):
     ids = np.random.default_rng(0).integers(5, 30, (50, 100)).astype(np.int32)
     is_token, how = np.ones(ids.shape, bool), Masking(whole_words=True)
-    chosen = masked_lm.choose(ids, is_token, np.arange(50), 7, how, pieces)
+    chosen = masked_lm.choose(
+        ids,
+        is_token,
+        how,
+        pieces,
+        lambda purpose: masked_lm.draw(1, purpose, 7, np.arange(50), 100),
+    )
     digest = hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()
     assert chosen.sum() == 750 and digest.startswith("116fb598a8b13e72")
 

@@ -1,5 +1,6 @@
 """Rows that have any number of labels."""
 
+import collections
 import csv
 import dataclasses
 import json
@@ -116,11 +117,14 @@ def test_a_dev_label_that_training_lacks_is_refused(tmp_path, known):
     )
 
 
-def test_rare_labels_are_held_out_alike():
-    cells = ["often"] * 60 + ["often|rare"] * 10 + ["single|often"]
-    groups = SETS.held_out_groups(cells)
-    assert groups == ["often"] * 60 + ["rare"] * 10 + ["single"]
-    assert SETS.held_out_groups(["", "a"]) == ["", "a"]
+def test_rare_labels_are_held_out_alike(tmp_path):
+    cells = ["often"] * 60 + ["often|rare"] * 10 + ["single|often", "", ""]
+    write_sets(tmp_path, cells)
+    task = custom_task(multi_label=True, dev_share=0.5)
+    _, rows = task.read(str(tmp_path), ["train", "dev"])
+    counts = [collections.Counter(of.label) for of in rows.values()]
+    assert counts[0] == {**counts[1], "single|often": 1}
+    assert counts[1] == {"often": 30, "often|rare": 5, "": 1}
 
 
 def test_a_label_all_of_whose_rows_are_held_out_is_known(tmp_path):

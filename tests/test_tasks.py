@@ -37,17 +37,13 @@ def test_a_class_of_tasks_must_say_what_it_is():
     """It is refused when it is made, not when it has been trained."""
     names = task_module.Task.__abstractmethods__
     assert names == {
-        "answer",
         "build_head",
         "describe",
         "evaluate",
         "featurize",
-        "make_rows",
         "read",
-        "reading",
         "restore",
         "score_names",
-        "write_predictions",
     }
     for name in names:
         parts = {other: None for other in names - {name}}

@@ -247,7 +247,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
                 "task": described,
                 "data_name": os.path.basename(
                     os.path.normpath(
-                        files.absolute(task.named_train_file or data_dir)
+                        files.absolute(task.train_file or data_dir)
                     )
                 ),
                 "examples": len(train),
