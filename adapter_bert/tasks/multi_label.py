@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
+from adapter_bert.tasks.metrics import LABEL_SET_METRICS
 from adapter_bert.tasks.task import results_path
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
@@ -52,11 +53,12 @@ class MultiLabel(TextClassification):
             training's threshold, or `THRESHOLD`.
     """
 
+    metrics: Tuple[str, ...] = tuple(LABEL_SET_METRICS)
     separator: str = SEPARATOR
     threshold: Optional[float] = None
 
     has_sets = True
-    metric_table = metrics.LABEL_SET_METRICS
+    metric_table = LABEL_SET_METRICS
 
     def describe(self):
         """The labels, that rows have sets of them, the threshold, the texts."""
