@@ -275,9 +275,17 @@ def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     assert f"--dev_share={share} takes none" in message
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_what_is_no_share_is_refused(share):
-    assert "--dev_share" in refusal(lambda: custom_task(dev_share=share))
+@pytest.mark.parametrize(
+    "options, part",
+    [
+        ({"dev_share": -0.1}, "--dev_share is -0.1"),
+        ({"dev_share": 1.0}, "--dev_share is 1.0"),
+        ({"dev_share": float("nan")}, "--dev_share is nan"),
+        ({"dev_share": 0.1, "split_seed": -1}, "--split_seed is -1"),
+    ],
+)
+def test_what_is_no_share_or_seed_is_refused(options, part):
+    assert part in refusal(lambda: custom_task(**options))
 
 
 def test_what_was_held_out_stays_so(tmp_path):
@@ -321,13 +329,9 @@ def test_a_column_that_two_flags_name_is_refused(columns, part):
     assert part in refusal(lambda: custom_task(*columns, None, header))
 
 
-def test_a_negative_seed_is_refused():
-    message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
-    assert "--split_seed is -1" in message
-
-
 @pytest.mark.parametrize(
-    "label", ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e"]
+    "label",
+    ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e", "1e39"],
 )
 def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
     message = refusal(CUSTOM_SCORES.check_label, label, "x:1")
@@ -339,12 +343,6 @@ def test_ordinary_numbers_are_scores(label):
     CUSTOM_SCORES.check_label(label, "x:1")
     features = CUSTOM_SCORES.label_features([label])
     assert features["label_scores"].tolist() == [np.float32(label)]
-
-
-def test_scores_beyond_float32_are_refused():
-    assert "expected a number" in refusal(
-        CUSTOM_SCORES.check_label, "1e39", "x"
-    )
 
 
 def test_a_dev_file_beside_a_share_is_refused(tmp_path):
@@ -363,17 +361,13 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
 # Results
 
 
-def test_the_log_says_how_common_labels_are(tmp_path):
+def test_the_log_says_how_common_labels_are_and_what_scores(tmp_path):
     task = many(tmp_path, {"a": 1, "b": 3})
     train = read(task, tmp_path, "train")
     assert task.summarize(train) == "a 1 (25.0%), b 3 (75.0%)"
     assert task.summarize(make_rows("x")) == ""
-
-
-def test_the_log_says_what_scores_there_are(tmp_path):
-    task, _ = write_task(tmp_path, CUSTOM_SCORES)
-    train = read(task, tmp_path, "train")
-    assert task.summarize(train) == "scores from 0.5 to 5, mean 2.75"
+    scores = make_rows("x", "y", label=["5", "0.5"])
+    assert CUSTOM_SCORES.summarize(scores) == "scores from 0.5 to 5, mean 2.75"
 
 
 def test_predictions_have_id_label_and_probability(tmp_path):

@@ -1,6 +1,6 @@
 """A task over the user's own tables, by column names."""
 
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from adapter_bert.data.tables import (
     NONE_NAMED,
@@ -115,7 +115,10 @@ def custom_task(
             "--label_column": label,
         },
         row_id,
-        {"--label_columns": marks, "--choice_columns": choices},
+        {
+            "--label_columns": list(zip(label_columns, marks)),
+            "--choice_columns": list(zip(choice_columns, choices)),
+        },
     )
     task = make(
         "custom",
@@ -147,14 +150,14 @@ def custom_task(
 def _check_own_columns(
     flags: Mapping[str, Optional[Column]],
     row_id: Optional[Column],
-    lists: Mapping[str, Sequence[Column]],
+    lists: Mapping[str, Sequence[Tuple[str, Column]]],
 ) -> None:
     """Refuses a column for two of texts, labels and choices.
 
     Args:
         flags: flags with a column each.
         row_id: the column of the rows' names, which may be a text's.
-        lists: flags with several columns.
+        lists: flags with several columns, each as typed and as read.
     """
     used: Dict[Column, str] = {}
     for flag, name in flags.items():
@@ -166,11 +169,11 @@ def _check_own_columns(
             )
     others = [*used, row_id]
     for flag, columns in lists.items():
-        for name in columns:
+        for typed, name in columns:
             if name in others:
                 raise UserError(
-                    f"{flag} names {str(name)!r}, a column that it or another "
-                    "flag names too"
+                    f"{flag} names {typed!r}, a column that it or another flag "
+                    "names too"
                 )
             others.append(name)
 

@@ -1,8 +1,7 @@
 """Classification where a text, or a pair of texts, has any number of labels."""
 
 import dataclasses
-import itertools
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -138,15 +137,12 @@ class MultiLabel(TextClassification):
         """One logit for each label."""
         return MultiLabelHead(len(self.labels), config, create, self.head)
 
-    def _chosen(self, predictions) -> np.ndarray:
-        """bool [rows, C], the labels that each row is given."""
-        return metrics.sigmoid(predictions["logits"]) >= self.least_probability
-
     def compare(self, labels, predictions):
         """Sets of labels, bool [rows, C], and binary cross entropies."""
         right = labels["label_sets"].astype(bool)
         losses = metrics.binary_cross_entropy(predictions["logits"], right)
-        return right, self._chosen(predictions), losses
+        chosen = self.results(predictions) >= self.least_probability
+        return right, chosen, losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
@@ -154,35 +150,27 @@ class MultiLabel(TextClassification):
         path = results_path(output_dir, "eval_labels", suffix)
         return (write_table(path, self.label_table(right, chosen)),)
 
+    def results(self, predictions):
+        """Probabilities of the labels."""
+        return metrics.sigmoid(predictions["logits"])
+
     def answer(self, rows, predictions):
         """`labels`, and `scores`, the probability of each label."""
-        probabilities = metrics.sigmoid(predictions["logits"])
+        least = self.least_probability
+        rows_of_scores = (
+            dict(zip(self.labels, row))
+            for row in self.results(predictions).tolist()
+        )
         return [
-            {"labels": labels, "scores": dict(zip(self.labels, row))}
-            for labels, row in zip(
-                self._named(predictions), probabilities.tolist()
-            )
+            {"labels": [x for x, p in of.items() if p >= least], "scores": of}
+            for of in rows_of_scores
         ]
 
-    def _named(self, predictions) -> List[List[str]]:
-        """The labels that each row is given."""
-        return [
-            list(itertools.compress(self.labels, chosen))
-            for chosen in self._chosen(predictions)
-        ]
-
-    def answers(self, predictions):
-        """Probabilities, and the labels of each row in one cell."""
-        joined = [
-            join_labels(labels, self.separator, self.name)
-            for labels in self._named(predictions)
-        ]
-        return metrics.sigmoid(predictions["logits"]), joined
-
-    def named_columns(self, numbers, answers):
+    def cells(self, answer):
         """`labels`, and `probability_<label>` of each."""
         shares = {
-            f"probability_{label}": [f"{share:.4f}" for share in column]
-            for label, column in zip(self.labels, numbers.T.tolist())
+            f"probability_{label}": f"{share:.4f}"
+            for label, share in answer["scores"].items()
         }
-        return {"labels": answers, **shares}
+        labels = join_labels(answer["labels"], self.separator, self.name)
+        return {"labels": labels, **shares}

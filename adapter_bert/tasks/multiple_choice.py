@@ -16,7 +16,6 @@ from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
@@ -64,18 +63,13 @@ class MultipleChoice(TextTask):
     questions: Tuple[Tuple[str, str], ...] = ()
 
     @property
-    def _choices(self) -> Tuple[str, ...]:
+    def result_columns(self):
         """The names of the choices' columns."""
         return self.columns[-len(self.labelled.choices) :]
 
-    @property
-    def result_columns(self):
-        """The choices' columns."""
-        return self._choices
-
     def describe(self):
         """The number of choices, and the texts."""
-        return {"choices": len(self._choices), **super().describe()}
+        return {"choices": len(self.result_columns), **super().describe()}
 
     def restore(self, description, source):
         """This task, if the head chooses."""
@@ -106,7 +100,8 @@ class MultipleChoice(TextTask):
 
     def check_texts(self, texts, where):
         """No choice may be empty, and questions must be known."""
-        for name, text in zip(self._choices, texts[-len(self._choices) :]):
+        names = self.result_columns
+        for name, text in zip(names, texts[-len(names) :]):
             if not text.strip():
                 raise UserError(f"{where}: the choice {name!r} is empty")
         known = dict(self.questions)
@@ -125,21 +120,23 @@ class MultipleChoice(TextTask):
 
     def check_label(self, label, where):
         """A choice's number from 0, or its column's name."""
+        names = self.result_columns
         if label not in self.numbers():
             raise UserError(
                 f"{where}: the label is {label[:80]!r}, expected the right "
-                f"choice's number from 0 to {len(self._choices) - 1}, or its "
-                f"column, {' or '.join(map(repr, self._choices))[:200]}"
+                f"choice's number from 0 to {len(names) - 1}, or its column, "
+                f"{' or '.join(map(repr, names))[:200]}"
             )
         return label
 
     def numbers(self):
         """The number of each choice by its column's name and by its number."""
-        numbers = {name: n for n, name in enumerate(self._choices)}
+        numbers = {name: n for n, name in enumerate(self.result_columns)}
         return {**numbers, **{str(n): n for n in numbers.values()}}
 
     label_features = TextClassification.label_features
     compare = TextClassification.compare
+    results = TextClassification.results
 
     def strata(self, rows):
         """One for all rows: the right choice's place means nothing."""
@@ -150,7 +147,7 @@ class MultipleChoice(TextTask):
         return Choices.from_texts(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
-            choices=len(self._choices),
+            choices=len(self.result_columns),
         )
 
     def _sequences(
@@ -197,21 +194,14 @@ class MultipleChoice(TextTask):
 
         `scores` has the choices' probabilities by their columns' names.
         """
-        probabilities, _ = self.answers(predictions)
         return [
             {
                 "choice": row.index(max(row)),
                 "probability": max(row),
-                "scores": dict(zip(self._choices, row)),
+                "scores": dict(zip(self.result_columns, row)),
             }
-            for row in probabilities.tolist()
+            for row in self.results(predictions).tolist()
         ]
-
-    def answers(self, predictions) -> Tuple[np.ndarray, Sequence[str]]:
-        """Probabilities of the choices, and the likeliest ones' numbers."""
-        logits = predictions["logits"]
-        chosen = list(map(str, logits.argmax(axis=-1).tolist()))
-        return np.exp(metrics.log_softmax(logits)), chosen
 
 
 # The second sentence is a noun phrase that each ending goes on with.

@@ -213,12 +213,8 @@ class Task(abc.ABC, Generic[RowsType]):
     def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
         """This task, with what an unfinished run's `learn` found.
 
-        Args:
-            description: as of `restore`.
-            source: file of the run, for the error's text.
-
         Raises:
-            UserError: the description is damaged.
+            UserError: the description, as of `restore`, is damaged.
         """
         return self
 
@@ -346,13 +342,12 @@ class Task(abc.ABC, Generic[RowsType]):
     ) -> Any:
         """Predictions of rows, from the head's outputs.
 
-        Args:
-            rows: as `keep` left them; also in the methods below.
-            features: of the rows.
-            outputs: [rows of the features, ...], all finite.
+        The methods below take them as `predictions`. Their rows are as `keep`
+        left them.
 
-        Returns:
-            The argument `predictions` of the methods below.
+        Args:
+            rows, features: of a split.
+            outputs: [rows of the features, ...], all finite.
         """
         return outputs
 
@@ -360,12 +355,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def evaluate(
         self, rows: RowsType, features: Features, predictions: Any
     ) -> Dict[str, float]:
-        """Scores the predictions of labelled rows.
-
-        Returns:
-            The task's metrics by name, the main one first, and `loss` in nats
-            if the task has one.
-        """
+        """Scores labelled rows: `score_names`, and `loss` in nats if any."""
 
     def score_tables(
         self,
@@ -393,15 +383,12 @@ class Task(abc.ABC, Generic[RowsType]):
         predictions: Any,
         suffix: str = "",
     ) -> Tuple[str, ...]:
-        """Writes tables about the evaluation of labelled rows, if any.
+        """Writes tables about an evaluation, if any, and returns their paths.
 
         Args:
             output_dir: the run's folder.
             rows, features, predictions: as of `evaluate`.
             suffix: of the split's results.
-
-        Returns:
-            Paths of the files.
         """
         return ()
 

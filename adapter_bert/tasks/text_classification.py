@@ -323,23 +323,23 @@ class TextClassification(TextTask):
             table.append((label, str(count), str(times), *shares))
         return table
 
+    def results(self, predictions):
+        """Probabilities of the classes."""
+        return np.exp(metrics.log_softmax(predictions["logits"]))
+
     def answer(self, rows, predictions):
         """`label`, its `probability`, and all labels' `scores`."""
-        probabilities, chosen = self.answers(predictions)
         return [
             {
-                "label": label,
+                "label": self.labels[place],
                 "probability": max(row),
                 "scores": dict(zip(self.labels, row)),
             }
-            for label, row in zip(chosen, probabilities.tolist())
+            for place, row in zip(
+                predictions["logits"].argmax(axis=-1),
+                self.results(predictions).tolist(),
+            )
         ]
-
-    def answers(self, predictions):
-        """Probabilities, and the likeliest labels."""
-        logits = predictions["logits"]
-        chosen = [self.labels[place] for place in logits.argmax(axis=-1)]
-        return np.exp(metrics.log_softmax(logits)), chosen
 
 
 def weigh_classes(task: Task, text: str) -> TextClassification:

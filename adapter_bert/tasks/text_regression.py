@@ -254,18 +254,18 @@ class TextRegression(TextTask):
         scores, right = predictions["scores"], labels["label_scores"]
         return right, scores, (scores.astype(np.float64) - right) ** 2
 
+    def results(self, predictions):
+        """The scores, also outside the scale."""
+        return predictions["scores"].astype(np.float64)[:, np.newaxis]
+
     def answer(self, rows, predictions):
         """`value`, within the task's scale if it has one."""
-        values = self._values(predictions)
+        values = predictions["scores"].astype(np.float64)
+        if self.scale:
+            values = np.clip(values, *self.scale)
         return [{"value": value} for value in values.tolist()]
 
-    def _values(self, predictions) -> np.ndarray:
-        """float64 [rows], within the scale."""
-        values = predictions["scores"].astype(np.float64)
-        return np.clip(values, *self.scale) if self.scale else values
-
-    def answers(self, predictions):
-        """The scores as they are; within a scale, if any, to three places."""
+    def cells(self, answer):
+        """`label`; within a scale, to three places."""
         form = ".3f" if self.scale else ".7g"
-        shown = [format(value, form) for value in self._values(predictions)]
-        return predictions["scores"].astype(np.float64)[:, np.newaxis], shown
+        return {"label": format(answer["value"], form)}

@@ -498,55 +498,45 @@ class TextTask(Task[Rows]):
         predictions: Mapping[str, np.ndarray],
         suffix: str = "",
     ):
-        """Writes numbers as BERT does, and answers as GLUE takes them.
+        """Writes results as BERT does, and answers as GLUE takes them.
 
-        `test_results.tsv`: the head's numbers for each row, no header;
-        `test_results.json` names the columns.
-        `test_predictions.tsv`: `index`, `prediction` with a header; for the
-        user's own files `id` and `named_columns`.
+        `test_results.tsv`: `results`, no header; `test_results.json` names the
+        columns. `test_predictions.tsv`: `index`, `prediction` with a header;
+        for the user's own files `id` and all of `cells`.
         """
-        numbers, answers = self.answers(predictions)
-        results = results_path(output_dir, "test_results", suffix)
-        write_table(results, (map(str, row) for row in numbers.tolist()))
+        path = results_path(output_dir, "test_results", suffix)
+        numbers = self.results(predictions).tolist()
+        write_table(path, (map(str, row) for row in numbers))
         shown = json.dumps(self.result_columns, ensure_ascii=False)
-        logging.info("columns of %s, in order: %s", results, shown[:500])
-        described = f"{os.path.splitext(results)[0]}.json"
+        logging.info("columns of %s, in order: %s", path, shown[:500])
+        described = f"{os.path.splitext(path)[0]}.json"
         files.write_json(described, {"columns": list(self.result_columns)})
+        names = rows.row_id or map(str, range(len(rows)))
+        cells = list(map(self.cells, self.answer(rows, predictions)))
+        header, count = ("id", *cells[0]), len(cells[0])
+        if not self.names_rows:
+            header, count = ("index", "prediction"), 1
+        lines = (
+            (name, *itertools.islice(of.values(), count))
+            for name, of in zip(names, cells)
+        )
         table = results_path(output_dir, "test_predictions", suffix)
-        names = rows.row_id or list(map(str, range(len(rows))))
-        columns = {"index": names, "prediction": answers}
-        if self.names_rows:
-            columns = {"id": names, **self.named_columns(numbers, answers)}
-        write_table(table, [tuple(columns), *zip(*columns.values())])
-        return results, table
+        write_table(table, itertools.chain([header], lines))
+        return path, table
 
     @property
     @abc.abstractmethod
     def result_columns(self) -> Sequence[str]:
-        """Names of the columns of `answers`' numbers, in order."""
-
-    def named_columns(
-        self, numbers: np.ndarray, answers: List[str]
-    ) -> Dict[str, List[str]]:
-        """Columns [rows] by name, beside `id`, of predictions of own files.
-
-        The arguments are what `answers` gives.
-        """
-        columns = {"label": answers}
-        if numbers.shape[1] > 1:
-            sure = numbers.max(axis=1).tolist()
-            columns["probability"] = list(map(str, sure))
-        return columns
+        """Names of the columns of `results`, in order."""
 
     @abc.abstractmethod
-    def answers(
-        self, predictions: Mapping[str, np.ndarray]
-    ) -> Tuple[np.ndarray, List[str]]:
-        """Numbers and answers to write.
+    def results(self, predictions: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Probabilities or numbers, float64 [rows, C]."""
 
-        Returns:
-            float64 [rows, C], probabilities or one number; [rows] answers.
-        """
+    def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
+        """The cells of an answer in a table, the answer itself first."""
+        chosen, probability, _ = answer.values()
+        return {"label": str(chosen), "probability": str(probability)}
 
 
 def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
