@@ -1,6 +1,5 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
-import dataclasses
 import hashlib
 import json
 
@@ -285,8 +284,9 @@ def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):
 
 def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
     words = ["[PAD]", "[unused0]", "[unused17]", *TINY_WORDS[1:], "unused1"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    found = Pieces.of(FullTokenizer(str(tmp_path / "vocab.txt")))
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(words))
+    found = Pieces.of(FullTokenizer(str(vocabulary)))
     assert found.mask_id == words.index("[MASK]")
     assert [words[n] for n in found.plain] == [*TINY_WORDS[5:], "unused1"]
     assert found.is_plain.sum() == len(found.plain)
@@ -295,12 +295,8 @@ def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
         "##ed",
         "##ing",
     ]
-
-
-def test_a_vocabulary_without_mask_is_refused(tmp_path):
-    words = [word for word in TINY_WORDS if word != "[MASK]"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    vocabulary.write_text("\n".join(x for x in words if x != "[MASK]"))
+    tokenizer = FullTokenizer(str(vocabulary))
     assert "lacks [MASK]" in refusal(Pieces.of, tokenizer)
 
 
@@ -416,5 +412,5 @@ def test_how_is_described_by_the_flags_names():
         "mlm_probability": 0.2,
         "whole_word_masking": True,
     }
-    assert dataclasses.replace(Masking(), probability=0.15).most(128) == 20
+    assert Masking(0.15).most(128) == 20
     assert Masking(1.0).most(3) == 3 and Masking(0.01).most(3) == 1

@@ -38,7 +38,6 @@ from adapter_bert.progress import Progress
 from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.task import with_suffix
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import results
@@ -172,9 +171,9 @@ def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
     scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
     folds = KFold(FOLDS, shuffle=True, random_state=SEED)
     progress = Progress("folds", FOLDS * len(STRENGTHS), "fits")
-    for _, held_out in folds.split(np.arange(len(train))):
-        is_held_out = np.isin(np.arange(len(train)), held_out)
-        rest, part = train.take(~is_held_out), train.take(is_held_out)
+    every = np.arange(len(train))
+    for fold in folds.split(every):
+        rest, part = (train.take(np.isin(every, places)) for places in fold)
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         asked = words(part)
@@ -222,16 +221,14 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
         words = learn_words(train)
         inputs = words(train)
         model = fit(task, inputs, task.label_features(train.label), chosen)
-        scores: Dict[str, float] = {}
+        measured = {}
         for suffix, split in task.dev_splits:
             dev, outputs = rows[split], model(words(rows[split]))
-            labels, scored = score(task, dev, outputs)
-            for name, value in scored.items():
-                scores[with_suffix(name, suffix)] = value
+            labels, measured[suffix] = score(task, dev, outputs)
             task.write_report(output_dir, dev, labels, outputs, suffix)
-        written = results.write_results(
-            output_dir, scores, 0, {x: _fingerprint(rows[x]) for x in splits}
-        )
+        seen = {split: _fingerprint(rows[split]) for split in splits}
+        scores, _ = task.score_tables(measured, seen)[""]
+        written = results.write_results(output_dir, scores, 0, seen)
         results.log_results(written)
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),

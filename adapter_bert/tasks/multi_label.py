@@ -97,13 +97,7 @@ class MultiLabel(TextClassification):
 
     def complete(self, train):
         """This task, with the labels of the training rows."""
-        # Equal cells are looked at once.
-        cells = dict(zip(reversed(train.label), range(len(train))[::-1]))
-        found = {
-            label
-            for cell, row in cells.items()
-            for label in self._split(cell, train.where(row))
-        }
+        found = {label for of in self.strata(train) for label in of}
         if not found:
             raise UserError(
                 f"{train.path}: no row of the column {self.labelled.label!r} "

@@ -373,12 +373,8 @@ class MultiTask(Task[RowsByTask]):
     def check_files(self, data_dir, splits):
         """Looks for the files of each task."""
         for name, task in self.tasks.items():
-            folder = self._data_folder(data_dir, name)
+            folder = find_folder(data_dir, name)
             task.check_files(folder, list(_wanted(name, task, splits)))
-
-    def _data_folder(self, data_dir: str, name: str) -> str:
-        """The folder of a task's data; "" without a folder of all."""
-        return data_dir and find_folder(data_dir, name)
 
     def read(self, data_dir, splits):
         """Reads each task's own splits in its own folder."""
@@ -386,7 +382,7 @@ class MultiTask(Task[RowsByTask]):
         for name, task in self.tasks.items():
             wanted = _wanted(name, task, splits)
             tasks[name], found = task.read(
-                self._data_folder(data_dir, name), list(wanted)
+                find_folder(data_dir, name), list(wanted)
             )
             for split, joined in wanted.items():
                 rows.setdefault(joined, {})[name] = found[split]
@@ -575,9 +571,13 @@ def _place(name: str, output_dir: str, suffix: str) -> Tuple[str, str]:
 def find_folder(data_dir: str, name: str) -> str:
     """The folder of a task's data, its name in any case of letters.
 
+    It is "" without a folder of all tasks.
+
     Raises:
         UserError: there is none, or more than one.
     """
+    if not data_dir:
+        return ""
     found = [
         folder
         for folder in files.folders(data_dir)

@@ -512,16 +512,13 @@ class TextTask(Task[Rows]):
         described = f"{os.path.splitext(path)[0]}.json"
         files.write_json(described, {"columns": list(self.result_columns)})
         names = rows.row_id or map(str, range(len(rows)))
-        cells = list(map(self.cells, self.answer(rows, predictions)))
-        header, count = ("id", *cells[0]), len(cells[0])
-        if not self.names_rows:
-            header, count = ("index", "prediction"), 1
-        lines = (
-            (name, *itertools.islice(of.values(), count))
-            for name, of in zip(names, cells)
-        )
+        lines = []
+        for name, answer in zip(names, self.answer(rows, predictions)):
+            cells = self.cells(answer)
+            first = {"index": name, "prediction": next(iter(cells.values()))}
+            lines.append({"id": name, **cells} if self.names_rows else first)
         table = results_path(output_dir, "test_predictions", suffix)
-        write_table(table, itertools.chain([header], lines))
+        write_table(table, [lines[0], *map(dict.values, lines)])
         return path, table
 
     @property
