@@ -113,11 +113,21 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
         assert message.startswith(f"the column {name!r} is no number from 0")
 
 
-@pytest.mark.parametrize("label", ["a\tb", "a\nb", "b\n"])
-def test_labels_that_are_no_words_are_refused(tmp_path, label):
+@pytest.mark.parametrize(
+    "label, part",
+    [
+        ("a\tb", ": the label 'a\\tb' holds a tab or a line break"),
+        ("a\nb", "a tab or a line break"),
+        ("b\n", "a tab or a line break"),
+        ("", ":2: the label is empty"),
+        (" ", ":2: the label is empty"),
+    ],
+)
+def test_labels_that_are_no_words_are_refused(tmp_path, label, part):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
     write_json_lines(tmp_path / "train.jsonl", rows)
-    assert "a tab or a line break" in refusal(complete, CUSTOM, tmp_path)
+    message = refusal(complete, CUSTOM, tmp_path)
+    assert message.startswith(str(tmp_path / "train.jsonl")) and part in message
 
 
 def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
@@ -158,14 +168,6 @@ def test_true_in_two_spellings_stays_two_labels(tmp_path):
     task = complete(CUSTOM, tmp_path)
     assert [task.check_label(x, "") for x in task.labels] == ["True", "true"]
     assert "unknown label 'TRUE'" in refusal(task.check_label, "TRUE", "")
-
-
-@pytest.mark.parametrize("label", ["", " "])
-def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
-    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
-    write_json_lines(tmp_path / "train.jsonl", rows)
-    message = refusal(complete, CUSTOM, tmp_path)
-    assert message == f"{tmp_path / 'train.jsonl'}:2: the label is empty"
 
 
 def test_each_file_is_parsed_once(tmp_path, monkeypatch):
@@ -399,20 +401,15 @@ def test_predicted_scores_have_id_and_number(tmp_path):
     assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t"])
-def test_an_id_with_a_tab_or_a_line_break_is_refused(tmp_path, name):
-    write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": name}])
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
+def test_an_id_that_does_not_name_a_row_is_refused(tmp_path, name):
+    names = ["twice", "other", name]
+    rows = [{"text": "x", "nr": name} for name in names]
+    path = tmp_path / "test.jsonl"
+    write_json_lines(path, rows)
     task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
     message = refusal(read, task, tmp_path, "test")
-    assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: the row's id ")
-
-
-def test_an_id_that_occurs_twice_is_refused_with_both_lines(tmp_path):
-    lines = ["nr\ttext", "k1\ta", "k2\tb", "k3\tc", "k2\td"]
-    (tmp_path / "test.tsv").write_text("\n".join(lines))
-    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
-    message = refusal(read, task, tmp_path, "test")
-    assert message == (
-        f"{tmp_path / 'test.tsv'}:5: the id 'k2' is also that of line 3; ids "
-        "must be unique"
+    twice = "the id 'twice' is also that of line 1; ids must be unique"
+    assert message.startswith(
+        f"{path}:3: {twice if name == 'twice' else 'the row'}"
     )

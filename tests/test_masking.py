@@ -300,29 +300,6 @@ def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
     assert "lacks [MASK]" in refusal(Pieces.of, tokenizer)
 
 
-def test_whole_words_fill_the_share_that_was_asked_for(pieces):
-    """With words of one to four tokens, as in text."""
-    rng = np.random.default_rng(0)
-    starts = [n for n in WORDS if not TINY_WORDS[n].startswith("##")]
-    ends = [n for n in WORDS if TINY_WORDS[n].startswith("##")]
-    rows = []
-    for _ in range(200):
-        row = []
-        while len(row) < 100:
-            row += [rng.choice(starts), *rng.choice(ends, rng.integers(0, 4))]
-        rows.append(list(map(int, row)))
-    text = make_text(rows, pieces, whole_words=True)
-    batch = input_pipeline.make_batch(text, np.arange(200), None, 0)
-    counts = (batch["masked_ids"] != NO_TOKEN).sum(axis=1)
-    lengths = text.lengths - 2
-    assert (counts <= np.rint(0.15 * lengths)).all()
-    assert 0.145 < counts.sum() / lengths.sum() <= 0.155
-    for row, places in zip(rows, batch["masked_positions"]):
-        chosen = set(places.tolist()) - {0}
-        for word in words_of([2, *row, 3]):
-            assert chosen >= set(word) or not chosen & set(word)
-
-
 def test_words_that_fit_are_masked_as_they_always_were(pieces):
     ids = np.random.default_rng(0).integers(5, 30, (50, 100)).astype(np.int32)
     is_token, how = np.ones(ids.shape, bool), Masking(whole_words=True)

@@ -85,12 +85,10 @@ def test_what_is_no_list_of_labels_is_refused(tmp_path, value, part):
     assert part in message
 
 
-def test_numbers_are_labels_too(tmp_path):
+def test_numbers_are_labels_too_and_so_is_text_with_another_separator(tmp_path):
     write_lists(tmp_path, [[1, "b"], [True]])
     assert complete(SETS, tmp_path).labels == ("1", "b", "true")
-
-
-def test_another_separator(tmp_path):
+    (tmp_path / "train.jsonl").unlink()
     write_sets(tmp_path, ["a|b;c", "c"])
     task = custom_task(multi_label=True, label_separator=";")
     assert complete(task, tmp_path).labels == ("a|b", "c")
@@ -297,6 +295,18 @@ def test_a_separator_that_a_trained_label_holds_is_refused(tmp_path):
         ({"multi_label": True, "label_separator": "ab"}, "single character"),
         ({"multi_label": True, "label_threshold": 1.0}, "below 1"),
         ({"multi_label": True, "label_threshold": float("nan")}, "below 1"),
+        ({"label_columns": ("a", "text")}, "--label_columns names 'text', a c"),
+        ({"label_columns": ("a", "a")}, "--label_columns names 'a', a column"),
+        ({"label_columns": ("a|b",)}, "--label_columns: the label 'a|b' holds"),
+        ({"label_columns": ("[a]",)}, "--label_columns: the label '[a]' begin"),
+        (
+            {"label_columns": ("a",), "regression": True},
+            "--regression and --label_columns exclude each other",
+        ),
+        (
+            {"label_columns": ("a",), "choice_columns": ("b", "c")},
+            "--label_columns and --choice_columns exclude each other",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, part):
@@ -355,27 +365,6 @@ def test_columns_of_labels_may_be_numbers(tmp_path):
     task = custom_task("0", label_columns=("1", "02"), header=False)
     assert task.labels == ("1", "2")
     assert read(task, tmp_path, "train").label == ["1", "2"]
-
-
-@pytest.mark.parametrize(
-    "arguments, part",
-    [
-        ({"label_columns": ("a", "text")}, "--label_columns names 'text', a c"),
-        ({"label_columns": ("a", "a")}, "--label_columns names 'a', a column"),
-        ({"label_columns": ("a|b",)}, "--label_columns: the label 'a|b' holds"),
-        ({"label_columns": ("[a]",)}, "--label_columns: the label '[a]' begin"),
-        (
-            {"label_columns": ("a",), "regression": True},
-            "--regression and --label_columns exclude each other",
-        ),
-        (
-            {"label_columns": ("a",), "choice_columns": ("b", "c")},
-            "--label_columns and --choice_columns exclude each other",
-        ),
-    ],
-)
-def test_columns_of_labels_that_make_no_sense_are_refused(arguments, part):
-    assert part in refusal(lambda: custom_task(**arguments))
 
 
 def test_cells_with_commas_are_warned_of(tmp_path, caplog):

@@ -332,19 +332,6 @@ def test_texts_are_cut_alike_and_choices_last(len_a, len_b, lengths, limit):
             assert abs(len(first_a) - len(kept_b)) <= 1
 
 
-def test_a_long_question_leaves_the_choices(tokenizer):
-    question = "is the film good , not bad , not slow , not out ? " * 2
-    rows = [("a cat", question, "mat", "film", "dog", "good film")] * 2
-    task = custom_task(
-        text_a_column="q", text_b_column="b", choice_columns=tuple("cdef")
-    )
-    features = task.featurize(task.make_rows(rows), tokenizer, 16)
-    inputs = np.split(features.tokens, features.starts[1:-1])
-    assert len({tuple(tokens) for tokens in inputs[:4]}) == 4
-    assert [len(tokens) for tokens in inputs[:4]] == [15, 15, 15, 16]
-    assert features.cut_rows == 2
-
-
 @roberta_folders.BOTH
 def test_a_byte_level_question_is_told_from_its_choices(golden_dir, name):
     """Choices follow after a space, with which their tokens begin."""
