@@ -157,7 +157,7 @@ def load_task(
         )
     return LoadedTask(
         task=task,
-        numbers_of_texts=(1, 2) if either else task.numbers_of_texts,
+        numbers_of_texts=(1, 2) if either else (len(task.columns),),
         kind=kind,
         values=TaskValues(values),
         tokenizer=tokenizer,

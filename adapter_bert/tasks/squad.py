@@ -375,11 +375,6 @@ class Squad(Task[Sequence[Question]]):
         head = HeadShape.restore(description, source)
         return dataclasses.replace(self, head=head)
 
-    @property
-    def named_train_file(self):
-        """`train_file`."""
-        return self.train_file
-
     def read(self, data_dir, splits):
         """Reads `train_file` and `predict_file`.
 

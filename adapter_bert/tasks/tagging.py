@@ -347,6 +347,7 @@ class Tagging(Task[Sentences]):
 
     columns = ("tokens",)
     takes_tokens = True
+    reading = "words"
 
     @property
     def dev_splits(self) -> SplitNames:
@@ -388,11 +389,6 @@ class Tagging(Task[Sentences]):
         return {f"{name}_column": value for name, value in named if value}
 
     @property
-    def reading(self):
-        """All alike."""
-        return "words"
-
-    @property
     def score_names(self):
         """Those of entities, then of words."""
         return "f1", "precision", "recall", "token_accuracy", "loss"
@@ -408,8 +404,8 @@ class Tagging(Task[Sentences]):
         )
 
     @property
-    def named_train_file(self):
-        """That of `split_files`."""
+    def train_file(self):
+        """As `split_files` names it."""
         return self.split_files.train
 
     def check_files(self, data_dir, splits):

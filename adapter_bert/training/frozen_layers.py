@@ -193,7 +193,7 @@ def _folder(experiment: Any) -> str:
     """Where files of outputs are: by default beside the training file."""
     if experiment.frozen_layers_dir:
         return experiment.frozen_layers_dir
-    named = experiment.task.named_train_file
+    named = experiment.task.train_file
     beside = os.path.dirname(named) if named else experiment.data_dir
     return os.path.join(beside, FOLDER)
 

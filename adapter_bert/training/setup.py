@@ -501,7 +501,7 @@ def describe_run(
             examples=len(train_features),
             data=train_features.fingerprint(),
         )
-    place = experiment.task.named_train_file or experiment.data_dir
+    place = experiment.task.train_file or experiment.data_dir
     return {
         **record,
         "data_name": place
