@@ -20,11 +20,8 @@ from adapter_bert.training.compute_dtype import DTYPES
 from adapter_bert.training.data_flags import FILE_FLAGS
 from adapter_bert.training.engines import ENGINES, Hardware
 from adapter_bert.training.evaluation import EPOCH
-from adapter_bert.training.setup import (
-    Experiment,
-    Training,
-    describe_parameters,
-)
+from adapter_bert.training.settings import Experiment, Training
+from adapter_bert.training.setup import describe_parameters
 
 FLAGS = flags.FLAGS
 
