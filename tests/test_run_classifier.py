@@ -211,11 +211,12 @@ def test_describe_needs_no_data_and_no_checkpoint():
 
 # Of both of BERT's programs.
 PUBLISHED_FLAGS = {
-    "bert_config_file": None,
-    "vocab_file": None,
-    "output_dir": None,
-    "init_checkpoint": None,
-    "do_lower_case": True,
+    "bert_config_file": "",
+    "vocab_file": "",
+    "output_dir": "",
+    "init_checkpoint": "",
+    # As the model says.
+    "do_lower_case": None,
     "do_train": False,
     "do_predict": False,
     "train_batch_size": 32,
@@ -227,10 +228,10 @@ PUBLISHED_FLAGS = {
     "save_checkpoints_steps": 1000,
     "iterations_per_loop": 1000,
     "use_tpu": False,
-    "tpu_name": None,
-    "tpu_zone": None,
-    "gcp_project": None,
-    "master": None,
+    "tpu_name": "",
+    "tpu_zone": "",
+    "gcp_project": "",
+    "master": "",
     "num_tpu_cores": 8,
 }
 
@@ -238,8 +239,8 @@ PUBLISHED_FLAGS = {
 def test_flags_have_berts_names_and_defaults(classify):
     expected = {
         **PUBLISHED_FLAGS,
-        "data_dir": None,
-        "task_name": None,
+        "data_dir": "",
+        "task_name": "",
         "max_seq_length": 128,
         "do_eval": False,
         "eval_batch_size": 8,

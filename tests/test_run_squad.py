@@ -23,8 +23,8 @@ FLAGS = flags.FLAGS
 def test_flags_have_berts_names_and_defaults(answer):
     expected = {
         **PUBLISHED_FLAGS,
-        "train_file": None,
-        "predict_file": None,
+        "train_file": "",
+        "predict_file": "",
         "max_seq_length": 384,
         "doc_stride": 128,
         "max_query_length": 64,

@@ -305,8 +305,8 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     code = (
         "import sys\n"
         "from adapter_bert.commands import run_tagger\n"
-        "run_tagger.define_flags()\n"
-        "run_tagger.FLAGS(sys.argv)\n"
+        "from adapter_bert.flags import define\n"
+        "define(run_tagger.SETTINGS)(sys.argv)\n"
         "run_tagger.main()\n"
         "print({'seqeval', 'sklearn'} & set(sys.modules))\n"
     )

@@ -1,16 +1,16 @@
-"""The flags of programs that answer with trained adapters."""
+"""Flags of the programs that answer with trained adapters."""
 
+import dataclasses
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
-
-from absl import flags
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Range, Topic, read, setting
 from adapter_bert.methods import registry
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.loaded_task import task_name
-from adapter_bert.training.compute_dtype import DTYPES
+from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
 
 
 def named_folders(
@@ -103,82 +103,86 @@ def exchanged_in(
     }
 
 
-FLAGS = flags.FLAGS
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """The BERT and the adapters that answer."""
 
-
-def define_adapter_flags() -> None:
-    """Defines the flags of what answers with trained adapters."""
-    string = flags.DEFINE_string
-    string(
-        "init_checkpoint",
-        None,
+    init_checkpoint: str = setting(
+        Topic.MODEL,
+        "",
         "The pretrained BERT that the adapters were trained on, in any form "
         "that run_classifier.py takes.",
     )
-    string(
-        "bert_config_file",
-        None,
+    bert_config_file: str = setting(
+        Topic.MODEL,
+        "",
         "JSON file of BERT's sizes; default: the one beside the model.",
     )
-    string(
-        "vocab_file",
-        None,
+    vocab_file: str = setting(
+        Topic.MODEL,
+        "",
         "File of the vocabulary; default: the one beside the model.",
     )
-    flags.DEFINE_multi_string(
-        "adapter",
+    adapter: List[str] = setting(
+        Topic.METHOD,
         [],
         "Folder of a trained adapter, or NAME=FOLDER",
+        repeated=True,
     )
-    string(
-        "library",
-        None,
+    library: str = setting(
+        Topic.METHOD,
+        "",
         "Folder of an adapter library, where parts of compositions are looked "
         "for too.",
     )
-    flags.DEFINE_list(
-        "task", [], "Names of adapters in --library, as mrpc,rte, or all."
+    task: List[str] = setting(
+        Topic.METHOD,
+        [],
+        "Names of adapters in --library, as mrpc,rte, or all.",
     )
-    flags.DEFINE_list(
-        "exchange_part",
+    exchange_part: List[str] = setting(
+        Topic.METHOD,
         [],
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
     )
-    flags.DEFINE_integer(
-        "max_seq_length",
+    max_seq_length: Optional[int] = setting(
+        Topic.DATA,
         None,
         "Longest input in tokens, the rest is cut off; default: what each "
         "adapter was trained with.",
+        Range(lambda value: value >= 3, "which is too small"),
     )
-    flags.DEFINE_integer("predict_batch_size", 32, "Rows computed at once.")
-    types = ["float32", "bfloat16"]
-    flags.DEFINE_enum(
-        "compute_dtype",
-        types[0],
-        DTYPES,
+    predict_batch_size: int = setting(
+        Topic.EVALUATION,
+        32,
+        "Rows computed at once.",
+        Range(lambda value: value >= 1, "which is too small"),
+    )
+    compute_dtype: str = setting(
+        Topic.HARDWARE,
+        FLOAT32,
         "Type of products and activations; auto takes the faster one here.",
+        choices=DTYPES,
     )
-    flags.DEFINE_enum(
-        "adapter_dtype",
-        types[0],
-        types,
+    adapter_dtype: str = setting(
+        Topic.HARDWARE,
+        FLOAT32,
         "Type in which the adapters of several tasks are kept in memory.",
+        choices=(FLOAT32, BFLOAT16),
     )
 
 
-def check_adapter_flags() -> None:
-    """Checks the flags of what answers with trained adapters.
+def read_flags() -> Answering:
+    """The flags of what answers with trained adapters.
 
     Raises:
         UserError: one is missing, or its value is too small.
     """
-    for name in ("predict_batch_size", "max_seq_length"):
-        value = FLAGS[name].value
-        if value is not None and value < (3 if name == "max_seq_length" else 1):
-            raise UserError(f"--{name} is {value}, which is too small")
-    if not FLAGS.init_checkpoint:
+    asked = read(Answering)
+    if not asked.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "
             "adapters were trained upon"
         )
+    return asked

@@ -1,87 +1,289 @@
-"""The settings of a run, as its flags describe them."""
+"""The settings of a run that all four programs share, each declared once.
+
+Names and defaults are google-research/bert's where it has the flag.
+"""
 
 import dataclasses
+import re
 from typing import Any, Dict, Mapping, Optional
 
+from adapter_bert.data.input_pipeline import POOL_BATCHES
+from adapter_bert.flags import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    Range,
+    Topic,
+    setting,
+)
+from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks.task import Task
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.compute_dtype import DTYPES, FLOAT32
+from adapter_bert.training.engines import ENGINES, Hardware
+
+# Value of `--eval_steps`.
+EPOCH = "epoch"
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
     """How a task is trained.
 
-    Attributes:
-        batch_size: examples of a step, over all devices.
-        learning_rate: peak of the schedule, or None for the method's own.
-        adam_bias_correction: whether Adam corrects its young averages.
-        epochs: passes over the training split, may be a fraction.
-        warmup_proportion: share of the steps that warm up, 0 to 1.
-        save_checkpoints_steps: distance of checkpoints, in steps.
-        length_pool_batches: batches within which rows are grouped by length.
-        gradient_accumulation_steps: parts of a batch that are computed one
-            after the other.
-        seed: of everything random.
-        eval_steps: "", or when the dev sets are scored while training: `epoch`
-            or a number of steps.
-        keep_best: the score by which the best of these steps is kept as what
-            the training comes to, or "".
-        early_stopping: after how many evaluations without a better score the
-            training ends; 0 for never.
+    How often a run is saved, and in how many parts a batch is computed, may
+    change while the run goes on: these settings are not recorded.
     """
 
-    batch_size: int
-    learning_rate: Optional[float]
-    adam_bias_correction: bool
-    epochs: float
-    warmup_proportion: float
-    save_checkpoints_steps: int
-    length_pool_batches: int
-    gradient_accumulation_steps: int
-    seed: int
-    eval_steps: str = ""
-    keep_best: str = ""
-    early_stopping: int = 0
+    batch_size: int = setting(
+        Topic.TRAINING,
+        32,
+        "Examples of a training step.",
+        POSITIVE,
+        flag="train_batch_size",
+        recorded=True,
+    )
+    learning_rate: Optional[float] = setting(
+        Topic.TRAINING,
+        None,
+        "Peak learning rate; default: the method's own.",
+        POSITIVE_NUMBER,
+        recorded=True,
+    )
+    adam_bias_correction: bool = setting(
+        Topic.TRAINING,
+        False,
+        "Correct Adam's averages in the first steps. Most programs do, BERT's "
+        "does not.",
+        recorded=True,
+    )
+    epochs: float = setting(
+        Topic.TRAINING,
+        3.0,
+        "Passes over the training set.",
+        POSITIVE_NUMBER,
+        flag="num_train_epochs",
+        alias="epochs",
+        recorded=True,
+    )
+    warmup_proportion: float = setting(
+        Topic.TRAINING,
+        0.1,
+        "Share of the steps that warm up (0-1).",
+        Range(lambda value: 0 <= value <= 1, "expected a number from 0 to 1"),
+        recorded=True,
+    )
+    gradient_accumulation_steps: int = setting(
+        Topic.TRAINING,
+        1,
+        "Parts of a training batch that are computed one after the other, for "
+        "the same update in less memory.",
+        POSITIVE,
+    )
+    length_pool_batches: int = setting(
+        Topic.TRAINING,
+        POOL_BATCHES,
+        "Training batches within which rows of similar length are grouped. 1 "
+        "groups none: more padding, more shuffling.",
+        POSITIVE,
+        recorded=True,
+    )
+    save_checkpoints_steps: int = setting(
+        Topic.TRAINING, 1000, "Steps between two checkpoints.", POSITIVE
+    )
+    seed: int = setting(
+        Topic.TO_DO,
+        1,
+        "Seed of all random choices.",
+        Range(lambda value: 0 <= value < 2**31, "expected 0 to 2147483647"),
+        recorded=True,
+    )
+    eval_steps: str = setting(
+        Topic.TRAINING,
+        "",
+        "Steps between two scorings of the dev set in training, or epoch. "
+        "Default: epoch with --keep_best or --early_stopping, else no scoring.",
+        Range(
+            lambda value: (
+                value in ("", EPOCH) or re.fullmatch("[1-9][0-9]{0,8}", value)
+            ),
+            f"expected a number of steps or {EPOCH}",
+        ),
+        recorded=True,
+    )
+    keep_best: str = setting(
+        Topic.TRAINING,
+        "",
+        "Score that chooses the step to keep, as f1 or loss. Default: the "
+        "task's main score with --early_stopping, else the last step is kept.",
+        recorded=True,
+    )
+    early_stopping: int = setting(
+        Topic.TRAINING,
+        0,
+        "Scored steps in a row without a new best that end training; 0: never.",
+        NOT_NEGATIVE,
+        recorded=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The tuning method's text, and flags for arguments of the method."""
+
+    tuning_method: str = setting(
+        Topic.METHOD,
+        "houlsby",
+        "Method that decides what is added and trained, with its arguments "
+        f"as in houlsby(size=64); one of {', '.join(registry.METHODS)}.",
+    )
+    size: Optional[int] = setting(
+        Topic.METHOD,
+        None,
+        "Bottleneck size; default: the method's, 64 for houlsby.",
+        flag="adapter_size",
+    )
+    init_scale: Optional[float] = setting(
+        Topic.METHOD,
+        None,
+        "Standard deviation of fresh adapter weights; default: the method's, "
+        "0.01 for houlsby.",
+        flag="adapter_init_scale",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One run, as its flags describe it; see `flags.py` for each.
+    """One run.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
-    named none) and `named_arguments` must not contradict.
+    named none) and `named_arguments` must not contradict. Each program
+    declares `data_dir`, `max_seq_length` and `eval_batch_size` for itself.
     """
 
     task: Task
     method: TuningMethod
     named_method: Optional[str]
     named_arguments: Dict[str, Any]
-    training: Training
-    hardware: Hardware
-    engine: str
-    use_xla: bool
-    compute_dtype: str
-    data_dir: str
-    output_dir: str
-    init_checkpoint: str
-    adapter: str
-    bert_config_file: str
-    vocab_file: str
-    do_lower_case: Optional[bool]
-    max_seq_length: int
-    do_train: bool
-    do_eval: bool
-    do_predict: bool
-    eval_batch_size: int
-    predict_batch_size: int
-    max_train_examples: Optional[int] = None
-    max_eval_examples: Optional[int] = None
-    library: str = ""
-    exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    carry_parts: bool = True
-    predict_batch_tokens: int = 0
-    cache_frozen_layers: bool = False
-    frozen_layers_dir: str = ""
-    frozen_layers_gb: float = 20.0
+    data_dir: str = ""
+    max_seq_length: int = 128
+    eval_batch_size: int = 8
+    do_train: bool = setting(Topic.TO_DO, False, "Train.")
+    do_eval: bool = setting(
+        Topic.TO_DO, False, "Score the model on labelled data."
+    )
+    do_predict: bool = setting(
+        Topic.TO_DO, False, "Predict, and write the predictions."
+    )
+    describe: bool = setting(
+        Topic.TO_DO,
+        False,
+        "Print what would be added, trained and frozen, then stop.",
+    )
+    output_dir: str = setting(
+        Topic.TO_DO, "", "Folder for checkpoints and results."
+    )
+    max_train_examples: Optional[int] = setting(
+        Topic.DATA,
+        None,
+        "Train on the first N examples only; default: all.",
+        POSITIVE,
+    )
+    max_eval_examples: Optional[int] = setting(
+        Topic.DATA,
+        None,
+        "Score the first N examples only; default: all.",
+        POSITIVE,
+    )
+    init_checkpoint: str = setting(
+        Topic.MODEL,
+        "",
+        "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
+        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
+        "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, or a training "
+        "checkpoint of this program.",
+    )
+    bert_config_file: str = setting(
+        Topic.MODEL, "", "BERT's sizes; default: beside the model."
+    )
+    vocab_file: str = setting(
+        Topic.MODEL, "", "The vocabulary; default: beside the model."
+    )
+    do_lower_case: Optional[bool] = setting(
+        Topic.MODEL,
+        None,
+        "Lower-case the text, as uncased models need. Default: what the model "
+        "or its vocabulary says.",
+    )
+    adapter: str = setting(
+        Topic.METHOD,
+        "",
+        "Folder of a trained adapter to evaluate, predict with or train on.",
+    )
+    library: str = setting(
+        Topic.METHOD,
+        "",
+        "Folder of the trained adapters that a composition names, as in "
+        "--tuning_method='fusion(mrpc, rte)'.",
+    )
+    exchange_part: Mapping[str, str] = setting(
+        Topic.METHOD,
+        {},
+        "Trained adapters that take the places of others in a composition: "
+        "english=german puts german in the place of english.",
+    )
+    carry_parts: bool = setting(
+        Topic.METHOD,
+        True,
+        "Store a composition's trained adapters within the new adapter, which "
+        "needs --library otherwise.",
+    )
+    training: Training = dataclasses.field(default_factory=Training)
+    engine: str = setting(
+        Topic.HARDWARE,
+        "auto",
+        f"Engine that trains and predicts: auto or {', '.join(ENGINES)}.",
+    )
+    compute_dtype: str = setting(
+        Topic.HARDWARE,
+        FLOAT32,
+        "Type of products and activations; trained weights stay float32. auto "
+        "measures which type is faster when a run begins.",
+        choices=DTYPES,
+        recorded=True,
+    )
+    use_xla: bool = setting(
+        Topic.HARDWARE,
+        False,
+        "Compile the model with XLA; pads every batch to --max_seq_length.",
+    )
+    hardware: Hardware = dataclasses.field(default_factory=Hardware)
+    cache_frozen_layers: bool = setting(
+        Topic.TRAINING,
+        False,
+        "Compute the layers below everything trained once per row, without "
+        "dropout, and keep their outputs in a file.",
+        recorded=True,
+    )
+    frozen_layers_dir: str = setting(
+        Topic.TRAINING,
+        "",
+        "Folder of the files of --cache_frozen_layers; default: frozen_layers "
+        "beside the training file.",
+    )
+    frozen_layers_gb: float = setting(
+        Topic.TRAINING,
+        20.0,
+        "Most that this folder may hold, in 10^9 bytes.",
+        POSITIVE_NUMBER,
+    )
+    predict_batch_size: int = setting(
+        Topic.EVALUATION, 8, "Examples predicted at once.", POSITIVE
+    )
+    predict_batch_tokens: int = setting(
+        Topic.EVALUATION,
+        4096,
+        "Short examples share larger batches of evaluation and prediction, up "
+        "to this many tokens; 0 keeps the batch sizes as they are.",
+        NOT_NEGATIVE,
+    )

@@ -36,6 +36,7 @@ from adapter_bert.checkpoints.weights import (
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.flags import recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
@@ -382,20 +383,15 @@ def describe_settings(model: Model) -> Dict[str, Any]:
     Of a `Setup` there are the labels and the start too.
     """
     experiment = model.experiment
-    training = dataclasses.asdict(experiment.training)
-    # How often a run is saved, and in how many parts a batch is computed, may
-    # change while it goes on.
-    del training["save_checkpoints_steps"]
-    del training["gradient_accumulation_steps"]
-    # So may what does not decide what the run comes to.
+    training = recorded(experiment.training)
+    # What does not decide the result may change while the run goes on.
     if not experiment.training.keep_best:
         del training["eval_steps"]
     training.update(model.task.training_settings)
     training["learning_rate"] = model.learning_rate
     if isinstance(model, Setup):
         training["start"] = model.start
-    training["compute_dtype"] = experiment.compute_dtype
-    training["cache_frozen_layers"] = experiment.cache_frozen_layers
+    training.update(recorded(experiment))
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {
