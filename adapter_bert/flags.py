@@ -1,8 +1,8 @@
 """Flags: fields of dataclasses that declare, parse, show and read them.
 
-A field made by `setting` is the only declaration of its flag. The program's
-flags, its `--help`, docs/flags.md, the values that its code reads and the part
-of `run.json` about its settings come from the field.
+A field made by `Topic.setting` is the only declaration of its flag: the flag,
+`--help`, docs/flags.md, the value that code reads, and the setting in
+`run.json` come from the field.
 """
 
 import argparse
@@ -38,23 +38,8 @@ FLAGS = flags.FLAGS
 Declared = TypeVar("Declared")
 
 
-class Topic(enum.Enum):
-    """Topics of `--help` in their order."""
-
-    TO_DO = "What to do"
-    DATA = "Task and data"
-    TABLES = "Your own tables, with --task_name=custom"
-    MODEL = "Pretrained model"
-    METHOD = "Tuning method and trained adapters"
-    TRAINING = "Training"
-    EVALUATION = "Evaluation and prediction"
-    SERVED = "Served model"
-    LIMITS = "Limits of the server"
-    HARDWARE = "Hardware"
-
-
 class Range(NamedTuple):
-    """Values that a flag may have, and what an error says of others."""
+    """A flag's allowed values, and the error for others."""
 
     holds: Callable[[Any], bool]
     problem: str
@@ -67,61 +52,77 @@ POSITIVE_NUMBER = Range(
 )
 
 
-def setting(
-    topic: Topic,
-    default: Any,
-    meaning: str,
-    within: Optional[Range] = None,
-    *,
-    flag: str = "",
-    alias: str = "",
-    choices: Sequence[str] = (),
-    repeated: bool = False,
-    recorded: bool = False,
-) -> Any:
-    """A dataclass's field that is a flag.
+class Topic(enum.Enum):
+    """Topics of `--help` in their order; each makes the fields of its flags."""
 
-    The field's type decides the flag's: a bool, int, float or str, optional
-    or not, else a list with commas.
+    TO_DO = "What to do"
+    DATA = "Task and data"
+    TABLES = "Your own tables, with --task_name=custom"
+    MODEL = "Pretrained model"
+    METHOD = "Tuning method and trained adapters"
+    TRAINING = "Training"
+    EVALUATION = "Evaluation and prediction"
+    SERVED = "Served model"
+    LIMITS = "Limits of the server"
+    HARDWARE = "Hardware"
 
-    Args:
-        topic: under which `--help` shows the flag.
-        default: the value without the flag.
+    def setting(
+        self,
+        default: Any,
+        meaning: str,
+        within: Optional[Range] = None,
+        **more: Any,
+    ) -> Any:
+        """A dataclass's field that is a flag; for the arguments see `About`.
+
+        The field's type decides the flag's: a bool, int, float or str, optional
+        or not, else a list with commas.
+        """
+        metadata = {"about": About(self, meaning, within, **more)}
+        if isinstance(default, (list, dict)):
+            return dataclasses.field(
+                default_factory=default.copy, metadata=metadata
+            )
+        return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """A flag's declaration, besides its field's type and default.
+
+    Attributes:
+        topic: heading of `--help` for the flag.
         meaning: one or two sentences for `--help`, with the unit.
-        within: the values that are allowed; None is always.
+        within: the allowed values; None is always allowed.
         flag: the flag's name, if it is not the field's.
         alias: a second name of the flag.
         choices: all values that a str may have.
         repeated: whether the flag is repeated to give several values.
-        recorded: whether `run.json` has the value, and another is another run.
+        recorded: whether `run.json` has the value; another value makes another
+            run.
     """
-    about = {
-        "topic": topic,
-        "meaning": meaning,
-        "within": within,
-        "flag": flag,
-        "alias": alias,
-        "choices": choices,
-        "repeated": repeated,
-        "recorded": recorded,
-    }
-    if isinstance(default, (list, dict)):
-        return dataclasses.field(default_factory=default.copy, metadata=about)
-    return dataclasses.field(default=default, metadata=about)
+
+    topic: Topic
+    meaning: str
+    within: Optional[Range] = None
+    flag: str = ""
+    alias: str = ""
+    choices: Sequence[str] = ()
+    repeated: bool = False
+    recorded: bool = False
 
 
-def _flag_of(field: dataclasses.Field) -> str:
-    return field.metadata["flag"] or field.name
-
-
-def declared(classes: Sequence[type]) -> Iterator[dataclasses.Field]:
-    """The fields that are flags, those of nested dataclasses in their place."""
+def declared(
+    classes: Sequence[type],
+) -> Iterator[Tuple[str, About, dataclasses.Field]]:
+    """Flags by name, those of nested dataclasses in their place."""
     for declaring in classes:
         for field in dataclasses.fields(declaring):
-            if dataclasses.is_dataclass(field.type):
+            about = field.metadata.get("about")
+            if about:
+                yield about.flag or field.name, about, field
+            elif dataclasses.is_dataclass(field.type):
                 yield from declared([field.type])
-            elif "topic" in field.metadata:
-                yield field
 
 
 def define(
@@ -134,23 +135,22 @@ def define(
         float: flags.DEFINE_float,
         str: flags.DEFINE_string,
     }
-    for field in declared(classes):
-        about, kind = field.metadata, field.type
+    for name, about, field in declared(classes):
+        kind, default = field.type, field.default
         if typing.get_origin(kind) is typing.Union:
             [kind] = set(typing.get_args(kind)) - {type(None)}
-        make = plain.get(kind, flags.DEFINE_list)
-        if about["repeated"]:
-            make = flags.DEFINE_multi_string
-        if about["choices"]:
-            make = functools.partial(
-                flags.DEFINE_enum, enum_values=about["choices"]
-            )
-        name, default = _flag_of(field), field.default
         if default is dataclasses.MISSING:
             default = []
-        make(name, default, help=about["meaning"], flag_values=known)
-        if about["alias"]:
-            flags.DEFINE_alias(about["alias"], name, flag_values=known)
+        make = plain.get(kind, flags.DEFINE_list)
+        if about.repeated:
+            make = flags.DEFINE_multi_string
+        if about.choices:
+            make = functools.partial(
+                flags.DEFINE_enum, enum_values=about.choices
+            )
+        make(name, default, help=about.meaning, flag_values=known)
+        if about.alias:
+            flags.DEFINE_alias(about.alias, name, flag_values=known)
     return known
 
 
@@ -166,16 +166,17 @@ def read(declaring: Type[Declared], **given: Any) -> Declared:
         UserError: a value is not within its range.
     """
     for field in dataclasses.fields(declaring):
+        about = field.metadata.get("about")
         if field.name in given:
             continue
-        if dataclasses.is_dataclass(field.type):
-            given[field.name] = read(field.type)
-        elif "topic" in field.metadata:
-            name, within = _flag_of(field), field.metadata["within"]
-            value = FLAGS[name].value
+        if about:
+            name = about.flag or field.name
+            value = given[field.name] = FLAGS[name].value
+            within = about.within
             if within and value is not None and not within.holds(value):
                 raise UserError(f"--{name} is {value!r}, {within.problem}")
-            given[field.name] = value
+        elif dataclasses.is_dataclass(field.type):
+            given[field.name] = read(field.type)
     return declaring(**given)
 
 
@@ -185,17 +186,17 @@ def is_given(name: str) -> bool:
 
 
 def recorded(values: Any) -> Dict[str, Any]:
-    """A dataclass's settings that belong to `run.json`, by their fields."""
+    """A dataclass's own settings for `run.json`, by their fields' names."""
     return {
         field.name: getattr(values, field.name)
         for field in dataclasses.fields(values)
-        if field.metadata.get("recorded")
+        if "about" in field.metadata and field.metadata["about"].recorded
     }
 
 
 # --help
 
-# What stands for the value of each type of flag.
+# Placeholders for values in --help, by the flag's type.
 VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
 END = """\
 --helpfull also shows the flags of absl, as --flagfile=FILE, a file with one
@@ -205,14 +206,13 @@ flag per line."""
 def by_topic(
     classes: Sequence[type], known: flags.FlagValues = FLAGS
 ) -> Iterator[Tuple[str, List[flags.Flag]]]:
-    """Topics that have flags, in their order, and these flags."""
-    fields = list(declared(classes))
+    """Topics in their order, with the flags of each."""
     for topic in Topic:
         names = [
             name
-            for field in fields
-            if field.metadata["topic"] is topic
-            for name in (_flag_of(field), field.metadata["alias"])
+            for first, about, _ in declared(classes)
+            if about.topic is topic
+            for name in (first, about.alias)
             if name
         ]
         if names:
@@ -220,9 +220,8 @@ def by_topic(
 
 
 def default_of(flag: flags.Flag) -> str:
-    """A flag's default for its readers, "" where its meaning tells it."""
+    """A flag's default as text, "" if its meaning names the default."""
     is_told = "default:" in flag.help.lower()
-    # An empty default, as a list's, would say nothing.
     if is_told or flag.default in (None, "", []):
         return ""
     return flag.default_as_str.strip("'")
@@ -234,7 +233,7 @@ def page(
     classes: Sequence[type],
     known: flags.FlagValues = FLAGS,
 ) -> str:
-    """What `--help` prints: what a program does, and its flags by topic."""
+    """The text of `--help`: a program's purpose, and its flags by topic."""
     parser = argparse.ArgumentParser(
         prog=program,
         usage="%(prog)s [flags]",
@@ -263,30 +262,15 @@ def page(
     return parser.format_help()
 
 
-class _HelpFlag(flags.BooleanFlag):
-    """Prints a program's page and ends it; replaces absl's flag."""
-
-    def __init__(self, module: ModuleType, name: str, short: Optional[str]):
-        super().__init__(name, False, "", short_name=short, allow_override=True)
-        self._module = module
-
-    def parse(self, argument: Any) -> None:
-        super().parse(argument)
-        if self.value:
-            program = os.path.basename(sys.argv[0])
-            doc, classes = self._module.__doc__, self._module.SETTINGS
-            print(page(program, doc, classes), end="")
-            sys.exit(0)
-
-
 # Command lines
 
-# By a flag's type, which values there are.
+# Expected values by a flag's type, for errors.
 EXPECTED = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
 }
+HELP = re.compile(r"--?(help|helpshort|\?)(=true)?")
 # More than any flag's name has, in characters.
 LONGEST_NAME = 40
 # Categories of characters: bytes that are no text, and line breaks.
@@ -348,20 +332,18 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     return left
 
 
-def define_all(module: ModuleType) -> None:
-    """Defines the flags of a program's `SETTINGS`, and `--help`."""
-    define(module.SETTINGS)
-    app.define_help_flags()
-    for name, short in (("help", "?"), ("helpshort", None)):
-        flags.DEFINE_flag(_HelpFlag(module, name, short))
-
-
 def run(module: ModuleType) -> None:
     """Runs the `main` of a program with flags; ends as `command_line.run`."""
-    define_all(module)
+    define(module.SETTINGS)
+    app.define_help_flags()
+
+    def parse_or_help(given: List[str]) -> List[str]:
+        if any(map(HELP.fullmatch, given[1:])):
+            name = os.path.basename(given[0])
+            print(page(name, module.__doc__, module.SETTINGS), end="")
+            sys.exit(0)
+        return parse(FLAGS, given)
+
     command_line.run(
-        lambda: app.run(
-            lambda _: module.main(),
-            flags_parser=lambda given: parse(FLAGS, given),
-        )
+        lambda: app.run(lambda _: module.main(), flags_parser=parse_or_help)
     )

@@ -28,14 +28,12 @@ from adapter_bert.flags import (
     POSITIVE,
     POSITIVE_NUMBER,
     Topic,
-    declared,
     define,
     is_given,
     page,
     parse,
     read,
     recorded,
-    setting,
 )
 
 FLAGS = flags.FLAGS
@@ -55,11 +53,11 @@ PROGRAMS = (
 class Rates:
     """Settings within others."""
 
-    rate: float = setting(
-        Topic.TRAINING, 1.0, "A rate.", POSITIVE_NUMBER, recorded=True
+    rate: float = Topic.TRAINING.setting(
+        1.0, "A rate.", POSITIVE_NUMBER, recorded=True
     )
-    passes: float = setting(
-        Topic.TRAINING, 3.0, "Passes.", flag="epoch_count", alias="rounds"
+    passes: float = Topic.TRAINING.setting(
+        3.0, "Passes.", flag="epoch_count", alias="rounds"
     )
 
 
@@ -68,18 +66,18 @@ class Sample:
     """Settings of each kind, and a field that is none."""
 
     plain: str
-    size: Optional[int] = setting(Topic.SERVED, None, "A size.", POSITIVE)
-    port: int = setting(
-        Topic.SERVED, 8501, "Port to listen at.", NOT_NEGATIVE, recorded=True
+    size: Optional[int] = Topic.SERVED.setting(None, "A size.", POSITIVE)
+    port: int = Topic.SERVED.setting(
+        8501, "Port to listen at.", NOT_NEGATIVE, recorded=True
     )
-    name: str = setting(Topic.SERVED, "bert", "By 90% of clients known.")
+    name: str = Topic.SERVED.setting("bert", "By 90% of clients known.")
     rates: Rates = dataclasses.field(default_factory=Rates)
-    train: bool = setting(Topic.TO_DO, False, "Train.")
-    id_column: str = setting(Topic.TABLES, "3", "Column; default: the 3rd.")
-    names: List[str] = setting(Topic.METHOD, [], "Names, or all.")
-    pairs: Mapping[str, str] = setting(Topic.METHOD, {}, "Pairs.")
-    folders: List[str] = setting(Topic.METHOD, [], "Folder", repeated=True)
-    type: str = setting(Topic.HARDWARE, "a", "A type.", choices=("a", "b"))
+    train: bool = Topic.TO_DO.setting(False, "Train.")
+    id_column: str = Topic.TABLES.setting("3", "Column; default: the 3rd.")
+    names: List[str] = Topic.METHOD.setting([], "Names, or all.")
+    pairs: Mapping[str, str] = Topic.METHOD.setting({}, "Pairs.")
+    folders: List[str] = Topic.METHOD.setting([], "Folder", repeated=True)
+    type: str = Topic.HARDWARE.setting("a", "A type.", choices=("a", "b"))
 
 
 @pytest.fixture
@@ -171,14 +169,6 @@ def test_a_value_out_of_its_range_is_refused(defined, given, message):
     FLAGS(["program", given])
     with pytest.raises(UserError, match=f"^{message}"):
         read(Sample, plain="x")
-
-
-def test_no_program_declares_a_flag_twice():
-    for module in PROGRAMS:
-        fields = list(declared(module.SETTINGS))
-        names = [field.metadata["flag"] or field.name for field in fields]
-        names += [x for f in fields if (x := f.metadata["alias"])]
-        assert len(names) == len(set(names)), module
 
 
 @pytest.mark.newer_stack

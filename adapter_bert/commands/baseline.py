@@ -35,7 +35,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, setting
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
 from adapter_bert.tasks.multi_label import MultiLabel
@@ -297,7 +297,7 @@ def _fingerprint(rows: Rows) -> str:
 class Results:
     """The results' folder."""
 
-    output_dir: str = setting(Topic.TO_DO, "", "Folder for the results.")
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
 
 
 SETTINGS = (run_classifier.Source, Results)

@@ -15,7 +15,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, setting
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import saved_model
@@ -31,8 +31,8 @@ from adapter_bert.training import parts
 class Exported:
     """The exported model."""
 
-    output_dir: str = setting(
-        Topic.TO_DO, "", "Folder for the model's versions: 1, 2, ..."
+    output_dir: str = Topic.TO_DO.setting(
+        "", "Folder for the model's versions: 1, 2, ..."
     )
 
 

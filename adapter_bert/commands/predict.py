@@ -20,7 +20,7 @@ from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, setting
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
@@ -36,17 +36,15 @@ from adapter_bert.training import parts
 class Rows:
     """Rows and answers."""
 
-    input: str = setting(
-        Topic.DATA,
+    input: str = Topic.DATA.setting(
         "",
         "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
         "default: stdin.",
     )
-    output: str = setting(
-        Topic.DATA, "", "File for the answers; default: stdout."
+    output: str = Topic.DATA.setting(
+        "", "File for the answers; default: stdout."
     )
-    columns: List[str] = setting(
-        Topic.DATA,
+    columns: List[str] = Topic.DATA.setting(
         [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",

@@ -17,7 +17,7 @@ from absl import logging
 
 from adapter_bert.data.tables import READERS, SEPARATOR
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read, setting
+from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks import TASKS, get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_label import THRESHOLD
@@ -28,9 +28,10 @@ from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import flags as run_flags
 
 CUSTOM = "custom"
-# Those that say of which kind labels are.
+OWN_FILE = "a .tsv, .csv or .jsonl file"
+# Settings of the labels' kind.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
-# Those that say what labels are.
+# Settings of the labels.
 LABEL_FLAGS = (
     *KIND_FLAGS,
     "label_separator",
@@ -41,67 +42,59 @@ LABEL_FLAGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """How the user's own tables are read: arguments of `custom_task`."""
+    """Columns of the user's own tables: arguments of `custom_task`."""
 
-    text_a_column: str = setting(
-        Topic.TABLES, "text", "custom: column of the text."
+    text_a_column: str = Topic.TABLES.setting(
+        "text", "custom: column of the text."
     )
-    text_b_column: Optional[str] = setting(
-        Topic.TABLES, None, "custom: column of the second text, for pairs."
+    text_b_column: Optional[str] = Topic.TABLES.setting(
+        None, "custom: column of the second text, for pairs."
     )
-    label_column: str = setting(
-        Topic.TABLES, "label", "custom: column of the label."
+    label_column: str = Topic.TABLES.setting(
+        "label", "custom: column of the label."
     )
-    id_column: Optional[str] = setting(
-        Topic.TABLES,
+    id_column: Optional[str] = Topic.TABLES.setting(
         None,
         "custom: column that names a row in the predictions; default: the "
         "row's number from 0.",
     )
-    header: bool = setting(
-        Topic.TABLES,
+    header: bool = Topic.TABLES.setting(
         True,
         "custom: .tsv and .csv files begin with the names of the columns. "
         "Columns are numbers from 0 otherwise.",
     )
-    dev_share: float = setting(
-        Topic.TABLES,
+    dev_share: float = Topic.TABLES.setting(
         0.0,
         "custom: share of the training file, 0 to 1, that is held out as dev "
         "set, of each label alike; 0 if there is a dev file.",
     )
-    split_seed: int = setting(
-        Topic.TABLES, 1, "custom: seed that chooses the rows of --dev_share."
+    split_seed: int = Topic.TABLES.setting(
+        1, "custom: seed that chooses the rows of --dev_share."
     )
-    regression: bool = setting(
-        Topic.TABLES, False, "custom: labels are numbers."
+    regression: bool = Topic.TABLES.setting(
+        False, "custom: labels are numbers."
     )
-    multi_label: bool = setting(
-        Topic.TABLES,
+    multi_label: bool = Topic.TABLES.setting(
         False,
         "custom: rows have any number of labels, with --label_separator "
         "between them in a cell (.tsv, .csv), or as a list (.jsonl).",
     )
-    label_separator: Optional[str] = setting(
-        Topic.TABLES,
+    label_separator: Optional[str] = Topic.TABLES.setting(
         None,
         "custom, --multi_label: one character that separates labels; "
         f"default: {SEPARATOR}.",
     )
-    label_threshold: Optional[float] = setting(
-        Topic.TABLES,
+    label_threshold: Optional[float] = Topic.TABLES.setting(
         None,
         "custom, --multi_label: least probability of the labels that a row "
         f"is given; default: {THRESHOLD}.",
     )
-    label_columns: List[str] = setting(
-        Topic.TABLES,
+    label_columns: List[str] = Topic.TABLES.setting(
         [],
         "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
         "--label_column; rows have any number of labels.",
     )
-    choice_columns: List[str] = setting(
-        Topic.TABLES,
+    choice_columns: List[str] = Topic.TABLES.setting(
         [],
         "custom: columns of the choices, as a,b,c. The label is the right "
         "choice's number from 0, or its column.",
@@ -112,67 +105,47 @@ class Table:
 class Source:
     """The task, and where its data are."""
 
-    task_name: str = setting(
-        Topic.DATA,
+    task_name: str = Topic.DATA.setting(
         "",
         f"The task: {', '.join(TASKS)}, or custom for your own files. Several "
         "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
         "the task of --adapter.",
     )
-    data_dir: str = setting(
-        Topic.DATA,
+    data_dir: str = Topic.DATA.setting(
         "",
         "Folder with train, dev, ... as .tsv, .csv or .jsonl; or with one such "
         "folder per task, of the task's name, for several tasks.",
     )
-    task_sampling: str = setting(
-        Topic.DATA,
+    task_sampling: str = Topic.DATA.setting(
         "annealed",
         "How often each of several tasks is drawn: in proportion to its rows, "
         "to their square root, equally often (uniform), or first in "
         "proportion and nearly equally often at the end (annealed).",
         choices=list(SAMPLINGS),
     )
-    train_file: str = setting(
-        Topic.DATA,
-        "",
-        "custom: a .tsv, .csv or .jsonl file to train on, in place of "
-        "--data_dir's.",
-    )
-    eval_file: str = setting(
-        Topic.DATA,
-        "",
-        "custom: a .tsv, .csv or .jsonl file to evaluate on, in place of "
-        "--data_dir's.",
-    )
-    predict_file: str = setting(
-        Topic.DATA,
-        "",
-        "custom: a .tsv, .csv or .jsonl file to predict, in place of "
-        "--data_dir's.",
-    )
+    train_file: str = run_flags.split_file(f"custom: {OWN_FILE} to train on")
+    eval_file: str = run_flags.split_file(f"custom: {OWN_FILE} to evaluate on")
+    predict_file: str = run_flags.split_file(f"custom: {OWN_FILE} to predict")
     table: Table = dataclasses.field(default_factory=Table)
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """What a training of the task needs besides."""
+    """Further settings of a run."""
 
-    max_seq_length: int = setting(
-        Topic.DATA,
+    max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest input in tokens; the rest is cut off. --adapter supplies its "
         "own default.",
     )
-    class_weights: Optional[str] = setting(
-        Topic.TRAINING,
+    class_weights: Optional[str] = Topic.TRAINING.setting(
         None,
         "Weights of the labels' losses in training: balanced (rare labels "
         'count as much as common ones), or JSON as {"spam": 2.5}. A label '
         "that is not named has weight 1.",
     )
-    eval_batch_size: int = setting(
-        Topic.EVALUATION, 8, "Examples evaluated at once.", POSITIVE
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Examples evaluated at once.", POSITIVE
     )
 
 
@@ -180,15 +153,14 @@ SETTINGS = (Source, Classification, *run_flags.SETTINGS)
 
 
 def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
-    """The task that `--task_name` names, or the several ones.
+    """The task, or the joined tasks, of `--task_name`.
 
     Args:
-        trained: what `--adapter` says of its training, or None. It tells the
-            task if no name is given, and how tables are read unless a flag
-            says otherwise.
+        trained: description of `--adapter`, or None; its task and columns are
+            the defaults of flags that are not given.
 
     Raises:
-        UserError: it is missing or unknown, or a flag does not fit it.
+        UserError: the name is missing or unknown, or a flag does not fit.
     """
     source = read(Source)
     task_name = source.task_name or (trained and trained["task"]["name"])
@@ -236,7 +208,7 @@ def _is_custom(name: str) -> bool:
 
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Arguments of `custom_task`: those of flags, of an adapter, defaults."""
+    """Arguments of `custom_task`: of flags, else an adapter, else defaults."""
     arguments = vars(read(Table)).copy()
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
@@ -246,8 +218,8 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
             trained.get("task_settings", {}),
             f"the adapter {FLAGS.adapter}",
         )
-        # A flag may name another kind of labels than the adapter's, which is
-        # then refused when the two are compared.
+        # Another kind of labels than the adapter's is refused later, when the
+        # two tasks are compared.
         is_other_kind = any(
             is_given(name) and bool(arguments[name]) != bool(known[name])
             for name in KIND_FLAGS

@@ -12,7 +12,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, read, setting
+from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.masked_lm import masked_lm_task
 from adapter_bert.training import flags as run_flags
 
@@ -21,26 +21,25 @@ from adapter_bert.training import flags as run_flags
 class RawText:
     """Text, and which of its words are masked."""
 
-    train_file: str = setting(
-        Topic.DATA, "", "Text to train on, one sentence per line."
+    train_file: str = Topic.DATA.setting(
+        "", "Text to train on, one sentence per line."
     )
-    eval_file: str = setting(
-        Topic.DATA, "", "Text to evaluate on, one sentence per line."
+    eval_file: str = Topic.DATA.setting(
+        "", "Text to evaluate on, one sentence per line."
     )
-    max_seq_length: int = setting(
-        Topic.DATA,
+    max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest row in tokens; a longer line makes several rows. --adapter "
         "supplies its own default.",
     )
-    mlm_probability: float = setting(
-        Topic.DATA, 0.15, "Share of the tokens that are masked, 0 to 1."
+    mlm_probability: float = Topic.DATA.setting(
+        0.15, "Share of the tokens that are masked, 0 to 1."
     )
-    whole_word_masking: bool = setting(
-        Topic.DATA, False, "Mask all tokens of a word or none of them."
+    whole_word_masking: bool = Topic.DATA.setting(
+        False, "Mask all tokens of a word or none of them."
     )
-    eval_batch_size: int = setting(
-        Topic.EVALUATION, 8, "Rows evaluated at once.", POSITIVE
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Rows evaluated at once.", POSITIVE
     )
 
 

@@ -17,7 +17,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Range, Topic, read, setting
+from adapter_bert.flags import FLAGS, POSITIVE, Range, Topic, read
 from adapter_bert.tasks.squad import COUNTS, MOST_CANDIDATES, Squad
 from adapter_bert.training import flags as run_flags
 
@@ -26,54 +26,48 @@ from adapter_bert.training import flags as run_flags
 class Questions:
     """Questions and answers."""
 
-    train_file: str = setting(
-        Topic.DATA, "", "Questions to train on, as train-v1.1.json."
+    train_file: str = Topic.DATA.setting(
+        "", "Questions to train on, as train-v1.1.json."
     )
-    predict_file: str = setting(
-        Topic.DATA, "", "Questions to answer, as dev-v1.1.json."
+    predict_file: str = Topic.DATA.setting(
+        "", "Questions to answer, as dev-v1.1.json."
     )
-    max_seq_length: int = setting(
-        Topic.DATA,
-        384,
-        "Longest window in tokens. --adapter supplies its own default.",
+    max_seq_length: int = Topic.DATA.setting(
+        384, "Longest window in tokens. --adapter supplies its own default."
     )
-    doc_stride: int = setting(
-        Topic.DATA,
-        128,
+    doc_stride: int = Topic.DATA.setting(
+        Squad.doc_stride,
         "Tokens from the start of a window to the next one's.",
         POSITIVE,
     )
-    max_query_length: int = setting(
-        Topic.DATA,
-        64,
+    max_query_length: int = Topic.DATA.setting(
+        Squad.max_query_length,
         "Longest question in tokens; the rest is cut off.",
         POSITIVE,
     )
-    version_2_with_negative: bool = setting(
-        Topic.DATA, False, "Questions may have no answer, as in SQuAD 2.0."
+    version_2_with_negative: bool = Topic.DATA.setting(
+        Squad.version_2_with_negative,
+        "Questions may have no answer, as in SQuAD 2.0.",
     )
-    verbose_logging: bool = setting(
-        Topic.DATA, False, "Log every question that is left out."
+    verbose_logging: bool = Topic.DATA.setting(
+        Squad.verbose_logging, "Log every question that is left out."
     )
-    count_steps_in: str = setting(
-        Topic.TRAINING,
-        COUNTS[0],
+    count_steps_in: str = Topic.TRAINING.setting(
+        Squad.count_steps_in,
         "Unit of an epoch's steps: questions, as published, or windows, of "
         "which a long context has several.",
         choices=COUNTS,
     )
-    n_best_size: int = setting(
-        Topic.EVALUATION,
-        20,
+    n_best_size: int = Topic.EVALUATION.setting(
+        Squad.n_best_size,
         "Answers of a question in nbest_predictions.json.",
         POSITIVE,
     )
-    max_answer_length: int = setting(
-        Topic.EVALUATION, 30, "Longest answer in tokens.", POSITIVE
+    max_answer_length: int = Topic.EVALUATION.setting(
+        Squad.max_answer_length, "Longest answer in tokens.", POSITIVE
     )
-    null_score_diff_threshold: float = setting(
-        Topic.EVALUATION,
-        0.0,
+    null_score_diff_threshold: float = Topic.EVALUATION.setting(
+        Squad.null_score_diff_threshold,
         "SQuAD 2.0: a question whose value in null_odds.json is above this "
         "gets no answer.",
         # JSON holds no other.

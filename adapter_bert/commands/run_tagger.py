@@ -12,63 +12,48 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, read, setting
+from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.restored import tagging_columns
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training import flags as run_flags
+
+OWN_FILE = "A .conll or .jsonl file"
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
     """Sentences with tags."""
 
-    data_dir: str = setting(
-        Topic.DATA, "", "Folder with train, dev and test as .conll or .jsonl."
+    data_dir: str = Topic.DATA.setting(
+        "", "Folder with train, dev and test as .conll or .jsonl."
     )
-    train_file: str = setting(
-        Topic.DATA,
-        "",
-        "A .conll or .jsonl file to train on, in place of --data_dir's.",
-    )
-    eval_file: str = setting(
-        Topic.DATA,
-        "",
-        "A .conll or .jsonl file to evaluate on, in place of --data_dir's.",
-    )
-    predict_file: str = setting(
-        Topic.DATA,
-        "",
-        "A .conll or .jsonl file to predict, in place of --data_dir's.",
-    )
-    eval_split: str = setting(
-        Topic.DATA,
+    train_file: str = run_flags.split_file(f"{OWN_FILE} to train on")
+    eval_file: str = run_flags.split_file(f"{OWN_FILE} to evaluate on")
+    predict_file: str = run_flags.split_file(f"{OWN_FILE} to predict")
+    eval_split: str = Topic.DATA.setting(
         "dev",
         "Split that --do_eval scores; the test file needs tags for this.",
         choices=("dev", "test"),
     )
-    max_seq_length: int = setting(
-        Topic.DATA,
-        128,
-        "Longest window in tokens. --adapter supplies its own default.",
+    max_seq_length: int = Topic.DATA.setting(
+        128, "Longest window in tokens. --adapter supplies its own default."
     )
-    token_column: Optional[str] = setting(
-        Topic.DATA,
+    token_column: Optional[str] = Topic.DATA.setting(
         None,
         "The words' column in .conll files, a number from 0, or from -1 at "
         "the end; their key in .jsonl files. Default: 0, or tokens.",
     )
-    tag_column: Optional[str] = setting(
-        Topic.DATA, None, "The tags' column or key. Default: -1, or tags."
+    tag_column: Optional[str] = Topic.DATA.setting(
+        None, "The tags' column or key. Default: -1, or tags."
     )
-    map_tags: str = setting(
-        Topic.DATA,
+    map_tags: str = Topic.DATA.setting(
         "",
         "File that renames entity types: each line holds an old type, a tab, "
         "and a new type or O.",
     )
-    eval_batch_size: int = setting(
-        Topic.EVALUATION, 8, "Windows evaluated at once.", POSITIVE
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Windows evaluated at once.", POSITIVE
     )
 
 
@@ -78,7 +63,7 @@ SETTINGS = (Sentences, *run_flags.SETTINGS)
 def _columns(
     own: Sentences, trained: Optional[Mapping[str, Any]]
 ) -> Tuple[Optional[str], Optional[str]]:
-    """Where words and tags are: as flags say, or else as an adapter does."""
+    """Columns of words and tags: of the flags, else of an adapter."""
     known: Dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
         known = tagging_columns(

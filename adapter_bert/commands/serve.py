@@ -21,7 +21,7 @@ import uvicorn
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Range, Topic, read, setting
+from adapter_bert.flags import FLAGS, Range, Topic, read
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.rest import Limits, PatientProtocol, RestServer
@@ -35,13 +35,10 @@ LARGE = Range(lambda value: value >= 1, "expected more")
 class Served:
     """The served model, and the limits of the server."""
 
-    model: str = setting(
-        Topic.SERVED,
-        "",
-        "Folder that adapter-bert export wrote, its --output_dir.",
+    model: str = Topic.SERVED.setting(
+        "", "Folder that adapter-bert export wrote, its --output_dir."
     )
-    name: str = setting(
-        Topic.SERVED,
+    name: str = Topic.SERVED.setting(
         "adapter_bert",
         "Name of the model in its URL.",
         Range(
@@ -49,44 +46,31 @@ class Served:
             "expected letters, digits, _ . -",
         ),
     )
-    host: str = setting(
-        Topic.SERVED,
+    host: str = Topic.SERVED.setting(
         "127.0.0.1",
         "Address to listen at; only this machine can ask at 127.0.0.1.",
     )
-    port: int = setting(
-        Topic.SERVED,
+    port: int = Topic.SERVED.setting(
         8501,
         "Port to listen at; 0 takes any that is free.",
         Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
-    max_body_mb: int = setting(
-        Topic.LIMITS, 1, "Largest request, in MB.", LARGE
+    max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
+    max_held_mb: int = Topic.LIMITS.setting(
+        256, "Largest total of all requests at a time, in MB.", LARGE
     )
-    max_held_mb: int = setting(
-        Topic.LIMITS,
-        256,
-        "Largest total of all requests at a time, in MB.",
-        LARGE,
+    max_rows: int = Topic.LIMITS.setting(1024, "Most rows of a request.", LARGE)
+    max_text_kb: int = Topic.LIMITS.setting(100, "Longest text, in kB.", LARGE)
+    max_waiting_rows: int = Topic.LIMITS.setting(
+        8192, "Most rows that may wait to be computed.", LARGE
     )
-    max_rows: int = setting(
-        Topic.LIMITS, 1024, "Most rows of a request.", LARGE
+    max_batch_rows: int = Topic.LIMITS.setting(
+        128, "Most rows that are computed at once, of any requests.", LARGE
     )
-    max_text_kb: int = setting(Topic.LIMITS, 100, "Longest text, in kB.", LARGE)
-    max_waiting_rows: int = setting(
-        Topic.LIMITS, 8192, "Most rows that may wait to be computed.", LARGE
+    max_batch_kb: int = Topic.LIMITS.setting(
+        128, "Most text that is computed at once, in kB.", LARGE
     )
-    max_batch_rows: int = setting(
-        Topic.LIMITS,
-        128,
-        "Most rows that are computed at once, of any requests.",
-        LARGE,
-    )
-    max_batch_kb: int = setting(
-        Topic.LIMITS, 128, "Most text that is computed at once, in kB.", LARGE
-    )
-    timeout_s: int = setting(
-        Topic.LIMITS,
+    timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
         "is cut off after twice as long.",

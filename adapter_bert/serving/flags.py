@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Range, Topic, read, setting
+from adapter_bert.flags import Range, Topic, read
 from adapter_bert.methods import registry
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.loaded_task import task_name
@@ -80,22 +80,22 @@ def exchanged_in(
     """
     if not pairs:
         return {name: {} for name in folders}
-    methods = {
-        name: registry.parse(adapter_artifact.read_config(folder)["method"])
+    parts = {
+        name: [
+            part.name
+            for part in registry.parse(
+                adapter_artifact.read_config(folder)["method"]
+            ).parts
+            if part.name
+        ]
         for name, folder in folders.items()
     }
-    parts = {
-        name: [part.name for part in method.parts if part.name]
-        for name, method in methods.items()
-    }
+    known = sorted({part for names in parts.values() for part in names})
     for old in pairs:
-        if not any(old in names for names in parts.values()):
-            known = ", ".join(
-                sorted({x for names in parts.values() for x in names})
-            )
+        if old not in known:
             raise UserError(
                 f"--exchange_part names {old!r}, but the adapters are made of: "
-                f"{known or 'no others'}"
+                f"{', '.join(known) or 'no others'}"
             )
     return {
         name: {old: new for old, new in pairs.items() if old in names}
@@ -107,66 +107,50 @@ def exchanged_in(
 class Answering:
     """The BERT and the adapters that answer."""
 
-    init_checkpoint: str = setting(
-        Topic.MODEL,
+    init_checkpoint: str = Topic.MODEL.setting(
         "",
         "The pretrained BERT that the adapters were trained on, in any form "
         "that run_classifier.py takes.",
     )
-    bert_config_file: str = setting(
-        Topic.MODEL,
-        "",
-        "JSON file of BERT's sizes; default: the one beside the model.",
+    bert_config_file: str = Topic.MODEL.setting(
+        "", "JSON file of BERT's sizes; default: the one beside the model."
     )
-    vocab_file: str = setting(
-        Topic.MODEL,
-        "",
-        "File of the vocabulary; default: the one beside the model.",
+    vocab_file: str = Topic.MODEL.setting(
+        "", "File of the vocabulary; default: the one beside the model."
     )
-    adapter: List[str] = setting(
-        Topic.METHOD,
-        [],
-        "Folder of a trained adapter, or NAME=FOLDER",
-        repeated=True,
+    adapter: List[str] = Topic.METHOD.setting(
+        [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
     )
-    library: str = setting(
-        Topic.METHOD,
+    library: str = Topic.METHOD.setting(
         "",
         "Folder of an adapter library, where parts of compositions are looked "
         "for too.",
     )
-    task: List[str] = setting(
-        Topic.METHOD,
-        [],
-        "Names of adapters in --library, as mrpc,rte, or all.",
+    task: List[str] = Topic.METHOD.setting(
+        [], "Names of adapters in --library, as mrpc,rte, or all."
     )
-    exchange_part: List[str] = setting(
-        Topic.METHOD,
+    exchange_part: List[str] = Topic.METHOD.setting(
         [],
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
     )
-    max_seq_length: Optional[int] = setting(
-        Topic.DATA,
+    max_seq_length: Optional[int] = Topic.DATA.setting(
         None,
         "Longest input in tokens, the rest is cut off; default: what each "
         "adapter was trained with.",
         Range(lambda value: value >= 3, "which is too small"),
     )
-    predict_batch_size: int = setting(
-        Topic.EVALUATION,
+    predict_batch_size: int = Topic.EVALUATION.setting(
         32,
         "Rows computed at once.",
         Range(lambda value: value >= 1, "which is too small"),
     )
-    compute_dtype: str = setting(
-        Topic.HARDWARE,
+    compute_dtype: str = Topic.HARDWARE.setting(
         FLOAT32,
         "Type of products and activations; auto takes the faster one here.",
         choices=DTYPES,
     )
-    adapter_dtype: str = setting(
-        Topic.HARDWARE,
+    adapter_dtype: str = Topic.HARDWARE.setting(
         FLOAT32,
         "Type in which the adapters of several tasks are kept in memory.",
         choices=(FLOAT32, BFLOAT16),

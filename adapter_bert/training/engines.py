@@ -18,7 +18,7 @@ import tensorflow as tf
 from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
-from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic, setting
+from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 from adapter_bert.training import multi_worker
 
@@ -33,46 +33,42 @@ ENGINES: Dict[str, str] = {
 class Hardware:
     """The devices, under the names of google-research/bert's flags."""
 
-    num_devices: int = setting(
-        Topic.HARDWARE,
+    num_devices: int = Topic.HARDWARE.setting(
         0,
         "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
         NOT_NEGATIVE,
     )
-    cpu_lanes: int = setting(
-        Topic.HARDWARE,
+    cpu_lanes: int = Topic.HARDWARE.setting(
         0,
         "Groups of a batch's rows that CPU cores compute at the same time; 0: "
         "one group per core, at most 8.",
         NOT_NEGATIVE,
     )
-    use_tpu: bool = setting(
-        Topic.HARDWARE, False, "Run on a TPU instead of a GPU or the CPU."
+    use_tpu: bool = Topic.HARDWARE.setting(
+        False, "Run on a TPU instead of a GPU or the CPU."
     )
-    tpu_name: str = setting(
-        Topic.HARDWARE,
+    tpu_name: str = Topic.HARDWARE.setting(
         "",
         "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
         "error for any other TPU tells its state.",
     )
-    num_tpu_cores: int = setting(
-        Topic.HARDWARE,
+    num_tpu_cores: int = Topic.HARDWARE.setting(
         8,
         "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
         "the right one.",
         POSITIVE,
     )
-    iterations_per_loop: int = setting(
-        Topic.HARDWARE, 1000, "Steps of one call to the TPU.", POSITIVE
+    iterations_per_loop: int = Topic.HARDWARE.setting(
+        1000, "Steps of one call to the TPU.", POSITIVE
     )
-    tpu_zone: str = setting(
-        Topic.HARDWARE, "", "Google Cloud zone of that other TPU."
+    tpu_zone: str = Topic.HARDWARE.setting(
+        "", "Google Cloud zone of that other TPU."
     )
-    gcp_project: str = setting(
-        Topic.HARDWARE, "", "Google Cloud project of that other TPU."
+    gcp_project: str = Topic.HARDWARE.setting(
+        "", "Google Cloud project of that other TPU."
     )
-    master: str = setting(
-        Topic.HARDWARE, "", "Another --tpu_name, for published commands."
+    master: str = Topic.HARDWARE.setting(
+        "", "Another --tpu_name, for published commands."
     )
 
 

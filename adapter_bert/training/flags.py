@@ -7,16 +7,21 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.tables import SplitFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, is_given, read
+from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment, parts
 from adapter_bert.training.settings import EPOCH, Experiment, Training, Tuning
 from adapter_bert.training.setup import describe_parameters
 
-# What all four programs share.
+# Settings of all four programs.
 SETTINGS = (Tuning, Experiment)
 FILE_FLAGS = ("train_file", "eval_file", "predict_file")
+
+
+def split_file(use: str) -> str:
+    """The setting of one of `FILE_FLAGS`."""
+    return Topic.DATA.setting("", f"{use}, in place of --data_dir's.")
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
@@ -137,11 +142,10 @@ def experiment_from_flags(
 
 
 def run_or_describe(task: Task, eval_batch_size: int) -> None:
-    """Runs what the flags say of a task, or with `--describe` describes it.
+    """Runs the flags' experiment with a task, or with `--describe` prints it.
 
     Args:
-        task: what to learn; its data are in `--data_dir`, if there is such a
-            flag, or in the files that it names.
+        task: with data in `--data_dir` or in files of its own.
         eval_batch_size: examples evaluated at once.
 
     Raises:
@@ -163,10 +167,10 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
 
 
 def adapter_description() -> Optional[Dict[str, Any]]:
-    """What `--adapter` says of its training, or None without one.
+    """The description of `--adapter`, or None without one.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: the adapter is missing or damaged.
     """
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
@@ -177,12 +181,12 @@ def max_seq_length() -> int:
     """Longest input in tokens: the user's, else the adapter's, else a default.
 
     Raises:
-        UserError: it is too small, or the adapter is missing or damaged.
+        UserError: the length is too small, or the adapter is damaged.
     """
     length, source = FLAGS.max_seq_length, "--max_seq_length"
     description = adapter_description() or {}
     known = description.get("training", {}).get("max_seq_length")
-    # Adapters of other programs do not say.
+    # Adapters of other programs have none.
     if known is not None and not is_given("max_seq_length"):
         length = known
         source = f"--adapter={FLAGS.adapter}: training.max_seq_length"

@@ -512,7 +512,7 @@ def _define(module: ModuleType) -> None:
         return
     forget()
     before = set(flags.FLAGS)
-    program_flags.define_all(module)
+    program_flags.define(module.SETTINGS)
     _DEFINED.update({module.__name__: (), "names": set(flags.FLAGS) - before})
 
 
