@@ -29,9 +29,8 @@ from typing import (
     TypeVar,
 )
 
-from absl import app, flags
+from absl import flags
 
-from adapter_bert import command_line
 from adapter_bert.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -332,18 +331,10 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     return left
 
 
-def run(module: ModuleType) -> None:
-    """Runs the `main` of a program with flags; ends as `command_line.run`."""
-    define(module.SETTINGS)
-    app.define_help_flags()
-
-    def parse_or_help(given: List[str]) -> List[str]:
-        if any(map(HELP.fullmatch, given[1:])):
-            name = os.path.basename(given[0])
-            print(page(name, module.__doc__, module.SETTINGS), end="")
-            sys.exit(0)
-        return parse(FLAGS, given)
-
-    command_line.run(
-        lambda: app.run(lambda _: module.main(), flags_parser=parse_or_help)
-    )
+def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
+    """Parses a program's flags, or prints its page and ends the program."""
+    if any(map(HELP.fullmatch, arguments[1:])):
+        name = os.path.basename(arguments[0])
+        print(page(name, module.__doc__, module.SETTINGS), end="")
+        sys.exit(0)
+    return parse(FLAGS, arguments)

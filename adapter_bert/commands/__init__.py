@@ -81,9 +81,18 @@ def run(name: str) -> None:
         SystemExit: as of `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
-    if hasattr(module, "SETTINGS"):
-        from adapter_bert import flags
-
-        flags.run(module)
-    else:
+    if not hasattr(module, "SETTINGS"):
         command_line.run(module.main)
+        return
+    from absl import app
+
+    from adapter_bert import flags
+
+    flags.define(module.SETTINGS)
+    app.define_help_flags()
+    command_line.run(
+        lambda: app.run(
+            lambda _: module.main(),
+            flags_parser=lambda given: flags.parse_or_help(module, given),
+        )
+    )
