@@ -36,10 +36,10 @@ from adapter_bert.tasks import tagging, text_classification
 for module in (tagging, text_classification):
     module.dropout = lambda x, *arguments: x
 config = modeling.BertConfig(**json.loads({config!r}))
+engine = choose_engine({engine!r})[0](Hardware(num_devices={devices}))
+engine.check_devices()
 found = []
 for name, parts in {cases!r}:
-    engine = choose_engine({engine!r})[0](Hardware(num_devices={devices}))
-    engine.check_devices()
     task, folder = TASKS[name], pathlib.Path({folder!r}) / f"{{name}}{{parts}}"
     folder.mkdir()
     job = dataclasses.replace(make_job(config, folder, task=task), parts=parts)
