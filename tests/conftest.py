@@ -28,6 +28,7 @@ from squad_and_ner import (  # noqa: F401
 )
 from tensorflow.python.framework import ops
 
+from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
 from adapter_bert.commands import minilm, run_classifier, run_squad, run_tagger
 from adapter_bert.data.tokenization import FullTokenizer
@@ -340,7 +341,7 @@ def tiny_glue(tmp_path_factory):
 def entry_point(module):
     """Yields a function that runs a program with flags, in this process."""
     before = set(FLAGS)
-    module.define_flags()
+    program_flags.define(module.SETTINGS)
     # Parsed, so that a test may read their defaults.
     FLAGS([module.__name__])
 

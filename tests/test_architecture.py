@@ -15,6 +15,7 @@ PACKAGE = "adapter_bert"
 ROOMS = (
     "errors",
     "command_line",
+    "flags",
     "start_tensorflow",
     "folder_lock",
     "json_lines",
@@ -130,8 +131,7 @@ def users_of(test):
 def test_flags_are_read_in_commands_and_flag_files_only():
     readers = users_of(lambda name: name == "FLAGS")
     assert {r for r in readers if not r.startswith("commands.")} == {
-        "serving.flags",
-        "training.data_flags",
+        "flags",
         "training.flags",
     }
 

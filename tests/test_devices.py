@@ -23,121 +23,75 @@ from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores, devices, multi_worker
 from adapter_bert.training.engines import Hardware, choose_engine
 
+# Trains several tasks on so many devices, which a process divides once.
 DEVICES = """
 import sys
 sys.path[:0] = {paths!r}
-import dataclasses, json
-import numpy as np
+import dataclasses, json, pathlib
 from adapter_bert.bert import encoder as modeling
 from engine_jobs import *
 from adapter_bert.training.engines import Hardware, choose_engine
 from adapter_bert.tasks import tagging, text_classification
-from adapter_bert.checkpoints import training_state
 
 for module in (tagging, text_classification):
     module.dropout = lambda x, *arguments: x
-task = TASKS[{task!r}]
 config = modeling.BertConfig(**json.loads({config!r}))
-engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
+engine = choose_engine({engine!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
-job = dataclasses.replace(
-    make_job(config, {folder!r}, task=task), parts={parts}, length={length}
-)
-rows = make_rows(task)
-losses = train(engine, job, rows, steps=6)
-outputs = predict(engine, job, rows, 7)[{output!r}]
-print(json.dumps([losses, outputs.tolist()]))
+found = []
+for name, parts in {cases!r}:
+    task, folder = TASKS[name], pathlib.Path({folder!r}) / f"{{name}}{{parts}}"
+    folder.mkdir()
+    job = dataclasses.replace(make_job(config, folder, task=task), parts=parts)
+    rows = make_rows(task)
+    losses = train(engine, job, rows, steps=6)
+    outputs = predict(engine, job, rows, 7)
+    shown = "tasks.sets/logits" if task is MULTI else "logits"
+    found.append([losses, outputs[shown].tolist()])
+print(json.dumps(found))
 """
 
 
-def run_on_devices(
-    config,
-    folder,
-    name,
-    devices,
-    parts=1,
-    length=None,
-    task="tiny",
-    output="logits",
-):
-    """Losses and predictions of a training on logical CPUs."""
+def run_on_devices(config, folder, engine, devices, cases):
+    """Losses and predictions of trainings of (task, parts) on logical CPUs."""
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
         config=json.dumps(vars(config)),
-        name=name,
+        engine=engine,
         devices=devices,
         folder=str(folder),
-        parts=parts,
-        length=length,
-        task=task,
-        output=output,
+        cases=cases,
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.gate
-@EITHER
-def test_two_devices_tag_as_one_does(steady_config, folders, name):
-    """Each pads its batches to a length of its own."""
-    (losses, outputs), (other_losses, other_outputs) = (
-        run_on_devices(
-            steady_config, folders(str(n)), name, n, parts=n, task="tagging"
-        )
-        for n in (1, 2)
-    )
-    np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
-    shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
-    np.testing.assert_allclose(
-        np.array(other_outputs)[shown],
-        np.array(outputs)[shown],
-        rtol=0,
-        atol=1e-5,
-    )
-
-
-@pytest.mark.gate
-@EITHER
-def test_two_devices_train_several_tasks_as_one_does(
-    steady_config, folders, name
-):
-    one, two = (
-        run_on_devices(
-            steady_config,
-            folders(str(n)),
-            name,
-            n,
-            parts=n,
-            task=MULTI.name,
-            output="tasks.sets/logits",
-        )
-        for n in (1, 2)
-    )
-    for found, expected in zip(two, one):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    return dict(zip(cases, json.loads(done.stdout.splitlines()[-1])))
 
 
 @pytest.mark.gate
 @EITHER
 def test_two_devices_give_the_result_of_one(steady_config, folders, name):
-    runs = {}
-    for count, parts in ((1, 1), (2, 1), (2, 2)):
-        folder = folders(f"{count}x{parts}")
-        runs[folder] = run_on_devices(steady_config, folder, name, count, parts)
-    (first, (losses, outputs)), *others = runs.items()
-    assert len(losses) == 6 and len(outputs) == 40
-    job = make_job(steady_config, first)
-    for folder, (other_losses, other_outputs) in others:
-        np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(other_outputs, outputs, rtol=0, atol=1e-5)
-        check_equal(
-            trained_values(make_job(steady_config, folder)),
-            trained_values(job),
-            1e-5,
-        )
+    """Each pads its batches to a length of its own."""
+    tasks = "tiny", TAGGING.name, MULTI.name
+    cases = [(task, 1) for task in tasks]
+    first, second = folders("1"), folders("2")
+    one = run_on_devices(steady_config, first, name, 1, cases)
+    cases = [("tiny", 1), *((task, 2) for task in tasks)]
+    two = run_on_devices(steady_config, second, name, 2, cases)
+    shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
+    for (task, _), (losses, outputs) in two.items():
+        expected_losses, expected = one[task, 1]
+        assert len(losses) == 6
+        np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+        outputs, expected = np.array(outputs), np.array(expected)
+        if task == TAGGING.name:
+            outputs, expected = outputs[shown], expected[shown]
+        np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+    values = trained_values(make_job(steady_config, first / "tiny1"))
+    for folder in second.glob("tiny*"):
+        others = trained_values(make_job(steady_config, folder))
+        check_equal(others, values, 1e-5)
 
 
 def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):

@@ -17,7 +17,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import evaluation, strategy, training_step
-from adapter_bert.training.setup import Training
+from adapter_bert.training.settings import Training
 
 pytestmark = pytest.mark.older_stack
 

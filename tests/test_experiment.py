@@ -19,7 +19,7 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import experiment, loop
-from adapter_bert.training.setup import Training
+from adapter_bert.training.settings import Training
 
 
 def test_known_outputs_are_taken_however_few_there_are(tmp_path):

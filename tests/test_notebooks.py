@@ -12,7 +12,6 @@ import sys
 import pytest
 from conftest import ROOT, run_process
 
-from adapter_bert.training.help_page import TOPICS
 from lab import run_notebook
 
 pytestmark = pytest.mark.newer_stack
@@ -81,8 +80,8 @@ def test_a_text_stands_before_every_cell(name):
 def test_what_it_names_is_there(name):
     """Flags, scripts, and the pages that its texts lead to."""
     code = "\n".join(cells(name, "code"))
-    known = {flag for names in TOPICS.values() for flag in names}
-    known |= {"flagfile", *OTHERS}
+    flags = (ROOT / "docs" / "flags.md").read_text()
+    known = {"flagfile", *OTHERS, *re.findall(r"`--(\w+)`", flags)}
     assert set(re.findall(r"(?<![\w-])--(\w[\w-]+)", code)) <= known
     paths = re.findall(r"\b(?:configs|scripts|requirements)/[\w./-]+", code)
     for text in cells(name, "markdown"):

@@ -12,6 +12,7 @@ Cross-validation on the training rows chooses the regularization.
 Source: the baseline of Houlsby et al. 2019, Table 2, in its simplest form.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import numpy as np
 import scipy.sparse
 import sklearn
-from absl import flags, logging
+from absl import logging
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold
@@ -34,6 +35,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
 from adapter_bert.tasks.multi_label import MultiLabel
@@ -41,8 +43,6 @@ from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import results
-
-FLAGS = flags.FLAGS
 
 SEED = 1
 FOLDS = 5
@@ -279,11 +279,14 @@ def _fingerprint(rows: Rows) -> str:
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def define_flags() -> None:
-    """Defines the flags."""
-    run_classifier.define_task_flags()
-    flags.adopt_module_key_flags(run_classifier)
-    flags.DEFINE_string("output_dir", None, "Folder for the results.")
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The results' folder."""
+
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
+
+
+SETTINGS = (run_classifier.Source, Results)
 
 
 def main() -> None:
@@ -299,4 +302,4 @@ def main() -> None:
         raise UserError("--data_dir is missing")
     if not FLAGS.output_dir:
         raise UserError("--output_dir is missing")
-    run(task, FLAGS.data_dir or "", FLAGS.output_dir)
+    run(task, FLAGS.data_dir, FLAGS.output_dir)

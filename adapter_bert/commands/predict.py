@@ -8,6 +8,7 @@ The program reads rows from stdin and answers each at once if no `--input` is
 given.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -15,10 +16,11 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
@@ -29,27 +31,27 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import parts
 
-FLAGS = flags.FLAGS
 
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows and answers."""
 
-def define_flags() -> None:
-    """Defines the flags."""
-    adapter_flags.define_adapter_flags()
-    flags.adopt_module_key_flags(adapter_flags)
-    string = flags.DEFINE_string
-    string(
-        "input",
-        None,
+    input: str = Topic.DATA.setting(
+        "",
         "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
         "default: stdin.",
     )
-    string("output", None, "File for the answers; default: stdout.")
-    flags.DEFINE_list(
-        "columns",
-        None,
+    output: str = Topic.DATA.setting(
+        "", "File for the answers; default: stdout."
+    )
+    columns: List[str] = Topic.DATA.setting(
+        [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
     )
+
+
+SETTINGS = (Rows, adapter_flags.Answering)
 
 
 def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
@@ -112,20 +114,20 @@ def open_predictor() -> Predictor:
     Raises:
         UserError: something is missing, damaged, or does not fit.
     """
-    adapter_flags.check_adapter_flags()
-    folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
-    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
+    asked = adapter_flags.read_flags()
+    folders = named_folders(asked.adapter, asked.library, asked.task)
+    exchanged = exchanged_in(folders, parts.exchanged(asked.exchange_part))
     predictor = Predictor(
         FrozenBert.open(
-            FLAGS.init_checkpoint,
-            FLAGS.bert_config_file or "",
-            FLAGS.vocab_file or "",
-            FLAGS.compute_dtype,
+            asked.init_checkpoint,
+            asked.bert_config_file,
+            asked.vocab_file,
+            asked.compute_dtype,
         ),
-        FLAGS.predict_batch_size,
-        FLAGS.max_seq_length,
-        FLAGS.adapter_dtype,
-        FLAGS.library or "",
+        asked.predict_batch_size,
+        asked.max_seq_length,
+        asked.adapter_dtype,
+        asked.library,
     )
     for name, folder in folders.items():
         predictor.add(folder, name, exchanged[name])

@@ -11,6 +11,7 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks.restored import (
     MASKED_LM,
     QUESTIONS,
@@ -20,6 +21,7 @@ from adapter_bert.tasks.restored import (
 )
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import Experiment
 
 CLASSIFIER = "run_classifier.py"
 PROGRAMS = {
@@ -30,21 +32,14 @@ PROGRAMS = {
 CUSTOM = "custom"
 # Flags by their names in `training` and `versions` of `run.json`.
 TRAINING = {
-    "batch_size": "train_batch_size",
-    "learning_rate": "learning_rate",
-    "epochs": "num_train_epochs",
-    "warmup_proportion": "warmup_proportion",
-    "adam_bias_correction": "adam_bias_correction",
-    "length_pool_batches": "length_pool_batches",
+    **{
+        field.name: flag
+        for flag, about, field in declared([Experiment])
+        if about.recorded
+    },
     "max_seq_length": "max_seq_length",
-    "seed": "seed",
-    "eval_steps": "eval_steps",
-    "keep_best": "keep_best",
-    "early_stopping": "early_stopping",
     "task_sampling": "task_sampling",
     "class_weights": "class_weights",
-    "compute_dtype": "compute_dtype",
-    "cache_frozen_layers": "cache_frozen_layers",
 }
 VERSIONS = {
     "devices": "num_devices",

@@ -18,6 +18,7 @@ import tensorflow as tf
 from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
+from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 from adapter_bert.training import multi_worker
 
@@ -30,32 +31,45 @@ ENGINES: Dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The devices, under the names of google-research/bert's flags.
+    """The devices, under the names of google-research/bert's flags."""
 
-    Attributes:
-        use_tpu: whether to run on a TPU, else on a GPU or the CPU.
-        tpu_name: `local` on a TPU VM, or the name of the VM's own TPU; that
-            of another machine is refused, with its state.
-        tpu_zone: Google Cloud zone of such a TPU.
-        gcp_project: Google Cloud project of such a TPU.
-        master: what else would name the TPU, if nothing does.
-        num_tpu_cores: cores of the TPU.
-        iterations_per_loop: steps between returns from the TPU to the host.
-        num_devices: GPUs to train on, 0 for all there are; without a GPU, into
-            how many logical devices the CPU is divided.
-        cpu_lanes: groups of a batch's rows that the CPU's cores compute at the
-            same time, 0 for one on each core.
-    """
-
-    use_tpu: bool = False
-    tpu_name: str = ""
-    tpu_zone: str = ""
-    gcp_project: str = ""
-    master: str = ""
-    num_tpu_cores: int = 8
-    iterations_per_loop: int = 1000
-    num_devices: int = 0
-    cpu_lanes: int = 0
+    num_devices: int = Topic.HARDWARE.setting(
+        0,
+        "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
+        NOT_NEGATIVE,
+    )
+    cpu_lanes: int = Topic.HARDWARE.setting(
+        0,
+        "Groups of a batch's rows that CPU cores compute at the same time; 0: "
+        "one group per core, at most 8.",
+        NOT_NEGATIVE,
+    )
+    use_tpu: bool = Topic.HARDWARE.setting(
+        False, "Run on a TPU instead of a GPU or the CPU."
+    )
+    tpu_name: str = Topic.HARDWARE.setting(
+        "",
+        "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
+        "error for any other TPU tells its state.",
+    )
+    num_tpu_cores: int = Topic.HARDWARE.setting(
+        8,
+        "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
+        "the right one.",
+        POSITIVE,
+    )
+    iterations_per_loop: int = Topic.HARDWARE.setting(
+        1000, "Steps of one call to the TPU.", POSITIVE
+    )
+    tpu_zone: str = Topic.HARDWARE.setting(
+        "", "Google Cloud zone of that other TPU."
+    )
+    gcp_project: str = Topic.HARDWARE.setting(
+        "", "Google Cloud project of that other TPU."
+    )
+    master: str = Topic.HARDWARE.setting(
+        "", "Another --tpu_name, for published commands."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

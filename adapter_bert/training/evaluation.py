@@ -15,11 +15,8 @@ from adapter_bert.tasks.task import ScoresAndData, SplitNames
 from adapter_bert.training import results
 from adapter_bert.training.engines import Job, Pause
 from adapter_bert.training.prediction import Predictor, check_finite
+from adapter_bert.training.settings import EPOCH
 from adapter_bert.training.setup import Setup
-
-# When dev sets are scored: after each pass over the training rows.
-EPOCH = "epoch"
-
 
 # What a method's hooks show of some rows, float32 [rows, ...], by name.
 Shown = Dict[str, np.ndarray]

@@ -36,8 +36,8 @@ from adapter_bert.training import (
 from adapter_bert.training.compute_dtype import AUTO, choose_dtype
 from adapter_bert.training.engines import Job, check_batch_size, choose_engine
 from adapter_bert.training.evaluation import Splits
+from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import (
-    Experiment,
     Model,
     Setup,
     complete,

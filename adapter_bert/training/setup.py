@@ -1,8 +1,8 @@
 """Opens what a run names, and checks that it all fits together.
 
-In here: `Experiment`, what the flags say; `Model`, what was opened before any
-data is read; `Setup`, the whole when the task is complete; the table of
-`--describe`; the description of a run for `run.json`.
+In here: `Model`, what was opened before any data is read; `Setup`, the whole
+when the task is complete; the table of `--describe`; the description of a run
+for `run.json`.
 """
 
 import dataclasses
@@ -34,93 +34,15 @@ from adapter_bert.checkpoints.weights import (
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.flags import recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import multi_worker, own_head, parts
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.parts import Found
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """How a task is trained.
-
-    Attributes:
-        batch_size: examples of a step, over all devices.
-        learning_rate: peak of the schedule, or None for the method's own.
-        adam_bias_correction: whether Adam corrects its young averages.
-        epochs: passes over the training split, may be a fraction.
-        warmup_proportion: share of the steps that warm up, 0 to 1.
-        save_checkpoints_steps: distance of checkpoints, in steps.
-        length_pool_batches: batches within which rows are grouped by length.
-        gradient_accumulation_steps: parts of a batch that are computed one
-            after the other.
-        seed: of everything random.
-        eval_steps: "", or when the dev sets are scored while training: `epoch`
-            or a number of steps.
-        keep_best: the score by which the best of these steps is kept as what
-            the training comes to, or "".
-        early_stopping: after how many evaluations without a better score the
-            training ends; 0 for never.
-    """
-
-    batch_size: int
-    learning_rate: Optional[float]
-    adam_bias_correction: bool
-    epochs: float
-    warmup_proportion: float
-    save_checkpoints_steps: int
-    length_pool_batches: int
-    gradient_accumulation_steps: int
-    seed: int
-    eval_steps: str = ""
-    keep_best: str = ""
-    early_stopping: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One run, as its flags describe it; see `flags.py` for each.
-
-    `method` is what the flags and their defaults say. A trained checkpoint or
-    an adapter brings its own method, which `named_method` (None if the user
-    named none) and `named_arguments` must not contradict.
-    """
-
-    task: Task
-    method: TuningMethod
-    named_method: Optional[str]
-    named_arguments: Dict[str, Any]
-    training: Training
-    hardware: Hardware
-    engine: str
-    use_xla: bool
-    compute_dtype: str
-    data_dir: str
-    output_dir: str
-    init_checkpoint: str
-    adapter: str
-    bert_config_file: str
-    vocab_file: str
-    do_lower_case: Optional[bool]
-    max_seq_length: int
-    do_train: bool
-    do_eval: bool
-    do_predict: bool
-    eval_batch_size: int
-    predict_batch_size: int
-    max_train_examples: Optional[int] = None
-    max_eval_examples: Optional[int] = None
-    library: str = ""
-    exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    carry_parts: bool = True
-    predict_batch_tokens: int = 0
-    cache_frozen_layers: bool = False
-    frozen_layers_dir: str = ""
-    frozen_layers_gb: float = 20.0
+from adapter_bert.training.settings import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,20 +381,15 @@ def describe_settings(model: Model) -> Dict[str, Any]:
     Of a `Setup` there are the labels and the start too.
     """
     experiment = model.experiment
-    training = dataclasses.asdict(experiment.training)
-    # How often a run is saved, and in how many parts a batch is computed, may
-    # change while it goes on.
-    del training["save_checkpoints_steps"]
-    del training["gradient_accumulation_steps"]
-    # So may what does not decide what the run comes to.
+    training = recorded(experiment.training)
+    # What does not decide the result may change while the run goes on.
     if not experiment.training.keep_best:
         del training["eval_steps"]
     training.update(model.task.training_settings)
     training["learning_rate"] = model.learning_rate
     if isinstance(model, Setup):
         training["start"] = model.start
-    training["compute_dtype"] = experiment.compute_dtype
-    training["cache_frozen_layers"] = experiment.cache_frozen_layers
+    training.update(recorded(experiment))
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {
