@@ -335,13 +335,6 @@ def test_another_bert_is_refused(make, tiny_bert, tmp_path):
         Predictor.load(str(other), [folder])
 
 
-@pytest.mark.gate
-def test_a_trainings_checkpoint_is_no_base(classify, tiny_flags):
-    classify(**tiny_flags)
-    with pytest.raises(UserError, match="is a training's checkpoint; pass the"):
-        Predictor.load(str(tiny_flags["output_dir"]))
-
-
 def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):
     """Though their variables have the same names and shapes."""
 

@@ -233,12 +233,18 @@ def test_what_is_not_there(server, path, method, code):
             "row 1: the task one reads one text, but text_b is not empty",
         ),
         ({"instances": [{}] * 6}, "6 rows, of at most 5"),
+        (
+            one(task="two", text="a", text_b="x" * 1851),
+            "row 1: text_b has 1851 bytes, of at most 1850",
+        ),
+        ("x" * 2001, "more than 2000 bytes"),
         (one(task="broken", text="a"), "no number"),
     ],
 )
 def test_what_is_asked_wrongly(server, body, message):
     code, found = server.ask(body)
-    assert code == 400 and list(found) == ["error"]
+    assert code == (413 if "2000" in message else 400)
+    assert list(found) == ["error"]
     assert message in found["error"] and "\n" not in found["error"]
 
 
@@ -279,18 +285,6 @@ def test_a_defect_is_told_as_json(server):
     assert server.ask(defect) == (500, {"error": "the server has failed"})
     assert b'requests_total{code="500"}' in metrics(server)
     assert server.ask(server.rows("one"))[0] == 200
-
-
-def test_too_long_a_text_is_refused(server):
-    rows = [{"task": "two", "text": "a", "text_b": "x" * n} for n in (9, 1851)]
-    code, found = server.ask({"instances": rows})
-    assert code == 400
-    assert found == {"error": "row 2: text_b has 1851 bytes, of at most 1850"}
-
-
-def test_too_long_a_body_is_refused(server):
-    code, found = server.ask("x" * 2001)
-    assert (code, found) == (413, {"error": "more than 2000 bytes"})
 
 
 def test_too_many_bodies_are_refused(slow):
@@ -457,8 +451,17 @@ def read_to_end(connection):
         return found
 
 
-def trickle(connection):
-    """Sends a request byte by byte until the other side has had enough."""
+def test_a_client_that_says_nothing(connection):
+    began = time.monotonic()
+    assert read_to_end(connection) == b""
+    assert PATIENCE / 2 < time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("has_asked", [False, True])
+def test_a_client_that_is_slow(connection, has_asked):
+    if has_asked:
+        connection.sendall(REQUEST % b"small")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
     for _ in range(100):
         try:
             connection.sendall(b"G")
@@ -466,22 +469,6 @@ def trickle(connection):
             return
         time.sleep(0.1)
     raise AssertionError("the connection is still open")
-
-
-def test_a_client_that_says_nothing(connection):
-    began = time.monotonic()
-    assert read_to_end(connection) == b""
-    assert PATIENCE / 2 < time.monotonic() - began < 5
-
-
-def test_a_client_that_is_slow(connection):
-    trickle(connection)
-
-
-def test_a_client_that_is_slow_later(connection):
-    connection.sendall(REQUEST % b"small")
-    assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
-    trickle(connection)
 
 
 def test_a_client_that_does_not_read(connection, impatient):

@@ -15,7 +15,7 @@ import time
 
 import pytest
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point, own_lines, run_process
+from conftest import ROOT, entry_point
 from exported_models import mixed_questions
 from test_asking import assert_equal
 from test_text_model import as_answer, as_numbers
@@ -207,33 +207,20 @@ def test_what_cannot_be_served(run, flags, message):
         run(**{"model": "tests", "port": 0, **flags})
 
 
-def test_a_port_that_is_taken(tiny_exported):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        flags = f"--model={tiny_exported}", f"--port={port}"
-        done = run_process(*flags, program="serve", check=False)
-    assert done.returncode == 1
-    (line,) = own_lines(done.stderr)
-    assert f"cannot listen at 127.0.0.1, port {port}" in line
-
-
-def test_a_port_that_is_taken_while_the_model_is_loaded(
-    run, tiny_exported, monkeypatch
-):
-    """Until then two servers may have one address."""
+def test_a_port_that_is_taken(run, tiny_exported, monkeypatch):
+    """At the start, or while the model is loaded: two may have one address."""
     with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
+        message = f"cannot listen at 127.0.0.1, port {port}: .*in use"
+        with pytest.raises(UserError, match=message):
+            run(model="tests", port=port)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
         def load(folder):
             other.listen()
             return ExportedModel(folder)
 
         monkeypatch.setattr(serve, "ExportedModel", load)
-        with pytest.raises(
-            UserError, match=f"127.0.0.1, port {port}: .*in use"
-        ):
+        with pytest.raises(UserError, match=message):
             run(model=str(tiny_exported), port=port)
