@@ -150,12 +150,11 @@ class _Rows(textio._TextSourceWithFilename):
         """Opens a file, decompressed."""
         plain = CompressionTypes.UNCOMPRESSED
         decompress = bulk.COMPRESSED.get(bulk.compression(file_name))
-        with FileSystems.open(file_name, compression_type=plain) as file:
-            if decompress is None:
-                yield file
-            else:
-                with decompress(file) as decompressed:
-                    yield decompressed
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(
+                FileSystems.open(file_name, compression_type=plain)
+            )
+            yield opened.enter_context(decompress(file)) if decompress else file
 
     def read_records(
         self, file_name: str, range_tracker: Any

@@ -442,17 +442,14 @@ class GraphAnswers(tf.Module):
                 is_given=spans.is_given & is_mine,
             )
             contexts = tf.where(is_mine, asked.contexts, "")
-            answer, start, end = cut_out(rows, spans, contexts)
             score = tf.where(spans.is_there, spans.score, 0.0)
-            found = {
-                "answer": answer,
-                "start": start,
-                "end": end,
-                "score": tf.cast(score, tf.float32),
-                "null_score": tf.cast(spans.null_score, tf.float32),
-            }
+            found = (
+                *cut_out(rows, spans, contexts),
+                tf.cast(score, tf.float32),
+                tf.cast(spans.null_score, tf.float32),
+            )
             fields = {
-                name: tf.where(is_mine, found[name], value)
-                for name, value in fields.items()
+                name: tf.where(is_mine, values, fields[name])
+                for name, values in zip(fields, found)
             }
         return fields

@@ -316,13 +316,18 @@ class GraphTokenizer(tf.Module):
         values, starts = _normalized(tokenizer)
         self._joins = keep(_joins(starts))
         isolated = _isolated(tokenizer, values)
-        entries = [_entry(*item) for item in tokenizer.pieces.items()]
+        entries = [
+            (LATER, list(map(ord, piece[2:])), number)
+            if piece.startswith("##")
+            else (FIRST, list(map(ord, piece)), number)
+            for piece, number in tokenizer.pieces.items()
+        ]
         # Tokens found before a text is normalized, and after.
         raw, normalized = [], []
-        for number, token, is_found in tokenizer.added:
-            if not is_found:
-                continue
-            code = CODES + len(raw) + len(normalized)
+        found = [
+            (n, token) for n, token, is_found in tokenizer.added if is_found
+        ]
+        for code, (number, token) in enumerate(found, CODES):
             entries.append((FIRST, [code], number))
             text, tokens = token.content, raw
             if token.normalized:
@@ -331,7 +336,7 @@ class GraphTokenizer(tf.Module):
         self._raw = AddedTokens(raw, DROPPED) if raw else None
         self._normal = AddedTokens(normalized, SPACE) if normalized else None
         self._entries = Tree(entries, 2)
-        codes = CODES + np.arange(len(raw) + len(normalized), dtype=np.int32)
+        codes = CODES + np.arange(len(found), dtype=np.int32)
         values = np.concatenate([values, codes])
         starts = np.concatenate([starts, starts[-1] + 1 + codes - CODES])
         isolated = np.concatenate([isolated, np.ones(len(codes), bool)])
@@ -545,10 +550,3 @@ def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
         elif f"a\u03a3{letter}a".lower()[1] == small:
             ignorable[code] = True
     return cased, ignorable
-
-
-def _entry(piece: str, number: int) -> Tuple[int, List[int], int]:
-    """The trie, the characters and the id of an entry of a vocabulary."""
-    is_later = piece.startswith("##")
-    text = piece[2:] if is_later else piece
-    return (LATER if is_later else FIRST), list(map(ord, text)), number
