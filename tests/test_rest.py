@@ -18,6 +18,7 @@ import uvicorn
 from google.protobuf import json_format
 from sweep_stand_in import wait_for
 
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.rest import (
@@ -358,24 +359,50 @@ def test_no_answer_in_time():
     server.close()
 
 
-def test_tensorflow_servings_own_messages_say_the_same(tiny_exported):
+COLUMNS = {
+    "task": ["pair", "small", "score", "squad"],
+    "text": ["the cat sat .", "a dog", "a cat", "is the cat in ?"],
+    "text_b": ["a cat", "", "", "the cat sat"],
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_exported):
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    served = Server(limits, ExportedModel(str(tiny_exported)))
+    yield served
+    served.close()
+
+
+def test_answers_have_the_members_of_their_kind(exported):
+    rows = [dict(zip(COLUMNS, row)) for row in zip(*COLUMNS.values())]
+    _, outputs = exported.ask({"instances": rows})
+    expected = [
+        {"task": name, **from_outputs(exported.model.tasks[name], found)}
+        for name, found in zip(COLUMNS["task"], outputs["predictions"])
+    ]
+    path = "/v1/models/tiny/versions/1:answer"
+    for asked in ({"instances": rows}, {"inputs": COLUMNS}):
+        assert exported.ask(asked, path=path) == (200, {"answers": expected})
+    kinds = "label probability scores", "label probability scores", "value"
+    kinds += ("answer start end score null_score",)
+    assert [list(x) for x in expected] == [
+        ["task", *kind.split()] for kind in kinds
+    ]
+    assert list(expected[0]["scores"]) == ["no", "yes"]
+    code, found = exported.ask({}, path=path)
+    assert (code, list(found)) == (400, ["error"])
+
+
+def test_tensorflow_servings_own_messages_say_the_same(exported, tiny_exported):
     """A request as that server makes it of JSON: a tensor for each input."""
     apis = "tensorflow_serving.apis."
     predict = pytest.importorskip(apis + "predict_pb2")
     metadata = pytest.importorskip(apis + "get_model_metadata_pb2")
-    model = ExportedModel(str(tiny_exported))
-    served = Server(LIMITS, model)
-    try:
-        columns = {
-            "task": ["pair", "small"],
-            "text": ["the cat sat .", "a dog"],
-            "text_b": ["a cat", ""],
-        }
-        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-        _, found = served.ask({"instances": rows})
-        _, told = served.ask(None, "GET", "/v1/models/tiny/metadata")
-    finally:
-        served.close()
+    columns = {name: values[:2] for name, values in COLUMNS.items()}
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    _, found = exported.ask({"instances": rows})
+    _, told = exported.ask(None, "GET", "/v1/models/tiny/metadata")
     described = json_format.ParseDict(
         told["metadata"]["signature_def"], metadata.SignatureDefMap()
     ).signature_def["serving_default"]

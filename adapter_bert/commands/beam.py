@@ -15,7 +15,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from adapter_bert.serving import beam, bulk
+from adapter_bert.serving import answers, beam, bulk
 from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
 
 # Wildcards of patterns, which no output may have.
@@ -130,7 +130,7 @@ def tasks_named(flag: str, tasks: Tasks) -> List[str]:
         if name not in tasks:
             raise UserError(f"unknown task {name!r}; there are: {known}")
     for name in names or tasks:
-        if tasks[name]["kind"] not in bulk.KINDS:
+        if tasks[name]["kind"] not in answers.KINDS:
             raise UserError(
                 f"the task {name} gives {tasks[name]['kind']}, which cannot "
                 "be told here; leave it out by --task"

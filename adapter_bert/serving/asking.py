@@ -6,18 +6,16 @@ batches; each other task is computed alone.
 
 import collections
 import dataclasses
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
+from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.loaded_task import LoadedTask, Row
 from adapter_bert.serving.mixed_bert import MixedBert, Place
 from adapter_bert.training.prediction import Outputs, check_finite
-
-# A JSON object, described in docs/prediction.md.
-Answer = Dict[str, Any]
 
 
 @dataclasses.dataclass

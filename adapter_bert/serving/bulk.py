@@ -25,6 +25,7 @@ from typing import (
 )
 
 from adapter_bert import json_lines
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import Row, Tasks, problem
 
 # Readers by the ending of a compressed file, which raise one of UNREADABLE if
@@ -192,37 +193,11 @@ def _choose_texts(
     return json_lines.text_at(values, first), ""
 
 
-# Kinds of tasks whose answers `_told` knows.
-KINDS = ("classification", "multi-label", "regression", "questions")
-
-
-def _told(task: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
-    """An answer of the model as `adapter-bert predict` tells it."""
-    kind = task["kind"]
-    if kind == "regression":
-        return {"value": found["value"]}
-    if kind == "questions":
-        names = ("answer", "start", "end", "score", "null_score")
-        answer = {name: found[name] for name in names}
-        if found["start"] < 0:
-            answer.update(start=None, end=None)
-        return answer
-    scores = dict(zip(task["labels"], found["scores"]))
-    label = found["label"]
-    if kind == "multi-label":
-        labels = label.split(task["label_separator"]) if label else []
-        return {"labels": labels, "scores": scores}
-    if kind == "classification":
-        probability = found["probability"]
-        return {"label": label, "probability": probability, "scores": scores}
-    raise KeyError(kind)
-
-
 def answer_line(
     source: Source, task: Mapping[str, Any], found: Mapping[str, Any]
 ) -> str:
     """The line of one of `ExportedModel.answers` to a described task."""
-    return _line({"task": task["name"]}, source, _told(task, found))
+    return _line({"task": task["name"]}, source, from_outputs(task, found))
 
 
 def refusal_line(refused: Refusal) -> str:

@@ -23,7 +23,8 @@ from typing import (
 )
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving.asking import Answer, Group, compute
+from adapter_bert.serving.answers import Answer
+from adapter_bert.serving.asking import Group, compute
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import (
     LoadedTask,

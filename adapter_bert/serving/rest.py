@@ -1,14 +1,16 @@
 """TensorFlow Serving's REST for an exported model, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
-out, which means "". The application also serves a page, where a person types a
-text and sees every task's answer.
+out, which means "", and `:answer` has the same answers in a shorter form. The
+application also serves a page, where a person types a text and sees every
+task's answer.
 """
 
 import asyncio
 import base64
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -24,6 +26,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
 from adapter_bert.serving.exported import SIGNATURE, ExportedModel, Row, refusal
 
@@ -134,6 +137,11 @@ class RestServer:
         for path in (f"{one}/versions/{{version}}", one):
             routes += [
                 Route(f"{path}:predict", self._predict, methods=["POST"]),
+                Route(
+                    f"{path}:answer",
+                    functools.partial(self._predict, as_answers=True),
+                    methods=["POST"],
+                ),
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
             ]
@@ -212,13 +220,15 @@ class RestServer:
             media_type=prometheus_client.CONTENT_TYPE_LATEST,
         )
 
-    async def _predict(self, request: Request) -> Response:
-        """Answers rows, and counts."""
+    async def _predict(
+        self, request: Request, as_answers: bool = False
+    ) -> Response:
+        """Computes rows, and counts."""
         began = time.monotonic()
         status = 500
         try:
             self._check_name(request)
-            response = await self._answer(request)
+            response = await self._respond(request, as_answers)
             status = response.status_code
         except Refused as refused:
             status = refused.status_code
@@ -228,10 +238,10 @@ class RestServer:
             self._seconds.observe(time.monotonic() - began)
         return response
 
-    async def _answer(self, request: Request) -> Response:
-        """Reads, computes and answers within the time."""
+    async def _respond(self, request: Request, as_answers: bool) -> Response:
+        """Answers, or the signature's outputs, within the time."""
         try:
-            rows, is_columns, answers = await asyncio.wait_for(
+            rows, is_columns, outputs = await asyncio.wait_for(
                 self._compute_request(request), self._limits.timeout
             )
         except asyncio.TimeoutError as error:
@@ -244,14 +254,21 @@ class RestServer:
             raise Refused(400, refusal(error)) from error
         for row in rows:
             self._rows.labels(row.task.decode()).inc()
+        if as_answers:
+            answers = []
+            for row, found in zip(rows, outputs):
+                name = row.task.decode()
+                answer = from_outputs(self._model.tasks[name], found)
+                answers.append({"task": name, **answer})
+            return JSONResponse({"answers": answers})
         if not is_columns:
-            return JSONResponse({"predictions": answers})
-        names = answers[0] if answers else ()
-        columns = {name: [answer[name] for answer in answers] for name in names}
+            return JSONResponse({"predictions": outputs})
+        names = outputs[0] if outputs else ()
+        columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({"outputs": columns})
 
     async def _compute_request(self, request: Request):
-        """A request's rows, whether they are columns, and the answers."""
+        """A request's rows, whether they are columns, and the outputs."""
         body = bytearray()
         try:
             await self._read(request, body)
@@ -289,7 +306,7 @@ class RestServer:
     async def _ask(
         self, request: Request, rows: Sequence[Row]
     ) -> List[Dict[str, Any]]:
-        """The answers, unless the client leaves before."""
+        """The outputs, unless the client leaves before."""
         asking = asyncio.ensure_future(self._batcher.ask(rows))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
