@@ -420,12 +420,12 @@ def test_one_row_ends_no_job_and_one_job_no_other(
     assert not refused
     answers = by_row(read(paths))
     asked = [
-        (name, (text,))
+        (name, (line,))
         for name in ("small", "score")
-        for text in ("a cat", "the dog ran", "")
+        for line in ("a cat", "the dog ran", "")
     ]
-    for (name, (text,)), wanted in zip(asked, expected(model, asked)):
-        answer = answers[name, json.dumps(text)]
+    for (name, (line,)), wanted in zip(asked, expected(model, asked)):
+        answer = answers[name, json.dumps(line)]
         assert_equal({k: answer[k] for k in wanted}, wanted)
     counts = found[0], found[2]
     assert counts == ("answered 2, refused 4", "answered 1, refused 2")
