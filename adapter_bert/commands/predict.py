@@ -3,9 +3,8 @@ r"""Predicts with one trained adapter, or with many on one BERT.
     .venv/bin/adapter-bert predict --init_checkpoint=$BERT \
         --adapter=out/mrpc/adapter --input=rows.tsv --output=answers.jsonl
 
-The output has one line of JSON for each row and task, in the order of the rows.
-The program reads rows from stdin and answers each at once if no `--input` is
-given.
+The output has a line of JSON for each row and task, in the order of the rows.
+Without `--input` rows come from stdin, and each is answered at once.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import LoadedTask, check_row
+from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import parts
@@ -55,11 +54,7 @@ SETTINGS = (Rows, adapter_flags.Answering)
 
 
 def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
-    """How a row's texts may be called, which all tasks have to share.
-
-    Raises:
-        UserError: the tasks read different rows.
-    """
+    """Possible names of a row's texts; raises UserError if tasks differ."""
     named = FLAGS.columns
     first: Tuple[str, Any] = next(iter(tasks.items()))
     for name, loaded in tasks.items():
@@ -83,21 +78,17 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
 
 
 def answer_lines(
-    predictor: Predictor, chunks: Iterator[List[row_stream.PlacedRow]]
+    predictor: Predictor,
+    tasks: Dict[str, LoadedTask],
+    chunks: Iterator[List[row_stream.PlacedRow]],
 ) -> Iterator[str]:
-    """A text for each chunk of rows: a line of JSON for each row and task.
+    """Yields each chunk's lines: one for each row and task.
 
     Raises:
         UserError: a row is malformed.
     """
-    tasks = {name: predictor.task(name) for name in predictor.names}
     for chunk in chunks:
-        for row, where in chunk:
-            for loaded in tasks.values():
-                check_row(row, loaded, where)
-        answers = predictor.answer_all(
-            list(tasks.values()), [row for row, _ in chunk]
-        )
+        answers = predictor.answer_all(list(tasks.values()), *zip(*chunk))
         yield "".join(
             json.dumps(
                 {"task": name, **answer}, ensure_ascii=False, allow_nan=False
@@ -135,12 +126,7 @@ def open_predictor() -> Predictor:
 
 
 def main() -> None:
-    """Answers what the flags name.
-
-    Raises:
-        UserError: something is missing, damaged, or does not fit; or a row is
-            malformed.
-    """
+    """Answers the flags' rows; raises UserError for wrong flags and rows."""
     logging.set_verbosity(logging.INFO)
     if not FLAGS.input and sys.stdin is None:
         raise UserError("stdin is closed; pass --input")
@@ -169,13 +155,13 @@ def main() -> None:
             FLAGS.input, columns, progress.update, takes_tokens
         )
     else:
-        # Not `sys.stdin` itself: Python closes that at its end, and would wait
-        # for the thread that reads ahead.
+        # At its end Python closes `sys.stdin`, and would wait for the thread
+        # that reads ahead.
         stdin = open(sys.stdin.fileno(), "rb", closefd=False)
         rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
         if row_stream.is_piped():
             grouped = row_stream.chunks_at_once
-    write(answer_lines(predictor, grouped(rows)))
+    write(answer_lines(predictor, tasks, grouped(rows)))
     if progress:
         progress.close()
     if predictor.cut_rows:
@@ -187,7 +173,7 @@ def main() -> None:
 
 
 def write(texts: Iterator[str]) -> None:
-    """Writes the answers, to stdout as soon as there are any."""
+    """Writes the answers, to stdout at once."""
     if FLAGS.output:
         files.write_parts(FLAGS.output, (text.encode() for text in texts))
         return

@@ -114,11 +114,7 @@ def limits_from_flags() -> Limits:
 
 
 def listen() -> socket.socket:
-    """A socket at the flags' address.
-
-    Raises:
-        UserError: it is taken, or is none of this machine.
-    """
+    """A socket at the flags' address; raises UserError if unusable."""
     with _at_address():
         family, kind, protocol, _, address = socket.getaddrinfo(
             FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
@@ -131,14 +127,10 @@ def listen() -> socket.socket:
 
 @contextlib.contextmanager
 def _at_address() -> Iterator[None]:
-    """Says in one line why nobody can listen at the flags' address.
-
-    Raises:
-        UserError: so it is.
-    """
+    """Makes errors about the flags' address a UserError."""
     try:
         yield
-    # A name that none can be, as one with an empty part, is a `UnicodeError`.
+    # A name with an empty part is a `UnicodeError`.
     except (OSError, UnicodeError) as error:
         raise UserError(
             f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
@@ -147,18 +139,13 @@ def _at_address() -> Iterator[None]:
 
 
 def main() -> None:
-    """Serves until it is told to stop.
-
-    Raises:
-        UserError: a flag is wrong, the model is missing or damaged, or the
-            address is taken.
-    """
+    """Serves until a signal; raises UserError if flags or model are wrong."""
     logging.set_verbosity(logging.INFO)
     if not FLAGS.model:
         raise UserError("--model is missing: the folder of an exported model")
     limits = limits_from_flags()
     listening = listen()
-    # A connection is a file; systems allow a process few unless it asks.
+    # A connection is a file, of which few are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
@@ -166,9 +153,9 @@ def main() -> None:
     model = ExportedModel(FLAGS.model)
     model.warm_up()
     server = RestServer(model, FLAGS.name, limits)
-    # From now on clients wait; before, they are refused.
+    # From now on clients wait; before, they are refused. Another server may
+    # have taken the address meanwhile.
     with _at_address():
-        # Another server may have taken it meanwhile.
         listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
