@@ -66,9 +66,7 @@ def test_below_the_first_layer_there_are_no_adapters(tiny_config):
         method = dataclasses.replace(
             parse(f"fusion({PARTS}, robust=true)"), first=first
         )
-        hooks = method.build(
-            tiny_config, lambda name, *_: whole.variables[name], True
-        )
+        hooks = method.hooks(tiny_config, whole.variables)
         found = states(whole, hooks)
         assert (abs(found[0] - plain[0]).numpy().max() > 1e-3) == differs
         assert abs(found[1] - plain[1]).numpy().max() > 1e-3

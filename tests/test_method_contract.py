@@ -12,7 +12,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, TuningMethod
 from adapter_bert.methods.houlsby import AdapterHooks
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -119,7 +119,7 @@ class AdapterAndMore(AdapterHooks):
     """What a fusion takes, but for another hook."""
 
     def __init__(self, values):
-        super().__init__({(0, "ffn"): None})
+        super().__init__(None, {(0, "ffn"): ""}, values)
 
     def after_norm(self, layer, site, hidden, context):
         return hidden
@@ -150,22 +150,23 @@ class Contract(TuningMethod):
     hook: str = "embeddings"
     constant: bool = False
 
-    def rules(self, config):
-        """What is added, if anything is."""
-        added = () if self.constant else ((r"bert/.*/contract", True),)
-        return (*added, FROZEN_BERT)
-
-    def build(self, config, create, pooler):
+    def variables(self, config, pooler=True):
         """A value for each layer, and one for none."""
-        if self.constant:
-            return HOOKS[self.hook]({})
-        scopes = {None: "bert/embeddings"}
+        scopes = ["embeddings"]
         for layer in range(config.num_hidden_layers):
-            scopes[layer] = f"bert/encoder/layer_{layer}"
+            scopes.append(f"encoder/layer_{layer}")
+        return {
+            f"bert/{scope}/contract": Added((3,), lambda rng, shape: 0)
+            for scope in scopes
+            if not self.constant
+        }
+
+    def hooks(self, config, values):
         return HOOKS[self.hook](
             {
-                layer: create(f"{scope}/contract", (3,), lambda rng, shape: 0)
-                for layer, scope in scopes.items()
+                layer_of(name): value
+                for name, value in values.items()
+                if name.endswith("/contract")
             }
         )
 
@@ -195,7 +196,7 @@ def test_there_is_a_method_for_each_hook():
     assert set(PLACES) < set(HOOKS)
     public = {name for name in vars(Hooks) if not name.startswith("_")}
     others = {"alike", "takes_rows", "by_token", "by_values"}
-    others |= {"layer_kind", "acts_at"}
+    others |= {"layer_kind", "places"}
     assert public - others <= set(HOOKS)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks, act_by_token
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
@@ -205,7 +205,7 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
         tiny = TinyModel(tiny_config, parse(text))
         hidden = tf.zeros([4, 9, 16])
         context = dataclasses.replace(
-            tiny.context(), first_token=act_by_token(tiny.model.bert.hooks)
+            tiny.context(), first_token=tiny.model.bert.hooks.by_token
         )
         layers = tiny.model.bert.layers
         outputs = tiny.model.bert.run_layers(hidden, layers, context)
@@ -216,8 +216,8 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
 @pytest.mark.parametrize("text", [*METHOD_TEXTS, *FIRST_PHASES])
 def test_only_addition_by_attention_needs_all_tokens(text, tiny_config):
     method = FIRST_PHASES[text] if text in FIRST_PHASES else parse(text)
-    hooks = method.build(tiny_config, lambda name, *_: name, True)
-    assert act_by_token(hooks) == ("pals" not in text)
+    by_token = method.hooks(tiny_config, {}).by_token
+    assert by_token == ("pals" not in text)
 
 
 @pytest.mark.older_stack

@@ -282,13 +282,13 @@ def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
     """But of rows that a method changes before it, each kind has its own."""
     counts = [1, 2]
 
-    def create(name, shape, initializer):
-        rows = counts[int(name[len("kind_")])]
-        return tf.ones([rows, *shape])
-
-    hooks = mixed_hooks.MixedHooks(
-        [parse("lora(rank=2)"), parse("ia3")], [], tiny_config, create
-    )
+    methods = [parse("lora(rank=2)"), parse("ia3")]
+    values = {
+        f"kind_{kind}/{name}": tf.ones([counts[kind], *one.shape])
+        for kind, method in enumerate(methods)
+        for name, one in method.variables(tiny_config).items()
+    }
+    hooks = mixed_hooks.MixedHooks(methods, tiny_config, values)
     inputs = tf.ones([3, 4, tiny_config.hidden_size])
     context = Context(
         tf.ones([3, 4], tf.int32), handed_on={mixed_hooks.COUNTS: counts}

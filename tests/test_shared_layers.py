@@ -145,10 +145,10 @@ class Scaling(Hooks):
 class Scaled(TuningMethod):
     name = "scaled"
 
-    def rules(self, config):
-        return ((r"bert/.*", True),)
+    def trains(self, config):
+        return "bert/.*"
 
-    def build(self, config, create, pooler):
+    def hooks(self, config, values):
         return Scaling()
 
 
@@ -179,7 +179,7 @@ class Relay(Hooks):
 
 def test_hooks_that_say_nothing_hand_on_from_layer_to_layer(deep):
     method = Scaled()
-    object.__setattr__(method, "build", lambda *_: Relay())
+    object.__setattr__(method, "hooks", lambda *_: Relay())
     tiny = moved(deep, method)
     shared, _ = results(tiny, True)
     tiny.is_shared = False

@@ -1,15 +1,24 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, seven places, at each the identity, a penalty of the loss, and
-what is made once for a step; `Context`, which every layer and hook is given;
-dropout, since it depends on nothing but that context. The dimension letters,
-and what "float32" stands for, are those of `modeling.py`.
+`Hooks` has seven places, at each the identity, a penalty of the loss, and
+values that are made once for a step. Every layer and hook is given a `Context`.
+Dropout depends on the context alone. Dimension letters are those of
+`encoder.py`.
 """
 
 import dataclasses
 import re
 import zlib
-from typing import Any, Callable, Dict, Hashable, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    FrozenSet,
+    Hashable,
+    Optional,
+    Tuple,
+)
 
 import tensorflow as tf
 
@@ -17,7 +26,7 @@ from adapter_bert.bert import functional
 
 # The kind of layers that differ by the names of what they read alone.
 ALIKE = "alike"
-# Where methods act on BERT, as of `Hooks`.
+# Where methods act on BERT: names of methods of `Hooks`.
 PLACES = (
     "embeddings",
     "parameter",
@@ -132,10 +141,12 @@ def rename_layer(name: str, number: int) -> str:
 class Hooks:
     """The seven places where a tuning method may act, its penalty, its start.
 
-    Here each is the identity. A method's hooks override what they need.
+    Here each is the identity. A method's hooks define the places they need.
     `context` is the forward pass's `Context`.
 
     Attributes:
+        places: names of the hooks that a class defines; filled in by itself.
+            Hooks that pass on to others narrow it.
         alike: whether layers differ by the names of what they read alone.
         takes_rows: whether they compute in prediction as well with values of
             which each row has its own, [B, ...]. What does not is vectorized
@@ -148,14 +159,14 @@ class Hooks:
             any are computed as BERT's own.
     """
 
-    alike = False
+    places: FrozenSet[str] = frozenset()
+    alike: ClassVar[bool] = False
     takes_rows = False
     by_token = False
     by_values = False
 
-    def acts_at(self, place: str) -> bool:
-        """Whether they do anything at a place, which has its method's name."""
-        return getattr(type(self), place) is not getattr(Hooks, place)
+    def __init_subclass__(cls) -> None:
+        cls.places = cls.places | {*PLACES, "penalty", "prepare"} & {*vars(cls)}
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
         """What tells a layer's computation from that of other layers.
@@ -168,9 +179,8 @@ class Hooks:
         `bert/embeddings/...`.
 
         To say nothing, None, is right too: each layer is traced by itself.
-        By default only hooks that are `alike`, or do nothing, say something.
         """
-        return ALIKE if self.alike or type(self) is Hooks else None
+        return ALIKE if self.alike else None
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
@@ -307,14 +317,12 @@ class Hooks:
         return {}
 
 
-def act_by_token(hooks: Hooks) -> bool:
-    """Whether they say so, or do nothing."""
-    return hooks.by_token or type(hooks) is Hooks
+class NoHooks(Hooks):
+    """BERT as it is."""
 
-
-def act_by_values(hooks: Hooks) -> bool:
-    """Whether they say so, or do nothing."""
-    return hooks.by_values or type(hooks) is Hooks
+    alike = True
+    by_token = True
+    by_values = True
 
 
 def join_sublayer(

@@ -1,4 +1,4 @@
-"""What a tuning method is, and what several of them share."""
+"""The declarations of a tuning method, and helpers that methods share."""
 
 import dataclasses
 import math
@@ -9,6 +9,7 @@ from typing import (
     ClassVar,
     Dict,
     List,
+    Mapping,
     Optional,
     Sequence,
     Tuple,
@@ -17,14 +18,14 @@ from typing import (
 import numpy as np
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import Hooks, NoHooks
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Recipe
 
-# (regular expression over whole variable names, whether those are trained)
-Rules = Tuple[Tuple[str, bool], ...]
 # Name of a variable -> its values.
 Values = Dict[str, np.ndarray]
+# Of a method's variables as the encoder reads them: tensors or variables.
+Tensors = Mapping[str, Any]
 
 # The variables of a trained adapter that is part of another method are called
 # `parts.<adapter>/<variable>`; how it changes one of BERT's own is called
@@ -38,8 +39,7 @@ def changed_by(name: str) -> str:
     return variable if separator else ""
 
 
-FROZEN_BERT = (r"bert/.*", False)
-LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
+LAYER_NORMS = r"bert/.*/LayerNorm/.*"
 
 # What `layers` says of all of them.
 ALL_LAYERS = "all"
@@ -54,6 +54,21 @@ def added_later(default: Any) -> Any:
     argument, so a method's text leaves it out where it has its default.
     """
     return dataclasses.field(default=default, metadata={"left_out_at": default})
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """Declares a variable that a method adds to BERT.
+
+    Attributes:
+        shape: its shape.
+        initializer: makes its fresh values.
+        trained: whether training changes it; masks and parts stay.
+    """
+
+    shape: encoder.Shape
+    initializer: encoder.Initializer
+    trained: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,24 +125,33 @@ class TuningMethod:
         """How its variables are updated in this BERT; by default `recipe`."""
         return self.recipe
 
-    def rules(self, config: encoder.BertConfig) -> Rules:
-        """Ordered rules over the variables outside the head; first wins."""
-        raise TypeError(f"{type(self).__name__} declares no rules")
+    def trains(self, config: encoder.BertConfig) -> str:
+        """A regular expression of BERT's own variables that are trained.
 
-    def build(
-        self,
-        config: encoder.BertConfig,
-        create: encoder.CreateVariable,
-        pooler: bool,
-    ) -> Hooks:
-        """Creates what the method adds; by default nothing.
+        It matches whole names; "" is for none.
+        """
+        return ""
+
+    def variables(
+        self, config: encoder.BertConfig, pooler: bool = True
+    ) -> Dict[str, Added]:
+        """Declares by name what the method adds; by default nothing.
 
         Args:
             config: of the BERT.
-            create: makes a variable.
             pooler: whether this BERT has one.
         """
-        return Hooks()
+        return {}
+
+    def hooks(self, config: encoder.BertConfig, values: Tensors) -> Hooks:
+        """How the method acts on BERT.
+
+        Args:
+            config: of the BERT.
+            values: of the declared variables, by name. For a layer alone
+                those of other layers are missing.
+        """
+        return NoHooks()
 
     def changed_count(self, count: int) -> Optional[int]:
         """How many of BERT's `count` parameters change, if not the trained."""
@@ -192,16 +216,10 @@ class TuningMethod:
         Raises:
             UserError: BERT alone cannot compute what the method does.
         """
-        if type(self).build is not TuningMethod.build:
-            raise UserError(
-                f"{self.name} adds computation to BERT, so it cannot be merged "
-                "into BERT's weights"
-            )
-        return {
-            name: value
-            for name, value in values.items()
-            if name.startswith("bert/")
-        }
+        raise UserError(
+            f"{self.name} adds computation to BERT, so it cannot be merged "
+            "into BERT's weights"
+        )
 
     @property
     def as_part(self) -> "TuningMethod":
@@ -373,9 +391,9 @@ def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
     return layers
 
 
-def layer_norms_of(text: str, config: encoder.BertConfig) -> Tuple[str, bool]:
-    """The rule by which the LayerNorms of these layers, or all, are trained."""
+def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
+    """A regular expression of the LayerNorms of these layers, or of all."""
     if text == ALL_LAYERS:
         return LAYER_NORMS
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
-    return (rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*", True)
+    return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"

@@ -1,4 +1,4 @@
-"""Methods that are made of methods: `stack`, `average`, what all share.
+"""Methods that are made of methods: `stack`, `average`, and their base class.
 
 A part is a trained adapter, which stays as it is, or a method that is trained.
 The variables of a trained adapter have its name before theirs; what a
@@ -28,12 +28,13 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
+    Added,
     Part,
-    Rules,
+    Tensors,
     TuningMethod,
     added_later,
 )
@@ -102,20 +103,16 @@ class PartHooks(Hooks):
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
         self.takes_rows = hooks.takes_rows
-        self.by_token = act_by_token(hooks)
-        self.by_values = act_by_values(hooks)
-
-    def acts_at(self, place):
-        """As the method does, or by what it has changed."""
-        changes = place == "parameter" and bool(self.changes)
-        return changes or self.hooks.acts_at(place)
+        self.by_token = hooks.by_token
+        self.by_values = hooks.by_values
+        self.places = hooks.places | ({"parameter"} if changes else set())
 
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
         """What it adds to one of BERT's variables, or None for nothing."""
         change = self.changes.get(name)
-        if not self.hooks.acts_at("parameter"):
+        if "parameter" not in self.hooks.places:
             return change
         own = tf.convert_to_tensor(variable)
         added = self.hooks.parameter(name, own, self.own(context)) - own
@@ -173,16 +170,11 @@ class ComposedHooks(Hooks):
         self.takes_rows = all(part.takes_rows for part in parts)
         self.by_token = all(part.by_token for part in parts)
         self.by_values = all(part.by_values for part in parts)
-
-    def acts_at(self, place):
-        """Some are handed on to the parts, which may do nothing."""
-        return super().acts_at(place) and (
-            place not in HANDED_ON or bool(self.acting_at(place))
-        )
+        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
-        """The parts that do anything at one of the hooks' places."""
-        return [part for part in self.parts if part.acts_at(place)]
+        """The parts that act at one of the hooks' places."""
+        return [part for part in self.parts if place in part.places]
 
     def layer_kind(self, layer, training):
         """All of the parts', unless one says nothing."""
@@ -263,26 +255,19 @@ class Composition(TuningMethod):
                     "--library"
                 )
             part.method.check(config)
-        created: List[str] = []
-        self.build(config, lambda name, *_: created.append(name), True)
-        for name, count in collections.Counter(created).items():
+        added = collections.Counter(
+            name for m in self.trained for name in m.variables(config)
+        )
+        for name, count in added.items():
             if count > 1:
                 raise UserError(
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"
                 )
-        self._check_few(config)
-
-    def _check_few(self, config: encoder.BertConfig) -> None:
-        """A method that chooses among BERT's variables has them for itself.
-
-        Raises:
-            UserError: another part trains some of them.
-        """
-        own = encoder.list_variables(config)
+        # A method that chooses among BERT's variables has them for itself.
         for few in (m for m in self.trained if m.changes_few):
             for other in (m for m in self.trained if m is not few):
-                if any(name in own for name in _trained_by(other, config)):
+                if other.trains(config):
                     raise UserError(
                         f"{self.name}: {few.name} chooses what it trains among "
                         f"all of BERT's own variables, but {other.name} trains "
@@ -309,7 +294,9 @@ class Composition(TuningMethod):
         scales: Dict[str, float] = {}
         for method in self.trained:
             recipe = method.recipe_of(config)
-            for name in _trained_by(method, config):
+            added = method.variables(config)
+            trained = [name for name in added if added[name].trained]
+            for name in trained + list(trained_of_bert(method, config)):
                 if recipe.decay_of(name) == 0.0:
                     undecayed.append(re.escape(name))
                 if recipe.rate_scale_of(name) != 1.0:
@@ -326,67 +313,49 @@ class Composition(TuningMethod):
         found = [method.changed_count(count) for method in self.trained]
         return next((number for number in found if number is not None), None)
 
-    def rules(self, config):
-        """The parts' own; of trained adapters nothing is trained."""
-        names, own = _names(self, config), self.own_rules(config)
-        trained = {name for name in names if _is_trained(name, own)}
-        for method in self.trained:
-            trained.update(_trained_by(method, config))
-        found = [name for name in names if name in trained]
-        rest = [name for name in names if name not in trained]
-        return tuple(
-            ("|".join(map(re.escape, some)), is_trained)
-            for some, is_trained in ((found, True), (rest, False))
-            if some
-        )
+    def trains(self, config):
+        """As the parts that are trained."""
+        return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
-    def own_rules(self, config: encoder.BertConfig) -> Rules:
-        """What is trained beside the parts."""
-        return ()
+    def variables(self, config, pooler=True):
+        """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
+        found: Dict[str, Added] = {}
+        for part in self.parts:
+            added = part.method.variables(config, pooler)
+            if part.name:
+                changed = trained_of_bert(part.method, config, pooler)
+                for name, shape in changed.items():
+                    added[CHANGES + name] = Added(shape, encoder.zeros)
+                added = {
+                    part.scope + name: dataclasses.replace(one, trained=False)
+                    for name, one in added.items()
+                }
+            found.update(added)
+        return found
 
-    def build(self, config, create, pooler):
-        """Creates `parts.<adapter>/...`, and what parts to be trained add."""
-        return self.compose(
-            config,
-            create,
-            [
-                self._build_part(number, part, config, create, pooler)
-                for number, part in enumerate(self.parts)
-            ],
-        )
+    def hooks(self, config, values):
+        """Those of the parts, composed."""
+        parts = []
+        for number, part in enumerate(self.parts):
+            mark, own, changes = f"part_{number}/", values, {}
+            if part.name:
+                mark, own = part.scope, below(part.scope, values)
+                changes = below(CHANGES, own)
+            hooks = part.method.hooks(config, own)
+            parts.append(PartHooks(mark, hooks, changes, not part.name))
+        return self.compose(config, values, parts)
 
     def compose(
         self,
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
         parts: Sequence[PartHooks],
     ) -> Hooks:
-        """The hooks, made of those of the parts.
+        """The hooks, made of those of the parts in their order.
 
-        Args:
-            config: of the BERT.
-            create: makes a variable.
-            parts: their hooks, in order.
+        `config` and `values` are as of `TuningMethod.hooks`.
         """
         raise TypeError(f"{type(self).__name__} does not say what it computes")
-
-    def _build_part(self, number, part, config, create, pooler) -> PartHooks:
-        if not part.name:
-            hooks = part.method.build(config, create, pooler)
-            return PartHooks(f"part_{number}/", hooks, {}, True)
-
-        def create_scoped(name, shape, initializer):
-            return create(f"{part.scope}{name}", shape, initializer)
-
-        hooks = part.method.build(config, create_scoped, pooler)
-        rules = part.method.rules(config)
-        changes = {
-            name: create_scoped(f"{CHANGES}{name}", shape, encoder.zeros)
-            for name, shape in encoder.list_variables(config, pooler).items()
-            if _is_trained(name, rules)
-        }
-        changes = {k: v for k, v in changes.items() if v is not None}
-        return PartHooks(part.scope, hooks, changes, False)
 
     @property
     def as_part(self):
@@ -455,22 +424,22 @@ class Composition(TuningMethod):
         return found + super()._arguments()
 
 
-def _names(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
-    """The names of BERT's variables, and of those that a method adds."""
-    names: List[str] = [*encoder.list_variables(config)]
-    method.build(config, lambda name, *_: names.append(name), True)
-    return names
+def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """The values whose names begin with `scope`, by the rest of the names."""
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
 
 
-def _trained_by(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
-    """The names of what a part trains, of BERT's and of what it adds."""
-    rules = method.rules(config)
-    return [n for n in _names(method, config) if _is_trained(n, rules)]
-
-
-def _is_trained(name: str, rules: Rules) -> bool:
-    """Whether the first of the rules that is about a variable trains it."""
-    return next((t for p, t in rules if re.fullmatch(p, name)), False)
+def trained_of_bert(
+    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
+) -> Dict[str, encoder.Shape]:
+    """Name and shape of BERT's own variables that a method trains."""
+    pattern = method.trains(config)
+    shapes = encoder.list_variables(config, pooler)
+    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}
 
 
 class StackHooks(ComposedHooks):
@@ -535,10 +504,10 @@ def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Composition):
-    """Adapters one upon the other: each acts on what those before it give.
+    """Adapters in a row: each acts on the outputs of those before it.
 
-    Trained adapters stay as they are, and what they have changed of BERT is
-    added up. So `stack(language, pfeiffer)` trains a task's adapter upon a
+    Trained adapters stay as they are, and their changes of BERT are added up.
+    So `stack(language, pfeiffer)` trains a task's adapter on top of a
     language's, and `stack(full, pals)` both at once.
 
     BERT-base: the sum of the parts that are trained.
@@ -554,7 +523,7 @@ class Stack(Composition):
 
     name: ClassVar[str] = "stack"
 
-    def compose(self, config, create, parts):
+    def compose(self, config, values, parts):
         """The hooks of the parts, one after the other."""
         return StackHooks(parts)
 
@@ -667,16 +636,15 @@ class Average(Composition):
                 on embeddings, of which there is no mean.
         """
         super().check(config)
-        hooks = self.build(config, lambda *_: None, True)
-        for part, composed in zip(self.parts, hooks.parts):
-            for place in ("key_value", "embeddings", "vocabulary"):
-                if composed.acts_at(place):
-                    raise UserError(
-                        f"average: {part.name} is an adapter of "
-                        f"{part.method.name}, which acts on what has no mean; "
-                        "expected adapters that act on a layer's outputs"
-                    )
+        for part in self.parts:
+            places = part.method.hooks(config, {}).places
+            if places & {"key_value", "embeddings", "vocabulary"}:
+                raise UserError(
+                    f"average: {part.name} is an adapter of "
+                    f"{part.method.name}, which acts on what has no mean; "
+                    "expected adapters that act on a layer's outputs"
+                )
 
-    def compose(self, config, create, parts):
+    def compose(self, config, values, parts):
         """The mean of the parts' hooks."""
         return AverageHooks(parts, self.shares())

@@ -1,23 +1,23 @@
 """Several tasks at once: BERT is trained for all, an addition for each."""
 
 import dataclasses
-from typing import Any, ClassVar, Dict, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    act_by_token,
-    act_by_values,
-    layer_of,
-)
+from adapter_bert.bert.hooks import Context, Hooks, NoHooks, layer_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Part, TuningMethod, added_later
-from adapter_bert.methods.composition import Composition, Stack
-from adapter_bert.methods.fine_tuning import Full
+from adapter_bert.methods.base import (
+    Added,
+    Part,
+    Tensors,
+    TuningMethod,
+    added_later,
+)
+from adapter_bert.methods.composition import Composition, Stack, below
+from adapter_bert.methods.fine_tuning import FineTuning, Full
 from adapter_bert.optimization import Recipe
 
 # Before the names of variables of which each task has its own values.
@@ -31,8 +31,7 @@ class PerTaskHooks(Hooks):
         self,
         method: TuningMethod,
         config: encoder.BertConfig,
-        values: Dict[str, Any],
-        example: Hooks,
+        values: Tensors,
         count: int,
     ):
         """Takes the method and its values.
@@ -41,14 +40,13 @@ class PerTaskHooks(Hooks):
             method: of each task.
             config: of the BERT.
             values: of all tasks, float32 [tasks, ...], by name.
-            example: hooks of the method.
             count: of tasks.
         """
         self.method, self.config = method, config
-        self.values, self.example = values, example
-        self.count = count
-        self.by_token = act_by_token(example)
-        self.by_values = act_by_values(example)
+        self.values, self.count = values, count
+        self.example = method.hooks(config, values)
+        self.by_token = self.example.by_token
+        self.by_values = self.example.by_values
 
     def _own(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""
@@ -62,9 +60,7 @@ class PerTaskHooks(Hooks):
             for name, value in self.values.items()
             if layer_of(name) in (layer, None)
         }
-        return self.method.build(
-            self.config, lambda name, *_: values.get(name), True
-        )
+        return self.method.hooks(self.config, values)
 
     def layer_kind(self, layer, training):
         """As the method says."""
@@ -72,8 +68,8 @@ class PerTaskHooks(Hooks):
 
     def _act(self, place: str, layer: Optional[int], *arguments: Any) -> Any:
         """What the method does at a place, with the values of the task."""
-        hooks = Hooks()
-        if self.example.acts_at(place):
+        hooks: Hooks = NoHooks()
+        if place in self.example.places:
             hooks = self._own(arguments[-1], layer)
         return getattr(hooks, place)(*arguments)
 
@@ -127,7 +123,7 @@ class PerTask(Composition):
         if (
             len(self.parts) != 1
             or self.parts[0].name
-            or type(method).build is TuningMethod.build
+            or isinstance(method, FineTuning)
             or method.first_phase
         ):
             raise UserError(
@@ -157,9 +153,9 @@ class PerTask(Composition):
                 "their names, as --task_name=mrpc,rte"
             )
         self.method.check(config)
-        hooks = self.method.build(config, lambda *_: None, True)
+        places = self.method.hooks(config, {}).places
         for place in ("parameter", "penalty", "prepare"):
-            if hooks.acts_at(place):
+            if place in places:
                 raise UserError(
                     f"per_task: {self.method} overrides the hook `{place}`, "
                     "which no task can have for itself; expected a method "
@@ -170,25 +166,27 @@ class PerTask(Composition):
         """This method of these tasks."""
         return dataclasses.replace(self, tasks=",".join(names))
 
-    def rules(self, config):
+    def trains(self, config):
         """All."""
-        return (rf"{SCOPE}.*", True), (r"bert/.*", True)
+        return "bert/.*"
 
-    def build(self, config, create, pooler):
-        """Creates `per_task/<variable>` [tasks, ...] for each of the method."""
-        values: Dict[str, Any] = {}
+    def variables(self, config, pooler=True):
+        """`per_task/<variable>` [tasks, ...] for each of the method."""
         count = len(self.tasks.split(","))
 
-        def create_all(name, shape, initializer):
+        def of_all(added: Added) -> Added:
             def initialize(rng, shape):
-                return np.stack([initializer(rng, shape[1:])] * count)
+                return np.stack([added.initializer(rng, shape[1:])] * count)
 
-            value = create(f"{SCOPE}{name}", (count, *shape), initialize)
-            if value is not None:
-                values[name] = value
+            return Added((count, *added.shape), initialize)
 
-        example = self.method.build(config, create_all, pooler)
-        return PerTaskHooks(self.method, config, values, example, count)
+        added = self.method.variables(config, pooler)
+        return {f"{SCOPE}{name}": of_all(one) for name, one in added.items()}
+
+    def hooks(self, config, values):
+        """The method's, of the values of the batch's task."""
+        count = len(self.tasks.split(","))
+        return PerTaskHooks(self.method, config, below(SCOPE, values), count)
 
     def finish(self, config, values):
         """All; what is kept of a task says `of_task`."""
@@ -197,12 +195,8 @@ class PerTask(Composition):
     def of_task(self, config, task, values):
         """BERT and the addition of one task, as methods that are stacked."""
         number = self.tasks.split(",").index(task)
-        own, shared = {}, {}
-        for name, value in values.items():
-            if name.startswith(SCOPE):
-                own[name[len(SCOPE) :]] = value[number]
-            else:
-                shared[name] = value
+        own = {k: v[number] for k, v in below(SCOPE, values).items()}
+        shared = {k: v for k, v in values.items() if not k.startswith(SCOPE)}
         method, own = self.method.finish(config, own)
         parts = (Part("", Full()), Part("", method))
         return Stack(parts), {**shared, **own}

@@ -111,7 +111,7 @@ def can_mix(table: ParameterTable) -> bool:
 
     A method that acts by the hook `parameter` cannot be mixed either.
     """
-    return not table.hooks.acts_at("parameter") and all(
+    return "parameter" not in table.hooks.places and all(
         not changed_by(p.name)
         if p.is_added
         else not p.trained or len(p.shape) == 1

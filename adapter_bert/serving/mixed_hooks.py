@@ -8,13 +8,13 @@ can be mixed. Rows of one kind, which is one method, lie next to each other.
 
 import contextlib
 import dataclasses
+import functools
 from typing import (
     Any,
     Callable,
     Dict,
     Iterator,
     List,
-    Mapping,
     Optional,
     Sequence,
 )
@@ -22,8 +22,9 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.bert.hooks import Context, Hooks, NoHooks
+from adapter_bert.methods.base import Tensors, TuningMethod
+from adapter_bert.methods.composition import below
 
 # Under which the numbers of rows of each kind are handed on to layers.
 COUNTS = "rows_of_kinds"
@@ -44,30 +45,19 @@ class _Kind:
         number: int,
         method: TuningMethod,
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
     ):
-        self._method, self._config = method, config
         self.scope = scope_of(number)
-        self.values: Values = {}
-
-        def keep(name, shape, initializer):
-            value = create(f"{self.scope}{name}", shape, initializer)
-            if value is not None:
-                self.values[name] = value
-
-        self.example = method.build(config, keep, True)
+        self.values = below(self.scope, values)
+        # Of values of all rows, or of one.
+        self.hooks = functools.partial(method.hooks, config)
+        self.example = self.hooks(self.values)
 
     def acts_at(self, place: str, scope: str = "") -> bool:
         """Whether the method acts at the hook `place`, by values of `scope`."""
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
-        reads |= not act_by_values(self.example)
-        return reads and self.example.acts_at(place)
-
-    def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
-        """The method's hooks with one row's values."""
-        return self._method.build(
-            self._config, lambda name, *_: values.get(name), True
-        )
+        reads |= not self.example.by_values
+        return reads and place in self.example.places
 
 
 class MixedHooks(Hooks):
@@ -76,28 +66,24 @@ class MixedHooks(Hooks):
     def __init__(
         self,
         methods: Sequence[TuningMethod],
-        own: Sequence[str],
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
     ):
         """Makes the hooks of each kind.
 
         Args:
             methods: one of each kind.
-            own: names of BERT's variables whose values differ by row.
             config: of the BERT.
-            create: gives the values of a kind's rows by the name
-                `kind_<number>/<variable>`, [B_k, ...], or of a kind without
-                rows [1, ...]; those of all rows, [B, ...], by
-                `own/<variable>`; and None for those of other layers.
+            values: of a kind's rows, `kind_<number>/<variable>`, [B_k, ...],
+                or of a kind without rows [1, ...]; BERT's variables that
+                differ by row, `own/<variable>`, [B, ...].
         """
         self._kinds = [
-            _Kind(number, method, config, create)
+            _Kind(number, method, config, values)
             for number, method in enumerate(methods)
         ]
-        self.by_token = all(act_by_token(kind.example) for kind in self._kinds)
-        found = {name: create(f"own/{name}", None, None) for name in own}
-        self._own = {k: v for k, v in found.items() if v is not None}
+        self.by_token = all(kind.example.by_token for kind in self._kinds)
+        self._own = below("own/", values)
         # What `parameter` gives at the moment: of all rows, of some, of one.
         self._current: Values = self._own
 
@@ -207,7 +193,7 @@ class MixedHooks(Hooks):
             scope: of the values that the hooks read.
         """
         if not self._acts_at(place, scope):
-            return act(Hooks(), context, *tensors)
+            return act(NoHooks(), context, *tensors)
         if parts is None:
             parts = [self._split(tensor, context) for tensor in tensors]
         masks = self._split(context.input_mask, context)
@@ -229,7 +215,7 @@ class MixedHooks(Hooks):
             else:
                 with self.reading(mine):
                     result = act(
-                        Hooks(), context_of_kind, *(p[number] for p in parts)
+                        NoHooks(), context_of_kind, *(p[number] for p in parts)
                     )
             results.append(result)
         if len(results) == 1:

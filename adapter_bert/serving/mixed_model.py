@@ -1,20 +1,14 @@
 """One model for rows of many tasks: BERT runs once for all rows."""
 
 import dataclasses
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+import functools
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    act_by_token,
-    act_by_values,
-    layer_of,
-)
-from adapter_bert.bert.shared_layers import OUTSIDE, SharedLayers
+from adapter_bert.bert.hooks import Context, NoHooks, layer_of
+from adapter_bert.bert.shared_layers import OUTSIDE, make_bert
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.mixed_hooks import (
     COUNTS,
@@ -66,11 +60,8 @@ class Layout:
             name for name in self.own if not name.startswith("bert/pooler/")
         ]
         layers = [layer_of(name) for name in names]
-        examples = (
-            method.build(self.config, lambda *_: None, True)
-            for method in self.methods
-        )
-        if None in layers or not all(map(act_by_values, examples)):
+        hooks = (method.hooks(self.config, {}) for method in self.methods)
+        if None in layers or not all(one.by_values for one in hooks):
             return None
         return min(layers, default=self.config.num_hidden_layers)
 
@@ -129,28 +120,26 @@ class MixedModel:
         }
         slots["own/"] = places[:, OWN_ROW]
 
-        def create(name, *_):
-            if name in self.tables:
-                scope = name.partition("/")[0] + "/"
-                value = tf.gather(self.tables[name], slots[scope])
-                return tf.cast(value, tf.float32)
-            return self.bert[name]
-
+        added = {}
+        for name, table in self.tables.items():
+            scope = name.partition("/")[0] + "/"
+            if scope in slots:
+                value = tf.gather(table, slots[scope])
+                added[name] = tf.cast(value, tf.float32)
         context.handed_on[COUNTS] = counts
-        has_pooler = any(n.startswith("bert/pooler/") for n in self.bert)
-        bert = self._make_bert(
-            create,
-            lambda create: MixedHooks(
-                layout.methods, layout.own, layout.config, create
-            ),
-            has_pooler,
+        bert = make_bert(
+            layout.config,
+            lambda name, *_: self.bert[name],
+            added,
+            functools.partial(MixedHooks, layout.methods, layout.config),
+            pooler=any(n.startswith("bert/pooler/") for n in self.bert),
         )
         heads = [
             kind.build(layout.config, lambda *_: None) for kind in layout.heads
         ]
         context = dataclasses.replace(
             context,
-            first_token=act_by_token(bert.hooks)
+            first_token=bert.hooks.by_token
             and all(head.reads_first_token for head in heads),
         )
         mask = tf.gather(features["input_mask"], text)
@@ -169,22 +158,6 @@ class MixedModel:
             bert, sequence_output, heads, context, places, numbers
         )
 
-    def _make_bert(
-        self,
-        create: encoder.CreateVariable,
-        make_hooks: Callable[[encoder.CreateVariable], Hooks],
-        pooler: bool,
-    ) -> encoder.Bert:
-        """BERT with layers that are traced once."""
-        config = self.layout.config
-
-        def make_layer(number, create):
-            return encoder.Layer(number, config, create, make_hooks(create))
-
-        layers = SharedLayers(config.num_hidden_layers, make_layer)
-        create = layers.noting(create)
-        return encoder.Bert(config, create, make_hooks(create), pooler, layers)
-
     def _untouched(self, features, context, text):
         """Layers that no task changes, computed once for each text.
 
@@ -195,8 +168,12 @@ class MixedModel:
         first = self.layout.untouched_layers
         if first is None:
             return None, None
-        bert = self._make_bert(
-            lambda name, *_: self.bert[name], lambda create: Hooks(), False
+        bert = make_bert(
+            self.layout.config,
+            lambda name, *_: self.bert[name],
+            {},
+            lambda values: NoHooks(),
+            pooler=False,
         )
         alone = dataclasses.replace(context, handed_on={})
         hidden = bert.embeddings(
