@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from tiny_model import TinyModel
 
+from adapter_bert.bert.hooks import Kernel
 from adapter_bert.errors import UserError
-from adapter_bert.methods import composition
 from adapter_bert.methods.base import changed_by
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import WEIGHT_DECAY
@@ -88,7 +88,10 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     name = "bert/encoder/layer_0/output/dense"
     tiny.variables[f"parts.a/{name}/ia3_scale"].assign(5 * tf.ones([32]))
     found = tiny.model.bert.hooks.project(
-        name, tf.ones([2, 3, 32]), lambda x: 2 * x + 1, tiny.context()
+        name,
+        tf.ones([2, 3, 32]),
+        Kernel(lambda x: 2 * x + 1, None),
+        tiny.context(),
     )
     # Only `ia3` scales what this kernel reads.
     expected = 0.25 * (2 * 5 + 1) + 0.75 * (2 + 1)
@@ -187,7 +190,7 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
             tiny.model.bert.hooks.project(
                 name,
                 tf.ones([2, 3, 16]),
-                lambda x: 2 * x,
+                Kernel(lambda x: 2 * x, None),
                 tiny.context(training),
             )
             for training in (False, True)
@@ -221,16 +224,6 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         first.__getitem__,
     )
     np.testing.assert_array_equal(start["lora/a"], first["lora/a"])
-
-
-def test_what_parts_hand_on_does_not_meet():
-    whole = {}
-    one, two = (composition._Scoped(whole, mark) for mark in ("1/", "2/"))
-    one["a"], two["a"], two["b"] = 1, 2, 3
-    assert whole == {"1/a": 1, "2/a": 2, "2/b": 3}
-    assert dict(one) == {"a": 1} and dict(two) == {"a": 2, "b": 3}
-    del two["a"]
-    assert "a" in one and "a" not in two and len(two) == 1
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,14 @@ def test_what_is_observed_are_means_over_tokens(tiny_config):
     tiny = shaken(tiny_config, f"fusion({PARTS})")
     mask = np.tri(*tiny.features["input_ids"].shape, 3, dtype=np.int32)
     tiny.features["input_mask"] = tf.constant(mask)
-    context = dataclasses.replace(tiny.context(), observes=True)
+    seen = {}
+    context = dataclasses.replace(tiny.context(), show=seen.__setitem__)
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
     tiny.model.bert(ids, segments, context)
-    shown = tiny.model.bert.hooks.observe(context)["fusion_attention"].numpy()
+    shown = tiny.model.bert.hooks.observe(seen, context)
+    shown = shown["fusion_attention"].numpy()
     assert shown.shape == (len(mask), 2, 2)
-    for place, weights in enumerate(context.handed_on.values()):
+    for place, weights in enumerate(seen.values()):
         means = [
             row.numpy()[: m.sum()].mean(0) for row, m in zip(weights, mask)
         ]

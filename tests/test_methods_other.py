@@ -107,9 +107,8 @@ def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
     tiny = TinyModel(tiny_config, parse("pals(size=6, heads=2)"))
     tiny.shake()
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    context = Context(tf.constant(mask))
     h = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
-    sublayer(tiny, 1, "attention", h, f, context)
+    context = Context(tf.constant(mask), layer_input=tf.constant(h))
 
     def dense(name, x):
         kernel, bias = (

@@ -1,9 +1,9 @@
 """Methods that are made of methods: `stack`, `average`, and their base class.
 
 A part is a trained adapter, which stays as it is, or a method that is trained.
-The variables of a trained adapter have its name before theirs; what a
-composition trains is called as usual. So what `stack(language, pfeiffer)` has
-trained is an adapter for any other language too.
+Variables of a trained adapter have its name before theirs; trained variables
+have their usual names. So the trained part of `stack(language, pfeiffer)` fits
+any other language too.
 """
 
 import collections
@@ -19,7 +19,6 @@ from typing import (
     Dict,
     List,
     Mapping,
-    MutableMapping,
     Optional,
     Sequence,
     Tuple,
@@ -28,7 +27,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import Context, Hooks, Kernel
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
@@ -41,39 +40,14 @@ from adapter_bert.methods.base import (
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.optimization import Recipe
 
-# A method's text is short, but what it takes to check grows with its square.
+# A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
-# Places of hooks at which a composition does what its parts do, and no more.
+# Places at which a composition acts only if a part does.
 HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
 
 
-class _Scoped(MutableMapping):
-    """What a part hands on, beside what others hand on under these names."""
-
-    def __init__(self, whole: Dict[str, Any], mark: str):
-        """Takes what all hand on, and what comes before this part's names."""
-        self._whole, self._mark = whole, mark
-
-    def __getitem__(self, name):
-        return self._whole[self._mark + name]
-
-    def __setitem__(self, name, value):
-        self._whole[self._mark + name] = value
-
-    def __delitem__(self, name):
-        del self._whole[self._mark + name]
-
-    def __iter__(self):
-        for name in self._whole:
-            if name.startswith(self._mark):
-                yield name[len(self._mark) :]
-
-    def __len__(self):
-        return sum(1 for _ in self)
-
-
 def _as_the_part(place: str) -> Callable:
-    """A hook that does what the part's own does, with its own context."""
+    """A hook that calls the part's, with the part's own context."""
 
     def act(self, *arguments):
         *others, context = arguments
@@ -83,7 +57,7 @@ def _as_the_part(place: str) -> Callable:
 
 
 class PartHooks(Hooks):
-    """The hooks of a part, with its own handing on and its own dropout."""
+    """The hooks of a part, with values and dropout of its own."""
 
     def __init__(
         self,
@@ -97,8 +71,8 @@ class PartHooks(Hooks):
         Args:
             mark: tells it from the others.
             hooks: of its method.
-            changes: what it adds to BERT's own variables, by their names.
-            is_trained: whether it is; a trained adapter stays as it is.
+            changes: added to BERT's own variables, by their names.
+            is_trained: whether it is trained here; trained adapters stay.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
@@ -110,7 +84,7 @@ class PartHooks(Hooks):
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
-        """What it adds to one of BERT's variables, or None for nothing."""
+        """The part's change of one of BERT's variables, or None."""
         change = self.changes.get(name)
         if "parameter" not in self.hooks.places:
             return change
@@ -126,9 +100,9 @@ class PartHooks(Hooks):
             seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
         return dataclasses.replace(
             context,
-            # What is trained no more drops nothing.
+            # A trained adapter drops nothing.
             training=context.training and self.is_trained,
-            handed_on=_Scoped(context.handed_on, self.mark),
+            handed_on=below(self.mark, context.handed_on),
             seed=seed,
         )
 
@@ -157,12 +131,18 @@ class PartHooks(Hooks):
 
     def prepare(self, context):
         """As the method does."""
-        made = self.hooks.prepare(self.own(context))
+        return self._marked(self.hooks.prepare(self.own(context)))
+
+    def begin(self, context):
+        """As the method does."""
+        return self._marked(self.hooks.begin(self.own(context)))
+
+    def _marked(self, made: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         return {f"{self.mark}{name}": value for name, value in made.items()}
 
 
 class ComposedHooks(Hooks):
-    """What the hooks of all compositions do with their parts."""
+    """The hooks of several parts."""
 
     def __init__(self, parts: Sequence[PartHooks]):
         """Takes the hooks of the parts, in order."""
@@ -194,16 +174,19 @@ class ComposedHooks(Hooks):
         return tf.add_n(found) if found else None
 
     def prepare(self, context):
-        """What all parts prepare."""
-        made: Dict[str, tf.Tensor] = {}
-        for part in self.parts:
-            made.update(part.prepare(context))
-        return made
+        """Of all parts."""
+        made = (part.prepare(context) for part in self.parts)
+        return {name: x for one in made for name, x in one.items()}
+
+    def begin(self, context):
+        """Of all parts."""
+        made = (part.begin(context) for part in self.parts)
+        return {name: x for one in made for name, x in one.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Composition(TuningMethod):
-    """What all compositions share.
+    """A method that is made of methods.
 
     Attributes:
         parts: names of trained adapters, and methods.
@@ -454,7 +437,9 @@ class StackHooks(ComposedHooks):
     def project(self, name, inputs, dense, context):
         """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
-            dense = _bind(part, name, dense, context)
+            dense = dataclasses.replace(
+                dense, apply=_bind(part, name, dense, context)
+            )
         return dense(inputs)
 
     def key_value(self, layer, key, value, attention_bias, context):
@@ -497,8 +482,8 @@ class StackHooks(ComposedHooks):
         return hidden
 
 
-def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
-    """What a part makes of a kernel, as a kernel."""
+def _bind(part: PartHooks, name: str, dense: Kernel, context: Context) -> Any:
+    """A kernel with the changes of a part, as a function of inputs."""
     return lambda x: part.project(name, x, dense, context)
 
 
@@ -529,7 +514,7 @@ class Stack(Composition):
 
 
 class AverageHooks(ComposedHooks):
-    """The weighted mean of what each part makes of the same."""
+    """The weighted mean of the parts' outputs for the same inputs."""
 
     def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
         """Takes the parts, and the weight of each."""
@@ -554,7 +539,9 @@ class AverageHooks(ComposedHooks):
             part.project(
                 name,
                 inputs,
-                lambda x: own if x is inputs else dense(x),
+                dataclasses.replace(
+                    dense, apply=lambda x: own if x is inputs else dense(x)
+                ),
                 context,
             )
             for part in self.parts
@@ -577,9 +564,9 @@ class AverageHooks(ComposedHooks):
 
 @dataclasses.dataclass(frozen=True)
 class Average(Composition):
-    """The weighted mean of what trained adapters make of the same.
+    """The weighted mean of trained adapters' outputs for the same inputs.
 
-    What they have changed of BERT is averaged too. The head is trained alone.
+    Their changes of BERT are averaged too. The head is trained alone.
 
     BERT-base: 0.
 

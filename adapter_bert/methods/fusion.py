@@ -1,4 +1,4 @@
-"""AdapterFusion: each token attends to what several trained adapters say."""
+"""AdapterFusion: each token attends to the outputs of trained adapters."""
 
 import dataclasses
 from typing import ClassVar, Dict, Iterable, List, Sequence, Tuple
@@ -19,7 +19,7 @@ from adapter_bert.methods.composition import (
 )
 from adapter_bert.methods.houlsby import SCOPES, AdapterHooks, Place
 
-# The name of what there is to see of a batch.
+# The name of the values of a batch for people to see.
 ATTENTION = "fusion_attention"
 
 
@@ -170,7 +170,7 @@ class FusionHooks(ComposedHooks):
         return Attention(_scope(place), self.rate, self.values)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """What the tokens take of all adapters; shapes as in `Hooks`."""
+        """A mix of all adapters' outputs; shapes as in `Hooks`."""
 
         def attend():
             parts = [self.parts[n] for n in self.present[layer, site]]
@@ -192,21 +192,20 @@ class FusionHooks(ComposedHooks):
         if layer < self.method.first:
             return None
         mixed, weights = attend()
-        if context.observes:
-            context.handed_on[f"{ATTENTION}/{site}/layer_{layer}"] = weights
+        if context.show:
+            context.show(_scope((layer, site)), weights)
         return mixed
 
-    def observe(self, context):
+    def observe(self, shown, context):
         """`fusion_attention`: float32 [B, places, parts], means over tokens."""
         mask = tf.cast(context.input_mask, tf.float32)
         share = mask / tf.reduce_sum(mask, axis=1, keepdims=True)
         rows = []
-        for layer, site in self.method.kept(self.present):
-            weights = context.handed_on[f"{ATTENTION}/{site}/layer_{layer}"]
-            mean = tf.einsum("bt,btn->bn", share, weights)
+        for place in self.method.kept(self.present):
+            mean = tf.einsum("bt,btn->bn", share, shown[_scope(place)])
             columns = tf.unstack(mean, axis=1)
             none = tf.zeros_like(columns[0])
-            of_part = dict(zip(self.present[layer, site], columns))
+            of_part = dict(zip(self.present[place], columns))
             rows.append(
                 tf.stack(
                     [of_part.get(n, none) for n in range(len(self.parts))],
@@ -237,8 +236,8 @@ def _scope(place: Place) -> str:
 class Fusion(Composition):
     """AdapterFusion: tokens attend to several trained adapters, which stay.
 
-    In each layer a query is made of what an adapter reads, a key and a value
-    of what each adapter adds. Queries, keys, values and the head are trained.
+    In each layer the inputs of an adapter make a query, the outputs of each
+    adapter a key and a value. Queries, keys, values and the head are trained.
 
     BERT-base, whatever the number of adapters: for each place where they are
     3 x 768^2 + 2 x 768, 21,252,096 for `pfeiffer`, twice as much for `houlsby`.
@@ -256,8 +255,8 @@ class Fusion(Composition):
         UserError: fewer than two parts, a name twice, a part that is no
             trained adapter, a negative penalty or layer.
 
-    Source: Pfeiffer et al. 2021, section 3.2; initial values and what is read
-    as of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
+    Source: Pfeiffer et al. 2021, section 3.2; initial values and inputs as of
+    AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
 
     name: ClassVar[str] = "fusion"

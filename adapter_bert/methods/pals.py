@@ -27,10 +27,8 @@ class PalHooks(Hooks):
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""
         if site == "attention":
-            # The layer's inputs, which its feed-forward sublayer lacks.
-            context.handed_on["pals"] = inputs
             return None
-        return self._attend(layer, context.handed_on["pals"], context)
+        return self._attend(layer, context.layer_input, context)
 
     def _project(self, name: str, x: tf.Tensor) -> tf.Tensor:
         """[R, inputs] -> [R, outputs]."""

@@ -1,7 +1,7 @@
 """Several tasks at once: BERT is trained for all, an addition for each."""
 
 import dataclasses
-from typing import Any, ClassVar, Optional
+from typing import Callable, ClassVar, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,24 @@ from adapter_bert.optimization import Recipe
 
 # Before the names of variables of which each task has its own values.
 SCOPE = "per_task/"
+
+
+def _of_the_task(place: str) -> Callable:
+    """A hook that calls the method's, with the values of the batch's task."""
+
+    def act(self, *arguments):
+        hooks: Hooks = NoHooks()
+        if place in self.example.places:
+            # A layer comes first, or the name of a kernel, or neither.
+            layer = arguments[0]
+            if isinstance(layer, str):
+                layer = layer_of(layer)
+            elif not isinstance(layer, int):
+                layer = None
+            hooks = self.of_task(arguments[-1], layer)
+        return getattr(hooks, place)(*arguments)
+
+    return act
 
 
 class PerTaskHooks(Hooks):
@@ -48,7 +66,7 @@ class PerTaskHooks(Hooks):
         self.by_token = self.example.by_token
         self.by_values = self.example.by_values
 
-    def _own(self, context: Context, layer: Optional[int]) -> Hooks:
+    def of_task(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""
         task = context.task
         if task is None:
@@ -66,32 +84,12 @@ class PerTaskHooks(Hooks):
         """As the method says."""
         return self.example.layer_kind(layer, training)
 
-    def _act(self, place: str, layer: Optional[int], *arguments: Any) -> Any:
-        """What the method does at a place, with the values of the task."""
-        hooks: Hooks = NoHooks()
-        if place in self.example.places:
-            hooks = self._own(arguments[-1], layer)
-        return getattr(hooks, place)(*arguments)
-
-    def embeddings(self, *arguments):
-        """As the method does."""
-        return self._act("embeddings", None, *arguments)
-
-    def project(self, name, *arguments):
-        """As the method does."""
-        return self._act("project", layer_of(name), name, *arguments)
-
-    def key_value(self, layer, *arguments):
-        """As the method does."""
-        return self._act("key_value", layer, layer, *arguments)
-
-    def before_norm(self, layer, *arguments):
-        """As the method does."""
-        return self._act("before_norm", layer, layer, *arguments)
-
-    def after_norm(self, layer, *arguments):
-        """As the method does."""
-        return self._act("after_norm", layer, layer, *arguments)
+    begin = _of_the_task("begin")
+    embeddings = _of_the_task("embeddings")
+    project = _of_the_task("project")
+    key_value = _of_the_task("key_value")
+    before_norm = _of_the_task("before_norm")
+    after_norm = _of_the_task("after_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +176,14 @@ class PerTask(Composition):
             def initialize(rng, shape):
                 return np.stack([added.initializer(rng, shape[1:])] * count)
 
-            return Added((count, *added.shape), initialize)
+            def compute(read):
+                return np.stack([added.initializer.compute(read)] * count)
+
+            follows = isinstance(added.initializer, encoder.OfPretrained)
+            return Added(
+                (count, *added.shape),
+                encoder.OfPretrained(compute) if follows else initialize,
+            )
 
         added = self.method.variables(config, pooler)
         return {f"{SCOPE}{name}": of_all(one) for name, one in added.items()}

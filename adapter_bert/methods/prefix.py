@@ -64,8 +64,8 @@ class PrefixHooks(Hooks):
 class PerceptronPrefixHooks(PrefixHooks):
     """A prefix that a small network makes of an embedding."""
 
-    def embeddings(self, hidden, context):
-        """Computes the prefixes of all layers."""
+    def begin(self, context):
+        """The prefixes of all layers."""
         embedding, kernel_1, bias_1, kernel_2, bias_2 = (
             tf.convert_to_tensor(self.values[name]) for name in NETWORK
         )
@@ -73,8 +73,7 @@ class PerceptronPrefixHooks(PrefixHooks):
         outputs = tf.matmul(inner, kernel_2) + bias_2
         scopes = _scopes(self.layers)
         prefixes = tf.split(outputs, len(scopes), axis=1)
-        context.handed_on.update(zip(scopes, prefixes))
-        return hidden
+        return dict(zip(scopes, prefixes))
 
     def prefix(self, layer, context):
         """Slices of the network's outputs."""

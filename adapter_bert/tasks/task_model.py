@@ -1,8 +1,8 @@
-"""BERT, a tuning method and a task's head put together as one model.
+"""BERT, a tuning method and a task's head as one model.
 
-In here: `TaskModel`, and `ParameterTable`, the list of every variable with
-whether it is trained. That table is the only source for gradients, weight
-decay, optimizer slots, the log, checkpoints and the adapter artifact.
+`ParameterTable` lists every variable and whether it is trained. The table is
+the only source for gradients, weight decay, optimizer slots, the log,
+checkpoints and the adapter artifact.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from adapter_bert.optimization import Recipe
 BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
 # Of a dense layer.
 KERNEL = re.compile(r"bert/.*/(kernel|bias)")
-# Among features, what the layers below those to compute have given.
+# Among features, the outputs of frozen layers below the first computed one.
 FROZEN_OUTPUTS = "frozen_outputs"
 
 
 class TaskModel(tf.Module):
-    """What one task computes: BERT with a method's hooks, then a head."""
+    """BERT with a method's hooks, then a task's head."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class TaskModel(tf.Module):
 
         Args:
             config: of the BERT.
-            method: acts upon it.
+            method: acts on it.
             build_head: of the task.
             create: makes variables.
-            lowest: the layer to begin with, of batches that have the outputs
-                of the one before.
+            lowest: the first layer to compute, of batches that have the
+                outputs of the layer before.
         """
         self.lowest = lowest
         self.head = build_head(config, create)
@@ -66,11 +66,11 @@ class TaskModel(tf.Module):
 
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                what the head reads beside, and in a run of several tasks
-                `task_ids`, int32 [B], all alike; or of rows that are C choices
-                [B, C, T], each of which is a row for BERT and for the head.
-                `frozen_outputs`, if there are any, float32 [B, T or 1, D], or
-                the bits of bfloat16 as uint16, instead of the tokens.
+                other inputs of the head, and in a run of several tasks
+                `task_ids`, int32 [B], all alike. Rows of C choices are
+                [B, C, T], each choice a row for BERT and for the head.
+                `frozen_outputs`, float32 [B, T or 1, D] or the bits of
+                bfloat16 as uint16, replace the tokens if there are any.
             context: of this forward pass.
 
         Returns:
@@ -88,11 +88,13 @@ class TaskModel(tf.Module):
                 for x in (ids, segments, context.input_mask)
             )
             context = dataclasses.replace(context, input_mask=mask)
+        shown: Dict[str, tf.Tensor] = {}
         context = dataclasses.replace(
             context,
             first_token=self.head.reads_first_token
             and self.bert.hooks.by_token
             and not context.observes,
+            show=shown.__setitem__ if context.observes else None,
         )
         if FROZEN_OUTPUTS in features:
             sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
@@ -106,11 +108,13 @@ class TaskModel(tf.Module):
         )
         if context.training:
             return found
-        shown = self.bert.hooks.observe(context) if context.observes else {}
-        return {**self.head.select(found), **shown}
+        found = self.head.select(found)
+        if context.observes:
+            found.update(self.bert.hooks.observe(shown, context))
+        return found
 
     def _continue(self, outputs: tf.Tensor, context: Context) -> tf.Tensor:
-        """What the upper layers make of known outputs, float32 [B, T, D]."""
+        """The outputs of the upper layers, float32 [B, T, D]."""
         if outputs.dtype == tf.uint16:
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
@@ -120,7 +124,7 @@ class TaskModel(tf.Module):
         return tf.cast(found[-1] if found else outputs, tf.float32)
 
 
-# What variables are part of, in the order of tables.
+# Groups of variables, in the order of tables.
 GROUPS = (
     "embeddings",
     "encoder",
@@ -141,7 +145,7 @@ class Parameter:
         name: its name in checkpoints.
         shape: its shape.
         initializer: makes its fresh values.
-        group: what it is part of, for people to read.
+        group: one of `GROUPS`, for people to read.
         trained: whether training changes it.
     """
 
@@ -169,9 +173,9 @@ class ParameterTable:
     Attributes:
         method: the method's text.
         parameters: the variables.
-        recipe: how those that are trained are updated.
-        changed_count: how many of BERT's parameters change, if not all that
-            are trained.
+        recipe: how the trained ones are updated.
+        changed_count: how many of BERT's parameters change, if not all trained
+            ones.
         hooks: the method's, without values.
     """
 
