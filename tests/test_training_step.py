@@ -277,7 +277,7 @@ def test_frozen_kernels_in_bfloat16_change_no_bit(
         lanes=2,
         compute_dtype="bfloat16",
     )
-    names = task_model.narrow_variables(steady_config, parse(text), plain.table)
+    names = task_model.narrow_variables(plain.table)
     assert "bert/encoder/layer_0/intermediate/dense/kernel" in names
     assert not names & {p.name for p in plain.table.trained}
     narrow = dataclasses.replace(
@@ -298,7 +298,7 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
         table = task_model.list_parameters(
             tiny_config, method, CLASSIFICATION.build_head
         )
-        assert not task_model.narrow_variables(tiny_config, method, table)
+        assert not task_model.narrow_variables(table)
 
 
 @pytest.mark.gate

@@ -20,15 +20,23 @@ class TinyModel:
     """
 
     def __init__(self, config, method, is_shared=False):
-        self.is_shared = is_shared
+        self.config, self.is_shared = config, is_shared
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
+        pretrained = {
+            p.name: p for p in self.table.parameters if not p.is_added
+        }
+
+        def read(name):
+            p = pretrained[name]
+            return encoder.initial_values(name, p.shape, p.initializer, 3)
+
         trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
-                encoder.initial_values(name, shape, initializer, seed=3),
+                encoder.initial_values(name, shape, initializer, 3, read),
                 trainable=name in trained,
             )
             return self.variables[name]

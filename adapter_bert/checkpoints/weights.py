@@ -243,7 +243,12 @@ def choose_initial_values(
 
     def choose(p: Parameter) -> Callable[[], np.ndarray]:
         fresh = functools.partial(
-            encoder.initial_values, p.name, p.shape, p.initializer, seed
+            encoder.initial_values,
+            p.name,
+            p.shape,
+            p.initializer,
+            seed,
+            base.read,
         )
         if p.group == "parts":
             known = [w for w in (parts, trained) if w is not None] or [base]

@@ -184,13 +184,13 @@ class FrozenBert:
         value = tf.cast(self.weights.read(name), dtype)
         return tf.Variable(value, trainable=False)
 
-    def _variables_for(self, method: TuningMethod) -> Values:
+    def _variables_for(self, table: ParameterTable) -> Values:
         """BERT's variables as a method reads them.
 
         Methods that add to kernels need unrounded kernels, which are read when
         the first such method comes.
         """
-        if not task_model.changes_parameters(self.config, method):
+        if "parameter" not in table.hooks.places:
             return self.variables
         if not self._whole_kernels:
             self._whole_kernels = {
@@ -204,7 +204,7 @@ class FrozenBert:
         self, method: TuningMethod, task: Task, table: ParameterTable
     ) -> Any:
         """The function of a kind of tasks; the first call traces it."""
-        variables = self._variables_for(method)
+        variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
             "input_ids": numbers,

@@ -336,9 +336,7 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         # Workers send one another first values, which they cannot in bfloat16.
         narrow=frozenset()
         if engine.workers > 1
-        else task_model.narrow_variables(
-            setup.config, setup.method, setup.table
-        ),
+        else task_model.narrow_variables(setup.table),
         predict_tokens=experiment.predict_batch_tokens,
     )
 

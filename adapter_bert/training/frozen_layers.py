@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.bert.hooks import act_by_values, layer_of
+from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints.weights import POOLER, choose_initial_values
 from adapter_bert.data.input_pipeline import Batch, Features, sorted_batches
 from adapter_bert.errors import UserError
@@ -146,7 +146,7 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
         From 0, also if anything acts on embeddings or on all layers, to L, if
         only the head, or BERT's pooler, is trained.
     """
-    lowest = layers if act_by_values(table.hooks) else 0
+    lowest = layers if table.hooks.by_values else 0
     for p in table.parameters:
         is_above = p.group == "head" or p.name.startswith(POOLER)
         if (p.trained or p.is_added) and not is_above:

@@ -83,7 +83,12 @@ def train_first_phase(
     initial_values = {
         p.name: setup.initial_values.get(p.name)
         or functools.partial(
-            encoder.initial_values, p.name, p.shape, p.initializer, job.seed
+            encoder.initial_values,
+            p.name,
+            p.shape,
+            p.initializer,
+            job.seed,
+            lambda name: setup.initial_values[name](),
         )
         for p in table.parameters
     }

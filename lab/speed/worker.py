@@ -80,7 +80,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         seed=1,
         length=None,
         compute_dtype=options["dtype"],
-        narrow=task_model.narrow_variables(config, method, table),
+        narrow=task_model.narrow_variables(table),
     )
 
 
