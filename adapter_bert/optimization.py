@@ -1,20 +1,22 @@
 """The optimizer: BERT's learning-rate schedule, clipping and Adam.
 
-One definition of the mathematics, over plain tensors and variables; engines
-bring the gradients, added up over devices.
+One definition of the mathematics, over plain tensors and variables, for all
+engines.
 """
 
 import dataclasses
 import functools
 import math
 import re
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
+# Suffixes of the averages that Adam keeps of each variable's gradients.
+SLOTS = ("adam_m", "adam_v")
 # Searched in variable names, as google-research/bert does.
 NO_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
 # Before the names of one task's variables among several tasks', of which it
@@ -103,42 +105,38 @@ class AdamWeightDecay:
     def __init__(
         self,
         variables: Sequence[Tuple[str, Any]],
+        slots: Mapping[str, Any],
         schedule: Schedule,
-        create_slot: Callable[[str, Tuple[int, ...]], Any],
         recipe: Recipe = Recipe(),
         bias_correction: bool = False,
     ):
-        """Creates two slots for each variable.
+        """Takes the variables and two slots for each.
 
         Args:
             variables: (name, float32 variable) of everything that is trained.
-            schedule: tells the learning rate.
-            create_slot: makes a zero variable from a name and a shape.
+            slots: `<name>/<slot>` -> variable of the same shape, for `SLOTS`.
+            schedule: learning rates.
             recipe: of the tuning method.
-            bias_correction: whether the averages of young runs are divided by
-                the weight that they have gathered.
+            bias_correction: whether the averages of the first steps are divided
+                by the weight that they have gathered.
         """
-        self.schedule = schedule
-        self.bias_correction = bias_correction
-        self.variables = [variable for _, variable in variables]
-        self.updates = [
-            functools.partial(
-                update_variable,
-                recipe.decay_of(name),
-                recipe.rate_scale_of(name),
-            )
-            for name, _ in variables
-        ]
-        self.slots = [
-            tuple(
-                create_slot(f"{name}/{slot}", tuple(variable.shape))
-                for slot in ("adam_m", "adam_v")
+        self._schedule = schedule
+        self._bias_correction = bias_correction
+        self._updates = [
+            (
+                functools.partial(
+                    update_variable,
+                    recipe.decay_of(name),
+                    recipe.rate_scale_of(name),
+                ),
+                variable,
+                *(slots[f"{name}/{slot}"] for slot in SLOTS),
             )
             for name, variable in variables
         ]
 
-    def rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """What the update of a step depends on beside the gradients.
+    def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """The scalars that the update of a step takes beside the gradients.
 
         Args:
             step: integer [], counted from 1.
@@ -147,40 +145,61 @@ class AdamWeightDecay:
             The learning rate, float32 []; with bias correction also
             `1 - BETA_1^step` and `1 - BETA_2^step`, float32 [].
         """
-        rates = (self.schedule(step),)
-        if self.bias_correction:
+        rates = (self._schedule(step),)
+        if self._bias_correction:
             count = tf.cast(step, tf.float32)
-            # Not 1 - beta^step, which cancels at the first steps.
+            # Not 1 - beta^step, which cancels in the first steps.
             rates += tuple(
                 -tf.math.expm1(count * math.log(beta))
                 for beta in (BETA_1, BETA_2)
             )
         return rates
 
-    def apply(
-        self,
-        gradients: Sequence[tf.Tensor],
-        rates: Sequence[Any],
-        on_device: Callable = lambda update, *args: update(*args),
-    ) -> List[Any]:
-        """Updates variables and slots by one step.
+    def train(
+        self, loss: tf.Tensor, gradients: Sequence[tf.Tensor], step: tf.Variable
+    ) -> Tuple[tf.Tensor, List[tf.Operation]]:
+        """Adds up over all devices, clips, and updates every copy alike.
+
+        Called on each device, or on the only one. Every device computes the
+        same update of its own copy, so no variable has to travel.
 
         Args:
-            gradients: float32, one for each variable, the mean over the whole
-                batch, clipped (`clip`).
-            rates: of this step, as of `rates`.
-            on_device: called as (update, variable, *arguments), does the
-                update wherever the variable lives.
+            loss: float32 [], this device's share.
+            gradients: float32, this device's shares, one for each variable.
+            step: integer [], steps done before; counted up by one.
 
         Returns:
-            The assignments, for graphs to run.
+            The whole batch's loss, float32 [], and the updates, for graphs to
+            run.
         """
-        return [
-            on_device(update, variable, m, v, gradient, *rates)
-            for variable, (m, v), gradient, update in zip(
-                self.variables, self.slots, gradients, self.updates
-            )
-        ]
+        replica = tf.distribute.get_replica_context()
+        loss, *gradients = replica.all_reduce(
+            tf.distribute.ReduceOp.SUM, [loss, *gradients]
+        )
+        rates = self._rates(tf.convert_to_tensor(step) + 1)
+
+        def update(strategy, gradients, *rates) -> List[tf.Operation]:
+            on_device = strategy.extended.update
+            updates = [
+                on_device(
+                    variable, apply, (m, v, gradient, *rates), group=False
+                )
+                for (apply, variable, m, v), gradient in zip(
+                    self._updates, gradients
+                )
+            ]
+            # Everything else of this step reads the step before it is counted.
+            with tf.control_dependencies(tf.nest.flatten(updates)):
+                updates.append(
+                    on_device(
+                        step,
+                        lambda step: tf.group(step.assign_add(1)),
+                        group=False,
+                    )
+                )
+            return tf.nest.flatten(updates)
+
+        return loss, replica.merge_call(update, args=(clip(gradients), *rates))
 
 
 def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
@@ -215,7 +234,7 @@ def update_variable(
         v_slot: like it, average of their squares.
         gradient: like it, clipped.
         learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `AdamWeightDecay.rates`.
+        *corrections: none, or c1 and c2 as of `AdamWeightDecay._rates`.
 
     Returns:
         The update.

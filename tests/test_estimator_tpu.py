@@ -111,7 +111,7 @@ def tpu_training_graph(
     capture = CaptureGraph()
     patches = [
         unittest.mock.patch.object(
-            estimator_module, "ProgressHook", lambda progress: capture
+            estimator_module, "TrainingHook", lambda *_: capture
         )
     ]
     if reduce is not None:

@@ -25,7 +25,12 @@ from adapter_bert.data.input_pipeline import (
     train_batches,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
+from adapter_bert.optimization import (
+    SLOTS,
+    AdamWeightDecay,
+    Recipe,
+    Schedule,
+)
 from adapter_bert.tasks import get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_task import (
@@ -174,13 +179,14 @@ def test_a_head_that_is_not_in_the_batch_goes_on_by_momentum_and_decay():
     """As where its gradient is a tensor of zeros, and not none at all."""
     names = ("tasks.bias/output_weights", "tasks.bias/output_bias")
     variables = [(name, tf.Variable([2.0])) for name in names]
-    optimizer = AdamWeightDecay(
-        variables,
-        Schedule(0.1, 10, 0),
-        lambda name, shape: tf.Variable(tf.fill(shape, 0.01)),
-    )
-    zeros = [tf.zeros([1])] * 2
-    optimizer.apply(zeros, optimizer.rates(tf.constant(1)))
+    slots = {
+        f"{name}/{slot}": tf.Variable([0.01])
+        for name in names
+        for slot in SLOTS
+    }
+    optimizer = AdamWeightDecay(variables, slots, Schedule(0.1, 10, 0))
+    step = tf.Variable(0, dtype=tf.int64)
+    optimizer.train(tf.constant(0.0), [tf.zeros([1])] * 2, step)
     rate = 0.1 * (1 - 1 / 10)
     moved = rate * 0.009 / (np.sqrt(0.01 * 0.999) + 1e-6)
     (_, weights), (_, bias) = variables

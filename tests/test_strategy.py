@@ -29,6 +29,7 @@ from adapter_bert.data.input_pipeline import TrainPlan
 from adapter_bert.errors import UserError
 from adapter_bert.training import strategy
 from adapter_bert.training.engines import (
+    Course,
     Hardware,
     Pause,
     check_batch_size,
@@ -149,16 +150,10 @@ def train_telling(update, job, steps, save_steps=100):
     progress = unittest.mock.Mock()
     progress.update.side_effect = update
     rows = make_rows(CLASSIFICATION)
-    engine().train(
-        job,
-        rows,
-        TrainPlan(rows.lengths, 8, steps, 1),
-        optimization.Schedule(1e-2, steps, 1),
-        0,
-        8,
-        save_steps,
-        progress,
-    )
+    plan = TrainPlan(rows.lengths, 8, steps, 1)
+    schedule = optimization.Schedule(1e-2, steps, 1)
+    course = Course(rows, plan, schedule, 0, 8, save_steps)
+    engine().train(job, course, progress)
 
 
 @pytest.mark.gate
@@ -206,7 +201,7 @@ def test_the_first_loss_that_is_no_number_is_named(
 @pytest.mark.parametrize(
     "workers, expected, words",
     [
-        (None, tf.errors.UnavailableError, "^gone"),
+        (1, tf.errors.UnavailableError, "^gone"),
         (2, UserError, "another worker has stopped; see its log.*gone"),
     ],
 )
@@ -220,8 +215,7 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
 
     monkeypatch.setattr(strategy, "_run", fail)
     trained = engine()
-    if workers:
-        trained.workers = workers
+    trained.workers = workers
     job = make_job(tiny_config, folders("run"))
     with pytest.raises(expected, match=words):
         train(trained, job, make_rows(CLASSIFICATION))

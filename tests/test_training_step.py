@@ -29,12 +29,8 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.methods.sparse import GateHooks, Gates
 from adapter_bert.tasks import task_model
 from adapter_bert.training import training_step
-from adapter_bert.training.engines import (
-    Hardware,
-    Job,
-    Prediction,
-    choose_engine,
-)
+from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.training_step import Job, Prediction
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Optional
+from typing import Optional
 
 from absl import logging
 
@@ -10,7 +10,7 @@ from adapter_bert.checkpoints import run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training.engines import NO_PAUSE, Job, Pause
+from adapter_bert.training.engines import NO_PAUSE, Course, Engine, Job, Pause
 from adapter_bert.training.setup import Setup
 
 
@@ -29,7 +29,7 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
 
 
 def run_steps(
-    engine: Any,
+    engine: Engine,
     setup: Setup,
     job: Job,
     features: input_pipeline.Features,
@@ -76,17 +76,16 @@ def run_steps(
             job.output_dir if engine.is_chief else None,
         )
     ) as progress:
-        engine.train(
-            job,
+        course = Course(
             features if known is None else known,
             plan,
             schedule,
             first_step,
             training.batch_size,
             training.save_checkpoints_steps,
-            progress,
             pause,
         )
+        engine.train(job, course, progress)
     seconds = time.monotonic() - began
     _, last_step = training_state.latest_step(job.output_dir)
     logging.info(

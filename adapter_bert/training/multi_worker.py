@@ -5,6 +5,7 @@ then no cluster.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 from typing import Any, Dict, Iterator, Mapping, Tuple
@@ -17,6 +18,16 @@ from adapter_bert.errors import UserError, first_line
 VARIABLE = "TF_CONFIG"
 # The chief's old name.
 MASTER = "master"
+# What TensorFlow raises, at one place or another, where a worker is lost.
+LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
 
 
 def read() -> Tuple[Dict[str, Any], str, int]:
@@ -146,3 +157,62 @@ def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
         cluster = resolver.cluster_spec().as_dict()
         return "chief" not in cluster and resolver.task_id == 0
     return resolver.task_type == "chief"
+
+
+def check_agreement(
+    found: tf.distribute.Strategy, first_step: int, training: str
+) -> None:
+    """Compares where the workers begin, and what they are to train.
+
+    Args:
+        found: the strategy of all workers.
+        first_step: steps done before.
+        training: what decides the training's result, as text.
+
+    Raises:
+        UserError: they see different checkpoints, flags or data.
+    """
+    digest = hashlib.sha256(training.encode()).digest()
+    mine = [[first_step, int.from_bytes(digest[:7], "big")]]
+
+    @tf.function(autograph=False)
+    def gather() -> tf.Tensor:
+        return found.run(
+            lambda: tf.distribute.get_replica_context().all_gather(
+                tf.constant(mine, tf.int64), axis=0
+            )
+        )
+
+    pairs = found.experimental_local_results(gather())[0].numpy()
+    steps, digests = (sorted(set(values)) for values in pairs.T.tolist())
+    if len(steps) == len(digests) == 1:
+        return
+    # A worker that ended now could take the answer from one that is still
+    # receiving it. A second round begins when all have the first answer.
+    with contextlib.suppress(tf.errors.OpError):
+        gather()
+    if len(steps) > 1:
+        raise UserError(
+            "the workers see different checkpoints in --output_dir (steps "
+            f"{steps}); it must be one folder that all of them share"
+        )
+    raise UserError(
+        "the workers have different flags or training data; start all "
+        "of them with the same"
+    )
+
+
+@contextlib.contextmanager
+def one_line_of_lost_workers() -> Iterator[None]:
+    """Makes one line of the errors that follow when another worker stops.
+
+    Raises:
+        UserError: another worker has stopped.
+    """
+    try:
+        yield
+    except LOST_WORKER as error:
+        raise UserError(
+            "another worker has stopped; see its log, then start all of "
+            f"them again ({first_line(error)})"
+        ) from error
