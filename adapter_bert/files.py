@@ -260,7 +260,7 @@ def _opened(path: str, what: str) -> Iterator[BinaryIO]:
     except (tf.errors.NotFoundError, FileNotFoundError) as error:
         raise UserError(missing) from error
     except (tf.errors.OpError, OSError) as error:
-        why = getattr(error, "strerror", None) or first_line(error)
+        why = getattr(error, "message", "") or error.strerror
         raise UserError(f"cannot read {what} {path}: {why}") from error
 
 

@@ -19,8 +19,7 @@ CLIP_NORM = 1.0
 SLOTS = ("adam_m", "adam_v")
 # Searched in variable names, as google-research/bert does.
 NO_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
-# Before the names of one task's variables among several tasks', of which it
-# says nothing: a task may be called bias.
+# Prefix of one task's variables among several; a task may be called bias.
 TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 
@@ -36,8 +35,8 @@ class Schedule:
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
     the end of the warm-up. The published code reads the step counter while
-    its increment is under way; runs of it show the incremented value, so
-    steps count from 1 here.
+    the counter is incremented; in practice it reads the new value, so steps
+    count from 1 here.
     """
 
     learning_rate: float
@@ -67,13 +66,13 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a tuning method wants its variables updated.
+    """The optimizer's treatment of a tuning method's variables.
 
     Attributes:
-        undecayed: a regular expression: variables whose names contain it do
-            not decay, nor do biases and LayerNorms.
-        rate_scales: (regular expression, factor): what a variable's learning
-            rate is multiplied by if its name contains the expression.
+        undecayed: regular expression, searched in names of variables that do
+            not decay, in addition to biases and LayerNorms.
+        rate_scales: (regular expression, factor) for the learning rates of
+            variables whose names contain the expression.
     """
 
     undecayed: str = r"^$"
@@ -87,7 +86,7 @@ class Recipe:
         return WEIGHT_DECAY
 
     def rate_scale_of(self, name: str) -> float:
-        """What a variable's learning rate is multiplied by."""
+        """The factor of a variable's learning rate."""
         for pattern, factor in self.rate_scales:
             if re.search(pattern, name):
                 return factor
@@ -136,7 +135,7 @@ class AdamWeightDecay:
         ]
 
     def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """The scalars that the update of a step takes beside the gradients.
+        """The scalars of a step's update.
 
         Args:
             step: integer [], counted from 1.
@@ -219,25 +218,21 @@ def update_variable(
 ) -> tf.Operation:
     """One step of Adam for one variable and its two slots.
 
-    TensorFlow's fused kernel does it in one pass; with powers of 0 it does not
-    correct the bias of young averages. It computes 1 - beta in float32, which
-    makes `v` 1.3e-5 of itself smaller. Its own correction would leave epsilon
-    as it is; Kingma and Ba add epsilon to the corrected root, so that here
-    rate and epsilon are both scaled: `(m / c1) / (sqrt(v / c2) + epsilon)` is
+    Uses TensorFlow's fused kernel; with beta powers of 0 it corrects no bias.
+    The kernel computes 1 - beta in float32, so `v` is smaller by 1.3e-5 of
+    itself. Kingma and Ba add epsilon to the corrected root, so the correction
+    scales both rate and epsilon: `(m / c1) / (sqrt(v / c2) + epsilon)` is
     `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`.
 
     Args:
         weight_decay: share of the rate by which the variable shrinks.
-        rate_scale: what the rate is multiplied by.
+        rate_scale: factor of the rate.
         variable: float32 [...].
-        m_slot: like it, average of gradients.
-        v_slot: like it, average of their squares.
-        gradient: like it, clipped.
+        m_slot: same shape, average of gradients.
+        v_slot: same shape, average of their squares.
+        gradient: same shape, clipped.
         learning_rate: of this step.
         *corrections: none, or c1 and c2 as of `AdamWeightDecay._rates`.
-
-    Returns:
-        The update.
     """
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:
@@ -248,8 +243,8 @@ def update_variable(
         adam_rate, epsilon = rate * root / corrections[0], EPSILON * root
     decayed = []
     if weight_decay:
-        # In TensorFlow 1 graphs nothing else keeps the forward pass from
-        # reading what has decayed already.
+        # In TensorFlow 1 graphs, nothing else keeps the forward pass from
+        # reading the decayed value.
         with tf.control_dependencies([gradient]):
             value = tf.convert_to_tensor(variable)
             decayed = [variable.assign(value * (1.0 - weight_decay * rate))]

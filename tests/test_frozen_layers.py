@@ -284,11 +284,12 @@ def test_a_finished_training_needs_no_file_any_more(classify, flags):
 def test_several_processes_are_refused(classify, flags, monkeypatch):
     monkeypatch.setattr(frozen_layers.multi_worker, "is_cluster", lambda: True)
     setup = types.SimpleNamespace(
-        keeps_frozen_outputs=True,
         experiment=None,
         task=types.SimpleNamespace(rows_are_fixed=True),
         table=task_model.ParameterTable("head", ()),
-        config=types.SimpleNamespace(num_hidden_layers=2),
+        model=types.SimpleNamespace(
+            config=types.SimpleNamespace(num_hidden_layers=2)
+        ),
     )
     with pytest.raises(UserError, match="needs one process, but TF_CONFIG"):
         frozen_layers.check(setup)

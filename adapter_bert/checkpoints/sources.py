@@ -186,8 +186,16 @@ def open_pretrained(path: str) -> Pretrained:
         path = handles.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    # A training that goes on there may delete it meanwhile.
-    return files.read_newest(lambda: _find_model(path), _open_file)
+    tried = None
+    while True:
+        newest = _find_model(path)
+        try:
+            return _open_file(newest)
+        except UserError:
+            # A training that goes on there may have deleted it meanwhile.
+            if newest == tried:
+                raise
+            tried = newest
 
 
 def _open_file(path: str) -> Pretrained:

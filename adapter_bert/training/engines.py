@@ -1,4 +1,4 @@
-"""How training and prediction run on devices: `Engine`, and which one runs."""
+"""Engines: training and prediction on devices, and the choice of an engine."""
 
 import abc
 import dataclasses
@@ -56,7 +56,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """Where the dev sets are scored while a training runs.
+    """The steps at which a training pauses for its dev sets to be scored.
 
     Attributes:
         steps: after each of these the training is saved, then looked at.

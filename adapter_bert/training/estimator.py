@@ -39,9 +39,8 @@ tpu = v1.estimator.tpu
 class SessionStream:
     """Computes batches in a session, in order.
 
-    The session lives in a thread of its own. There it may wait for batches, and
-    TensorFlow's defaults, which are those of a thread, are the graph's there
-    only: elsewhere operations are computed at once, as ever.
+    The session lives in a thread of its own, where it may wait for batches.
+    The default graph is that thread's; elsewhere execution stays eager.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class SessionStream:
 
         Args:
             start: builds the graph, whose dataset reads the given generator,
-                and yields its outputs, each when it is asked for.
+                and yields outputs on demand.
         """
         self._batches: queue.SimpleQueue = queue.SimpleQueue()
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
@@ -59,12 +58,12 @@ class SessionStream:
         thread = threading.Thread(
             target=_serve,
             args=(start, self._batches, self._requests, self._answers),
-            # Python would wait for another kind before it closes anything.
+            # At exit Python would wait for any other thread first.
             daemon=True,
         )
         thread.start()
-        # Called by the program's end too, which would wait for ever for a
-        # dataset that waits for batches.
+        # Also called at exit, where a dataset that waits for batches would
+        # block the program for ever.
         self._end = weakref.finalize(self, _end, self._requests, thread)
 
     def put(self, batches: Sequence[Batch]) -> None:
@@ -91,14 +90,14 @@ def _serve(
     requests: queue.SimpleQueue,
     answers: queue.SimpleQueue,
 ) -> None:
-    """What the thread does until it is told to end."""
+    """The body of the thread."""
     last, has_ended = None, False
 
     def read() -> Iterator[Batch]:
         nonlocal last, has_ended
         if has_ended:
-            # A TPU's input is read again and again, for batches that mark the
-            # end on each core.
+            # A TPU's input is read again, for batches that mark the end on
+            # each core.
             if last is not None:
                 yield last
             return
@@ -119,8 +118,8 @@ def _serve(
             for _ in outputs:
                 pass
     except BaseException as error:
-        # It is raised where the answer is awaited. The dataset may be waiting
-        # for a batch, and is waited for when the session goes.
+        # Raised by `get`. The session's end waits for the dataset, which may
+        # be waiting for a batch.
         batches.put(None)
         answers.put(error)
 
@@ -134,7 +133,7 @@ class LoadHook(v1.train.SessionRunHook):
     """Sets variables before a session's next run."""
 
     def __init__(self, values: Optional[Dict[str, np.ndarray]]):
-        """Takes arrays by name, or None to leave all as they are."""
+        """Takes arrays by name, or None to change nothing."""
         self.values = values
         self._loaded: Optional[Dict[str, np.ndarray]] = None
 
@@ -152,7 +151,7 @@ class LoadHook(v1.train.SessionRunHook):
             return
         variables = {v.op.name: v for v in v1.global_variables()}
         for name, value in values.items():
-            # The assignment that is there, of another value.
+            # The initializer's assignment, fed with another value.
             assign = variables[name].initializer
             session.run(assign, {assign.inputs[1]: value})
         self._loaded = values
@@ -327,7 +326,7 @@ class EstimatorEngine(Engine):
             lambda batch_size: self._estimator(job, batch_size, None),
         )
 
-    # One machine may have a TF_CONFIG, which a RunConfig may refuse.
+    # A RunConfig may refuse the TF_CONFIG of a single machine.
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
@@ -355,7 +354,7 @@ class EstimatorEngine(Engine):
     def _mirrored_estimator(self, job, batch_size, schedule):
         """A plain Estimator: TPUEstimator cannot use several GPUs."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        # One for the host, beside GPUs.
+        # One for the host beside GPUs.
         cpus = max(1, sum("CPU" in device for device in self._devices))
         config = tf.estimator.RunConfig(
             **_run_config(job, device_count={"CPU": cpus}),
@@ -401,7 +400,7 @@ class EstimatorEngine(Engine):
                     v1.tpu.cross_replica_sum, [loss, *gradients]
                 )
             loss, updates = optimizer.train(loss, gradients, step)
-            # The Estimator will add up what every device returns.
+            # The Estimator adds up the losses of all devices.
             loss /= len(self._devices)
             return tpu.TPUEstimatorSpec(
                 mode, loss=loss, train_op=tf.group(updates)
@@ -411,7 +410,7 @@ class EstimatorEngine(Engine):
 
 
 def _for_tpu(batch: Batch) -> Batch:
-    """A batch as a TPU takes it: its infeed knows bfloat16, but no uint16."""
+    """Makes bfloat16 of uint16, which a TPU's infeed does not know."""
     return {
         name: tf.bitcast(x, tf.bfloat16) if x.dtype == tf.uint16 else x
         for name, x in batch.items()
@@ -419,7 +418,7 @@ def _for_tpu(batch: Batch) -> Batch:
 
 
 def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
-    """Arguments of a run's config; sessions run as `devices` chose."""
+    """Arguments of a `RunConfig`; sessions have the options of `devices`."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
             tf.config.threading.get_intra_op_parallelism_threads()
@@ -454,7 +453,7 @@ class _EstimatorPredictor(Predictor):
         use_tpu: bool,
         make_estimator: Callable[[int], Any],
     ):
-        """Takes what makes an estimator for a batch size."""
+        """Takes a function that makes an estimator for a batch size."""
         super().__init__(job, shards)
         self._use_tpu = use_tpu
         self._make_estimator = make_estimator
@@ -465,7 +464,7 @@ class _EstimatorPredictor(Predictor):
     def _run(
         self, groups: Iterator[List[Batch]], features: Features
     ) -> Iterator[Outputs]:
-        # One group waits while another is computed.
+        # One group waits while another one is computed.
         waiting = 0
         try:
             for group in groups:
@@ -484,7 +483,7 @@ class _EstimatorPredictor(Predictor):
                 yield self._stream.get()
                 waiting -= 1
         except BaseException:
-            # What is under way belongs to no later prediction.
+            # Batches in the stream belong to no later prediction.
             self._release()
             raise
 
@@ -493,7 +492,7 @@ class _EstimatorPredictor(Predictor):
         job, loader = self._job, LoadHook(self._loader.values)
         make_estimator = self._make_estimator
 
-        # Without the predictor, which would never be let go of.
+        # Captures no `self`, which would never be freed.
         def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
             def input_fn(params: Any) -> tf.data.Dataset:
                 del params  # Batches have been divided already.
@@ -518,6 +517,6 @@ class _EstimatorPredictor(Predictor):
 
     def _assign(self, values: Dict[str, np.ndarray]) -> None:
         if self._use_tpu:
-            # There the whole stream is one run, which has read the values.
+            # A TPU's stream is a single run, which has read the values.
             self._release()
         self._loader.values = values

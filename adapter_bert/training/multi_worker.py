@@ -1,7 +1,7 @@
-"""Which workers there are: the environment variable TF_CONFIG, the chief.
+"""Several workers: the environment variable TF_CONFIG, and the chief.
 
-Services that start programs set TF_CONFIG for a single machine too, which is
-then no cluster.
+Services that start programs set TF_CONFIG for a single machine too, which is no
+cluster.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError, first_line
 VARIABLE = "TF_CONFIG"
 # The chief's old name.
 MASTER = "master"
-# What TensorFlow raises, at one place or another, where a worker is lost.
+# TensorFlow's errors where a worker is lost.
 LOST_WORKER = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -31,11 +31,11 @@ LOST_WORKER = (
 
 
 def read() -> Tuple[Dict[str, Any], str, int]:
-    """The cluster of TF_CONFIG, and which of its tasks this process is.
+    """The cluster of TF_CONFIG, and the task of this process.
 
     Returns:
-        Addresses by the kind of task, `chief` or `worker`; this one's kind and
-        index. Without a cluster `{}`, "" and 0.
+        Addresses by the kind of task, `chief` or `worker`; this process's kind
+        and index. Without a cluster `{}`, "" and 0.
 
     Raises:
         UserError: TF_CONFIG is no such description, or has other tasks.
@@ -86,12 +86,8 @@ def _modern(kind: str) -> str:
 
 
 def is_cluster() -> bool:
-    """Whether TF_CONFIG names several processes.
-
-    Raises:
-        UserError: as `read`.
-    """
-    return _count(read()[0]) > 1
+    """Whether TF_CONFIG names several processes; raises as `read`."""
+    return VARIABLE in os.environ and _count(read()[0]) > 1
 
 
 def _count(cluster: Mapping[str, Any]) -> int:
@@ -100,7 +96,7 @@ def _count(cluster: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Hides TF_CONFIG, for what would take one machine for a cluster."""
+    """Hides TF_CONFIG from code that would take one machine for a cluster."""
     value = os.environ.pop(VARIABLE, None)
     try:
         yield
@@ -116,8 +112,8 @@ def strategy() -> tf.distribute.Strategy:
         UserError: TF_CONFIG or a worker cannot be used.
     """
     cluster, kind, index = read()
-    # Without a word it would take none of them. TensorFlow supposes that all
-    # workers have as many.
+    # TensorFlow would take no GPU unless told, and expects as many of all
+    # workers.
     gpus = len(tf.config.list_physical_devices("GPU"))
     logging.info("waiting for all %d workers", _count(cluster))
     try:

@@ -1,8 +1,7 @@
 """Training and prediction with tf.distribute: CPU, GPUs, workers, TPUs.
 
-Runs on TensorFlow 2.15 and every later one. Trained variables, their slots and
-the step are saved as the TPUEstimator engine saves them, under the same names,
-so each engine goes on with the other's run.
+Runs on TensorFlow 2.15 and later. Checkpoints are those of the TPUEstimator
+engine, so each engine goes on with the other's run.
 """
 
 import functools
@@ -30,7 +29,7 @@ from adapter_bert.training.training_step import (
 )
 from adapter_bert.training.variables import Variables, at_once
 
-# Steps of one call to GPUs: few enough that progress is seen.
+# Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
 # A model, and its trained variables by name.
 Built = Tuple[TaskModel, Dict[str, tf.Variable]]
@@ -123,7 +122,7 @@ class StrategyEngine(Engine):
             loss = strategy.run(on_device, args=(next(batches),))
             return strategy.experimental_local_results(loss)[0]
 
-        # AutoGraph would translate all that is called from here.
+        # AutoGraph would translate every function that is called here.
         @tf.function(autograph=False)
         def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
             if self._steps_per_call == 1:
@@ -158,7 +157,7 @@ class StrategyEngine(Engine):
                 step += 1
                 count -= 1
                 check_loss(step, loss)
-                # Steps of one call have been done by its end.
+                # The steps of one call end together.
                 progress.update(step, loss, is_timed=not count)
             if step == save_at and self.is_chief:
                 values = state.values()
@@ -195,7 +194,7 @@ class _StrategyPredictor(Predictor):
         strategy: tf.distribute.Strategy,
         built: Optional[Built] = None,
     ):
-        """Takes what is built already, if anything is."""
+        """Takes a model that is built already, if there is one."""
         super().__init__(job, strategy.num_replicas_in_sync)
         self._strategy = strategy
         self._built = built
@@ -261,9 +260,9 @@ class _TrainingState:
     """The variables of a training: the model's, the optimizer's, the step."""
 
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
-        """Makes them with the values of the folder's newest checkpoint.
+        """Takes the values of the folder's newest checkpoint.
 
-        Without one, trained variables get their initial values and slots zero.
+        Without one, takes initial values, and zero for slots.
         """
         saved = _newest_checkpoint(job)
         trained = [p.name for p in job.table.trained]
@@ -293,7 +292,7 @@ class _TrainingState:
         )
 
     def values(self) -> Dict[str, np.ndarray]:
-        """What a checkpoint holds, by name."""
+        """The content of a checkpoint, by name."""
         values = {name: v.numpy() for name, v in self._saved.items()}
         values["global_step"] = self.step.numpy()
         return values
@@ -305,7 +304,7 @@ def _newest_checkpoint(job: Job) -> Optional[Weights]:
 
 
 def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
-    """First values of every variable: of what is trained, those saved."""
+    """Initial values, replaced by the saved ones of trained variables."""
     values = dict(job.initial_values)
     if saved is not None:
         for p in job.table.trained:

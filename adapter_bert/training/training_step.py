@@ -32,7 +32,7 @@ Gradients = List[tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What an engine needs to build a model.
+    """A model to build, and how to compute with it.
 
     Attributes:
         build_model: makes the model's variables with the given `create`.
@@ -82,7 +82,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What prediction alone needs of a job; attributes as there."""
+    """The part of a `Job` that prediction without variables needs."""
 
     lanes: int = 1
     share_layers: bool = True
@@ -255,13 +255,13 @@ def predict(
     model: Callable[[Dict[str, tf.Tensor], Context], Dict[str, tf.Tensor]],
     features: Dict[str, tf.Tensor],
 ) -> Dict[str, tf.Tensor]:
-    """What a model gives for a batch, without dropout, in lanes."""
+    """The outputs of a model for a batch, without dropout, in lanes."""
 
     def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
         context = Context(
             lane["input_mask"],
             dtype=tf.as_dtype(job.compute_dtype),
-            # What a shared layer hands on is gone after it.
+            # Values that a shared layer hands on are lost after it.
             share_layers=job.share_layers and not (job.use_xla or job.observes),
             observes=job.observes,
         )
