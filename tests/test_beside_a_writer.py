@@ -1,5 +1,6 @@
 """What a reader sees of files that another process writes or deletes."""
 
+import builtins
 import contextlib
 import fcntl
 import json
@@ -9,7 +10,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from fake_runs import FakeRuns
 
 from adapter_bert import files, folder_lock
@@ -56,12 +56,7 @@ def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, after):
     path = str(tmp_path / "file.json")
     old, new = b"[" + b"0, " * 10**6 + b"0]", b"[1]"
     files.write_bytes(path, old)
-    # TensorFlow has opened it, and reads nothing yet.
-    after(
-        tf.io.gfile.GFile,
-        "_preread_check",
-        lambda: files.write_bytes(path, new),
-    )
+    after(builtins, "open", lambda: files.write_bytes(path, new))
     assert files.read_bytes(path, "the file") == old
     assert files.read_bytes(path, "the file") == new
 
@@ -73,7 +68,7 @@ def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
     whole = "one\nzwölf\n".encode()
     # The other process has written only half a letter so far.
     files.write_bytes(path, whole[: whole.index("ö".encode()) + 1])
-    after(files._Reader, "readinto", lambda: files.write_bytes(path, whole))
+    after(builtins, "open", lambda: files.write_bytes(path, whole))
     with pytest.raises(UserError, match="rows.txt has changed while it was"):
         list(files.read_lines(path, "the rows", ""))
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]

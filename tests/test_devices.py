@@ -23,11 +23,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores, devices, multi_worker
 from adapter_bert.training.engines import Hardware, choose_engine
 
-# Trains several tasks on so many devices, which a process divides once.
+SETS = "tasks.sets/logits"
 DEVICES = """
 import sys
 sys.path[:0] = {paths!r}
-import dataclasses, json, pathlib
+import json, os
 from adapter_bert.bert import encoder as modeling
 from engine_jobs import *
 from adapter_bert.training.engines import Hardware, choose_engine
@@ -36,28 +36,29 @@ from adapter_bert.tasks import tagging, text_classification
 for module in (tagging, text_classification):
     module.dropout = lambda x, *arguments: x
 config = modeling.BertConfig(**json.loads({config!r}))
-engine = choose_engine({engine!r})[0](Hardware(num_devices={devices}))
+engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
 found = []
-for name, parts in {cases!r}:
-    task, folder = TASKS[name], pathlib.Path({folder!r}) / f"{{name}}{{parts}}"
-    folder.mkdir()
-    job = dataclasses.replace(make_job(config, folder, task=task), parts=parts)
-    rows = make_rows(task)
+for name, parts, output in {cases!r}:
+    folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
+    os.makedirs(folder)
+    job = make_job(config, folder, task=TASKS[name], parts=parts)
+    rows = make_rows(TASKS[name])
     losses = train(engine, job, rows, steps=6)
-    outputs = predict(engine, job, rows, 7)
-    shown = "tasks.sets/logits" if task is MULTI else "logits"
-    found.append([losses, outputs[shown].tolist()])
+    found.append([losses, predict(engine, job, rows, 7)[output].tolist()])
 print(json.dumps(found))
 """
 
 
-def run_on_devices(config, folder, engine, devices, cases):
-    """Losses and predictions of trainings of (task, parts) on logical CPUs."""
+def run_on_devices(config, folder, name, devices, *cases):
+    """Losses and predictions of trainings on logical CPUs.
+
+    Cases are the name of a task, the number of parts, and that of an output.
+    """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
         config=json.dumps(vars(config)),
-        engine=engine,
+        name=name,
         devices=devices,
         folder=str(folder),
         cases=cases,
@@ -66,32 +67,42 @@ def run_on_devices(config, folder, engine, devices, cases):
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(cases, json.loads(done.stdout.splitlines()[-1])))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.gate
 @EITHER
-def test_two_devices_give_the_result_of_one(steady_config, folders, name):
+def test_two_devices_give_the_result_of_one(steady_config, tmp_path, name):
     """Each pads its batches to a length of its own."""
-    tasks = "tiny", TAGGING.name, MULTI.name
-    cases = [(task, 1) for task in tasks]
-    first, second = folders("1"), folders("2")
-    one = run_on_devices(steady_config, first, name, 1, cases)
-    cases = [("tiny", 1), *((task, 2) for task in tasks)]
-    two = run_on_devices(steady_config, second, name, 2, cases)
+
+    def run(count, *tasks):
+        others = ("tagging", count, "logits"), (MULTI.name, count, SETS)
+        folder = tmp_path / str(count)
+        return run_on_devices(
+            steady_config, folder, name, count, *tasks, *others
+        )
+
+    whole, *others = run(1, ("tiny", 1, "logits"))
+    assert len(whole[0]) == 6 and len(whole[1]) == 40
+    found = run(2, ("tiny", 1, "logits"), ("tiny", 2, "logits"))
     shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
-    for (task, _), (losses, outputs) in two.items():
-        expected_losses, expected = one[task, 1]
-        assert len(losses) == 6
-        np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
-        outputs, expected = np.array(outputs), np.array(expected)
-        if task == TAGGING.name:
-            outputs, expected = outputs[shown], expected[shown]
-        np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
-    values = trained_values(make_job(steady_config, first / "tiny1"))
-    for folder in second.glob("tiny*"):
-        others = trained_values(make_job(steady_config, folder))
-        check_equal(others, values, 1e-5)
+    everything = slice(None)
+    for (losses, outputs), expected, chosen in zip(
+        found,
+        (whole, whole, *others),
+        (everything, everything, shown, everything),
+    ):
+        np.testing.assert_allclose(losses, expected[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            np.array(outputs)[chosen],
+            np.array(expected[1])[chosen],
+            rtol=0,
+            atol=1e-5,
+        )
+    job = make_job(steady_config, tmp_path / "1" / "tiny1")
+    for parts in (1, 2):
+        other = make_job(steady_config, tmp_path / "2" / f"tiny{parts}")
+        check_equal(trained_values(other), trained_values(job), 1e-5)
 
 
 def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):

@@ -25,7 +25,12 @@ from adapter_bert.data.input_pipeline import (
     train_batches,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.optimization import Recipe
+from adapter_bert.optimization import (
+    SLOTS,
+    AdamWeightDecay,
+    Recipe,
+    Schedule,
+)
 from adapter_bert.tasks import get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_task import (
@@ -168,6 +173,27 @@ def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
         for name in gradients
     }
     check_equal(gradients, expected, 1e-6)
+
+
+def test_a_head_that_is_not_in_the_batch_goes_on_by_momentum_and_decay():
+    """As where its gradient is a tensor of zeros, and not none at all."""
+    names = ("tasks.bias/output_weights", "tasks.bias/output_bias")
+    variables = [(name, tf.Variable([2.0])) for name in names]
+    slots = {
+        f"{name}/{slot}": tf.Variable([0.01])
+        for name in names
+        for slot in SLOTS
+    }
+    optimizer = AdamWeightDecay(variables, slots, Schedule(0.1, 10, 0))
+    step = tf.Variable(0, dtype=tf.int64)
+    optimizer.train(tf.constant(0.0), [tf.zeros([1])] * 2, step)
+    rate = 0.1 * (1 - 1 / 10)
+    moved = rate * 0.009 / (np.sqrt(0.01 * 0.999) + 1e-6)
+    (_, weights), (_, bias) = variables
+    # Though the task is called bias.
+    decayed = 2 * (1 - 0.01 * rate)
+    np.testing.assert_allclose(weights.numpy(), [decayed - moved], rtol=1e-6)
+    np.testing.assert_allclose(bias.numpy(), [2 - moved], rtol=1e-6)
 
 
 def test_the_name_of_a_task_decides_no_decay():

@@ -35,8 +35,7 @@ from adapter_bert.tasks.tagging_files import (
     split_tag,
     to_bio,
 )
-from adapter_bert.training.engines import Job
-from adapter_bert.training.training_step import loss_and_gradients
+from adapter_bert.training.training_step import Job, loss_and_gradients
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
 TAGS += ["B-art-work", "I-art-work"]

@@ -77,8 +77,13 @@ class TinyModel:
         trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
         optimizer = optimization.AdamWeightDecay(
             trained,
-            optimization.Schedule(1e-3, 10, 0),
-            lambda name, shape: tf.Variable(tf.zeros(shape)),
+            {
+                f"{name}/{slot}": tf.Variable(tf.zeros_like(variable))
+                for name, variable in trained
+                for slot in optimization.SLOTS
+            },
+            # The rate of the first step is the peak's.
+            optimization.Schedule(1e-3, 2**40, 0),
             self.table.recipe,
         )
         context = self.context(True, step)
@@ -97,4 +102,4 @@ class TinyModel:
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        optimizer.apply(optimization.clip(gradients), [1e-3])
+        optimizer.train(loss, gradients, tf.Variable(0, dtype=tf.int64))

@@ -30,7 +30,7 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.compute_dtype import choose_dtype
-from adapter_bert.training.engines import Hardware, Prediction
+from adapter_bert.training.engines import Hardware
 
 Values = Mapping[str, tf.Tensor]
 Batch = Mapping[str, Any]
@@ -93,7 +93,9 @@ class FrozenBert:
         # Threads first: nothing may have run before.
         lanes = devices.use_lanes(hardware)
         compute_dtype = choose_dtype(compute_dtype)
-        self._prediction = Prediction(lanes, compute_dtype=compute_dtype)
+        self._prediction = training_step.Prediction(
+            lanes, compute_dtype=compute_dtype
+        )
         devices.choose_graph_optimizer(hardware, compute_dtype)
         self.variables = {
             name: self._read(name, self._kept_as(name))

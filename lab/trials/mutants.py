@@ -42,7 +42,7 @@ CORE = (
     "optimization bert/* methods/* data/* tasks/* checkpoints/* "
     "training/estimator training/evaluation training/frozen_layers "
     "training/loop training/multi_worker training/parts training/prediction "
-    "training/setup training/strategy training/training_step "
+    "training/setup training/strategy training/loop_step "
     "training/two_phases serving/asking serving/batching serving/exported "
     "serving/frozen_bert serving/graph_answers serving/graph_tokenizer "
     "serving/library serving/loaded_task serving/mixed_bert "
