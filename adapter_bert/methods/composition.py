@@ -150,7 +150,8 @@ class ComposedHooks(Hooks):
         self.takes_rows = all(part.takes_rows for part in parts)
         self.by_token = all(part.by_token for part in parts)
         self.by_values = all(part.by_values for part in parts)
-        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
+        made = (*HANDED_ON, "begin", "prepare")
+        self.places -= {p for p in made if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that act at one of the hooks' places."""
@@ -320,10 +321,14 @@ class Composition(TuningMethod):
         """Those of the parts, composed."""
         parts = []
         for number, part in enumerate(self.parts):
-            mark, own, changes = f"part_{number}/", values, {}
             if part.name:
                 mark, own = part.scope, below(part.scope, values)
                 changes = below(CHANGES, own)
+            else:
+                # Of two LoRAs each acts where it has values of its own.
+                names = part.method.variables(config)
+                own = {name: values[name] for name in names if name in values}
+                mark, changes = f"part_{number}/", {}
             hooks = part.method.hooks(config, own)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
         return self.compose(config, values, parts)

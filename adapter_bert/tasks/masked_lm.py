@@ -29,7 +29,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -405,10 +405,10 @@ class MaskedLMHead(Head):
         self.activation = functional.activation(config.hidden_act)
         # A method acts on BERT, not on the head's own layers.
         self.dense = encoder.Dense(
-            f"{scope}/transform/dense", size, size, config, create, Hooks()
+            f"{scope}/transform/dense", size, size, config, create, NoHooks()
         )
         self.layer_norm = encoder.LayerNorm(
-            f"{scope}/transform", size, create, Hooks(), config.layer_norm_eps
+            f"{scope}/transform", size, create, NoHooks(), config.layer_norm_eps
         )
         self.bias = create(
             f"{scope}/output_bias", (config.vocab_size,), encoder.zeros
