@@ -414,7 +414,7 @@ def _find_artifact(folder: str) -> str:
     place = found or folder
     if not files.is_folder(place):
         raise UserError(f"there is no folder {folder}")
-    names = files.listed(place)
+    names = sorted(files.listed(place))
     pickles = [name for name in names if name.endswith(PICKLES)]
     if pickles and adapter_artifact.WEIGHTS_FILE not in names:
         raise UserError(

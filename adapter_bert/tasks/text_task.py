@@ -532,8 +532,11 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        chosen, probability, _ = answer.values()
-        return {"label": str(chosen), "probability": str(probability)}
+        chosen = next(iter(answer.values()))
+        return {
+            "label": str(chosen),
+            "probability": str(answer["probability"]),
+        }
 
 
 def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:

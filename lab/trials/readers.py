@@ -526,7 +526,7 @@ def _program(
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse(flags.FLAGS, [module.__name__, *given])
+                program_flags.parse_or_help(module, [module.__name__, *given])
             use()
 
     def read(folder: pathlib.Path) -> None:
