@@ -520,7 +520,6 @@ class MaskedLM(Task[Lines]):
     rows_are_fixed = False
 
     def describe(self):
-        """The masking, but for the seed."""
         return self.masking.describe()
 
     def restore(self, description, source):
@@ -530,11 +529,9 @@ class MaskedLM(Task[Lines]):
 
     @property
     def score_names(self):
-        """Perplexity first."""
         return "perplexity", "accuracy", "loss"
 
     def first(self, rows, count):
-        """The first lines."""
         return Lines(rows.path, min(count, rows.count))
 
     def read(self, data_dir, splits):
@@ -585,7 +582,6 @@ class MaskedLM(Task[Lines]):
         return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
 
     def build_head(self, config, create):
-        """The head of BERT's pretraining."""
         return MaskedLMHead(config, create)
 
     def evaluate(
