@@ -273,6 +273,8 @@ def berts(tiny_bert, tmp_path):
     return tiny_bert, other
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_every_program_answers_as_with_a_word_of_the_vocabulary(
     berts, tmp_path
 ):
