@@ -6,8 +6,8 @@ import shutil
 import pytest
 import tensorflow as tf
 from exported_models import NAMES, as_rows, export_broken, mixed_questions
-from test_asking import assert_equal
-from test_rest import Server
+from test_http_api import Server
+from test_joint_answers import assert_equal
 
 from adapter_bert import files
 from adapter_bert.errors import UserError

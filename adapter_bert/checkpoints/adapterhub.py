@@ -15,7 +15,7 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import foreign_fields, peft
-from adapter_bert.checkpoints.foreign import (
+from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
     Exported,
