@@ -15,7 +15,7 @@ from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.training import multi_worker
-from adapter_bert.training.prediction import Predictor
+from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
@@ -80,7 +80,7 @@ class Pause:
     """
 
     steps: FrozenSet[int]
-    look: Callable[[int, Predictor], bool]
+    look: Callable[[int, RowPredictor], bool]
 
 
 # A training that is not looked at.
@@ -144,7 +144,7 @@ class Engine(abc.ABC):
         self.shards = self.lanes = self.workers = 1
         self.is_chief = self.can_pause = True
         # Job, step and predictor of a training that has just ended.
-        self._trained: Optional[Tuple[Job, int, Predictor]] = None
+        self._trained: Optional[Tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()
 
     @abc.abstractmethod
@@ -166,7 +166,7 @@ class Engine(abc.ABC):
                 process has stopped or trains something else.
         """
 
-    def predictor(self, job: Job) -> Predictor:
+    def predictor(self, job: Job) -> RowPredictor:
         """Predicts with the job's model, in this process alone.
 
         A training that has just ended hands its own model over if the job is
@@ -180,7 +180,7 @@ class Engine(abc.ABC):
         return self._new_predictor(job)
 
     @abc.abstractmethod
-    def _new_predictor(self, job: Job) -> Predictor:
+    def _new_predictor(self, job: Job) -> RowPredictor:
         """A predictor that builds a model of its own."""
 
 

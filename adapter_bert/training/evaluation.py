@@ -13,7 +13,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.task import ScoresAndData, SplitNames
 from adapter_bert.training import run_files
 from adapter_bert.training.engines import Engine, Pause
-from adapter_bert.training.prediction import Predictor, check_finite
+from adapter_bert.training.prediction import RowPredictor, check_finite
 from adapter_bert.training.settings import EPOCH
 from adapter_bert.training.setup import Setup
 from adapter_bert.training.training_step import Job
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
 
 
 def answer(
-    setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
+    setup: Setup, predictor: RowPredictor, rows: Rows, splits: Splits
 ) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
     """Predicts splits.
 
@@ -188,12 +188,12 @@ class Watch:
             with engine.predictor(job) as predictor:
                 self._look(step, predictor)
 
-    def _look(self, step: int, predictor: Predictor) -> bool:
+    def _look(self, step: int, predictor: RowPredictor) -> bool:
         if step not in self._scores.by_step:
             self._score(step, predictor)
         return self.is_over(step)
 
-    def _score(self, step: int, predictor: Predictor) -> None:
+    def _score(self, step: int, predictor: RowPredictor) -> None:
         dev = Splits(self._rows.splits.dev, ())
         answers, _ = answer(self._setup, predictor, self._rows, dev)
         measured, _ = score(self._setup, self._rows, answers)[""]

@@ -1,11 +1,11 @@
 """Prediction: which rows a device gets at once, and outputs in row order.
 
-Every engine has a `Predictor` of its own, which computes the batches.
+A subclass of `RowPredictor` computes the batches on its devices.
 """
 
 import abc
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def check_finite(outputs: Outputs, what: str) -> None:
         )
 
 
-class Predictor(contextlib.AbstractContextManager):
+class RowPredictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
     The model is built on first use, from the newest checkpoint in the job's
@@ -80,17 +80,18 @@ class Predictor(contextlib.AbstractContextManager):
         if self._job.length:
             filled = input_pipeline.fill(batches, size)
         filled = filled + filled[-1:] * (-len(filled) % self._shards)
-        groups = (
-            [
-                input_pipeline.make_batch(features, rows, self._job.length)
-                for rows in filled[first : first + self._shards]
-            ]
-            for first in range(0, len(filled), self._shards)
-        )
+
+        def read() -> Iterator[List[Batch]]:
+            for first in range(0, len(filled), self._shards):
+                yield [
+                    input_pipeline.make_batch(features, rows, self._job.length)
+                    for rows in filled[first : first + self._shards]
+                ]
+
         outputs: Dict[str, List[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
-        for found in self._run(groups, features):
+        for found in self._run(read, features):
             for name, value in found.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
@@ -141,9 +142,9 @@ class Predictor(contextlib.AbstractContextManager):
 
     @abc.abstractmethod
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        """Computes groups of one batch for each device, in order.
+        """Computes groups of one batch for each device, which `read` gives.
 
         Yields:
             The outputs of all rows of a group, the first device's first.

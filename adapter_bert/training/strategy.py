@@ -20,7 +20,7 @@ from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training import devices, multi_worker
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.prediction import Outputs, RowPredictor
 from adapter_bert.training.training_step import (
     Job,
     check_loss,
@@ -142,7 +142,7 @@ class StrategyEngine(Engine):
         alone, predictor = self.workers > 1, None
         if not alone:
             built = state.model, dict(state.trained)
-            predictor = _StrategyPredictor(job, strategy, built)
+            predictor = StrategyPredictor(job, strategy, built)
         elif self.is_chief and pause.steps:
             predictor = self._new_predictor(job)
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
@@ -170,10 +170,10 @@ class StrategyEngine(Engine):
         if predictor is not None:
             self._trained = job, step, predictor
 
-    def _new_predictor(self, job: Job) -> Predictor:
+    def _new_predictor(self, job: Job) -> RowPredictor:
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         alone = self.workers > 1
-        return _StrategyPredictor(
+        return StrategyPredictor(
             job, tf.distribute.get_strategy() if alone else self._strategy
         )
 
@@ -185,7 +185,7 @@ def _run(
     return train_steps(batches, count).numpy().tolist()
 
 
-class _StrategyPredictor(Predictor):
+class StrategyPredictor(RowPredictor):
     """Predicts with one function on all devices."""
 
     def __init__(
@@ -201,12 +201,12 @@ class _StrategyPredictor(Predictor):
         self._compute: Optional[Callable] = None
 
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         model, _ = self._build()
         if self._compute is None:
             self._compute = self._make_function(model, features)
-        for group in groups:
+        for group in read():
             yield {
                 name: input_pipeline.join_outputs(
                     [part.numpy() for part in parts]
