@@ -257,9 +257,7 @@ class TestAdapterDrop:
             ).layer_outputs[0]
             for tiny in (robust, plain)
         ]
-        bare = encoder.Bert(
-            tiny_config, lambda name, *_: robust.variables[name], Hooks()
-        )(
+        bare = encoder.Bert(tiny_config, robust.variables, Hooks())(
             robust.features["input_ids"],
             robust.features["segment_ids"],
             robust.context(),

@@ -163,46 +163,30 @@ class SharedLayers:
                 task=of.get("task"),
                 first_token=example.first_token,
             )
-            layer = encoder.Layer(
-                traced,
-                self._config,
-                lambda name, *_: values[name],
-                self._make_hooks(values),
+            hooks = self._make_hooks(values)
+            return encoder.Bert(self._config, values, hooks).layer(
+                traced, of["hidden"], of["attention_bias"], context
             )
-            return layer(of["hidden"], of["attention_bias"], context)
 
         return compute
 
 
 def make_bert(
     config: encoder.BertConfig,
-    create: encoder.CreateVariable,
+    variables: Mapping[str, Any],
     added: Mapping[str, Any],
     make_hooks: MakeHooks,
-    pooler: bool,
 ) -> encoder.Bert:
     """BERT with layers that are traced once.
 
     Args:
         config: its sizes.
-        create: makes or finds BERT's own variables.
+        variables: its own, by name.
         added: values that the hooks read, by name.
         make_hooks: of such values, of all layers or of one.
-        pooler: whether there is one.
     """
-    variables = dict(added)
-
-    def create_and_note(name, shape, initializer):
-        variables[name] = create(name, shape, initializer)
-        return variables[name]
-
-    return encoder.Bert(
-        config,
-        create_and_note,
-        make_hooks(added),
-        pooler,
-        SharedLayers(config, variables, make_hooks),
-    )
+    shared = SharedLayers(config, {**added, **variables}, make_hooks)
+    return encoder.Bert(config, variables, make_hooks(added), shared)
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:
