@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -66,31 +66,21 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The optimizer's treatment of a tuning method's variables.
+    """The variables that are updated in another way than most.
 
     Attributes:
-        undecayed: regular expression, searched in names of variables that do
-            not decay, in addition to biases and LayerNorms.
-        rate_scales: (regular expression, factor) for the learning rates of
-            variables whose names contain the expression.
+        undecayed: names of variables without weight decay, in addition to
+            biases and LayerNorms.
+        rates: factors of learning rates, by name; 1 for other variables.
     """
 
-    undecayed: str = r"^$"
-    rate_scales: Tuple[Tuple[str, float], ...] = ()
+    undecayed: FrozenSet[str] = frozenset()
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def decay_of(self, name: str) -> float:
         """The weight decay of a variable."""
-        name = TASK_SCOPE.sub("", name)
-        if NO_DECAY.search(name) or re.search(self.undecayed, name):
-            return 0.0
-        return WEIGHT_DECAY
-
-    def rate_scale_of(self, name: str) -> float:
-        """The factor of a variable's learning rate."""
-        for pattern, factor in self.rate_scales:
-            if re.search(pattern, name):
-                return factor
-        return 1.0
+        is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
+        return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
 
 
 class AdamWeightDecay:
@@ -126,7 +116,7 @@ class AdamWeightDecay:
                 functools.partial(
                     update_variable,
                     recipe.decay_of(name),
-                    recipe.rate_scale_of(name),
+                    recipe.rates.get(name, 1.0),
                 ),
                 variable,
                 *(slots[f"{name}/{slot}"] for slot in SLOTS),

@@ -17,7 +17,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Added
+from adapter_bert.methods.base import Declared
 from adapter_bert.methods.lora import Lora, LoraHooks
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
@@ -106,7 +106,7 @@ class Dora(Lora):
         for name in [n for n in found if n.endswith("/lora_b")]:
             scope = name[: -len("/lora_b")]
             lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
-            found[f"{scope}/dora_m"] = Added(found[name].shape[1:], lengths)
+            found[f"{scope}/dora_m"] = Declared(found[name].shape[1:], lengths)
         return found
 
     def hooks(self, config, values):

@@ -8,6 +8,7 @@ from typing import (
     Callable,
     ClassVar,
     Dict,
+    FrozenSet,
     List,
     Mapping,
     Optional,
@@ -18,9 +19,9 @@ from typing import (
 import numpy as np
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import Declared
 from adapter_bert.bert.hooks import Hooks, NoHooks
 from adapter_bert.errors import UserError
-from adapter_bert.optimization import Recipe
 
 # Name of a variable -> its values.
 Values = Dict[str, np.ndarray]
@@ -57,21 +58,6 @@ def added_later(default: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Added:
-    """Declares a variable that a method adds to BERT.
-
-    Attributes:
-        shape: its shape.
-        initializer: makes its fresh values.
-        trained: whether training changes it; masks and parts stay.
-    """
-
-    shape: encoder.Shape
-    initializer: encoder.Initializer
-    trained: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
 class Part:
     """One of the methods in a composition.
 
@@ -97,7 +83,7 @@ class TuningMethod:
     Attributes:
         name: what users call it.
         learning_rate: default peak of a training.
-        recipe: how its variables are updated.
+        undecayed: the groups, "bert" and "head", whose variables do not decay.
         changes_few: whether training changes few entries of BERT's own
             variables, so that the artifact holds those alone.
         width: the argument that may grow while zeros at the ends of all values
@@ -108,7 +94,7 @@ class TuningMethod:
 
     name: ClassVar[str] = ""
     learning_rate: ClassVar[float]
-    recipe: ClassVar[Recipe] = Recipe()
+    undecayed: ClassVar[FrozenSet[str]] = frozenset()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     parts: ClassVar[Tuple[Part, ...]] = ()
@@ -121,10 +107,6 @@ class TuningMethod:
             UserError: an argument that this BERT cannot take.
         """
 
-    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        """How its variables are updated in this BERT; by default `recipe`."""
-        return self.recipe
-
     def trains(self, config: encoder.BertConfig) -> str:
         """A regular expression of BERT's own variables that are trained.
 
@@ -134,7 +116,7 @@ class TuningMethod:
 
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True
-    ) -> Dict[str, Added]:
+    ) -> Dict[str, Declared]:
         """Declares by name what the method adds; by default nothing.
 
         Args:

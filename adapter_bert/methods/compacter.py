@@ -8,7 +8,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, functional
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import LAYER_NORMS, Added, Tensors
+from adapter_bert.methods.base import LAYER_NORMS, Declared, Tensors
 from adapter_bert.methods.houlsby import SITES, AdapterHooks, PlacedMethod
 
 # A, and the deviation of its initial values, as in the published code.
@@ -35,7 +35,7 @@ class KroneckerAdapter:
     size: int
     n: int
 
-    def variables(self, scope: str) -> Dict[str, Added]:
+    def variables(self, scope: str) -> Dict[str, Declared]:
         """Declares `<scope>/{down,up}/{left,right,bias}`."""
         found = {}
         for name, inputs, outputs in (
@@ -46,9 +46,11 @@ class KroneckerAdapter:
                 (self.n, inputs // self.n, 1),
                 (self.n, 1, outputs // self.n),
             )
-            found[f"{scope}/{name}/left"] = Added(left, base.glorot_uniform)
-            found[f"{scope}/{name}/right"] = Added(right, base.glorot_uniform)
-            found[f"{scope}/{name}/bias"] = Added((outputs,), encoder.zeros)
+            found[f"{scope}/{name}/left"] = Declared(left, base.glorot_uniform)
+            found[f"{scope}/{name}/right"] = Declared(
+                right, base.glorot_uniform
+            )
+            found[f"{scope}/{name}/bias"] = Declared((outputs,), encoder.zeros)
         return found
 
     def __call__(
@@ -138,5 +140,5 @@ class Compacter(PlacedMethod):
 
     def variables(self, config, pooler=True):
         """`compacter/shared` and the adapters."""
-        shared = Added((self.n,) * 3, base.normal(SHARED_SCALE))
+        shared = Declared((self.n,) * 3, base.normal(SHARED_SCALE))
         return {SHARED: shared, **super().variables(config, pooler)}

@@ -17,6 +17,7 @@ from typing import (
     Callable,
     ClassVar,
     Dict,
+    FrozenSet,
     List,
     Mapping,
     Optional,
@@ -31,14 +32,13 @@ from adapter_bert.bert.hooks import Context, Hooks, Kernel
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
-    Added,
+    Declared,
     Part,
     Tensors,
     TuningMethod,
     added_later,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
-from adapter_bert.optimization import Recipe
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
@@ -260,22 +260,13 @@ class Composition(TuningMethod):
         rates = [method.learning_rate for method in self.trained]
         return rates[0] if rates else HeadOnly.learning_rate
 
-    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        """That of the part that is trained; of several, each for its own."""
-        if len(self.trained) == 1:
-            return self.trained[0].recipe_of(config)
-        undecayed: List[str] = []
-        scales: Dict[str, float] = {}
-        for method in self.trained:
-            recipe = method.recipe_of(config)
-            added = method.variables(config)
-            trained = [name for name in added if added[name].trained]
-            for name in trained + list(trained_of_bert(method, config)):
-                if recipe.decay_of(name) == 0.0:
-                    undecayed.append(re.escape(name))
-                if recipe.rate_scale_of(name) != 1.0:
-                    scales[f"^{re.escape(name)}$"] = recipe.rate_scale_of(name)
-        return Recipe(f"^({'|'.join(undecayed)})$", tuple(scales.items()))
+    @property
+    def undecayed(self) -> FrozenSet[str]:
+        """Those of the part that is trained; several parts share the head."""
+        found = [method.undecayed for method in self.trained]
+        if len(found) == 1:
+            return found[0]
+        return frozenset().union(*found) - {"head"}
 
     @property
     def changes_few(self) -> bool:
@@ -292,13 +283,13 @@ class Composition(TuningMethod):
 
     def variables(self, config, pooler=True):
         """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
-        found: Dict[str, Added] = {}
+        found: Dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
             if part.name:
                 changed = trained_of_bert(part.method, config, pooler)
                 for name, shape in changed.items():
-                    added[CHANGES + name] = Added(shape, encoder.zeros)
+                    added[CHANGES + name] = Declared(shape, encoder.zeros)
                 added = {
                     part.scope + name: dataclasses.replace(one, trained=False)
                     for name, one in added.items()

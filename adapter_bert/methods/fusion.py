@@ -11,7 +11,7 @@ from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
-from adapter_bert.methods.base import Added, Tensors, added_later
+from adapter_bert.methods.base import Declared, Tensors, added_later
 from adapter_bert.methods.composition import (
     ComposedHooks,
     Composition,
@@ -50,16 +50,16 @@ class Attention:
     @staticmethod
     def variables(
         scope: str, size: int, value: bool, count: int
-    ) -> Dict[str, Added]:
+    ) -> Dict[str, Declared]:
         """Declares the variables, V if `value`, of `count` adapters."""
         found = {}
         # The deviation of AdapterHub's.
         normal = base.normal(0.02)
         for name in ("query", "key") if count > 1 else ():
-            found[f"{scope}/{name}/kernel"] = Added((size, size), normal)
-            found[f"{scope}/{name}/bias"] = Added((size,), encoder.zeros)
+            found[f"{scope}/{name}/kernel"] = Declared((size, size), normal)
+            found[f"{scope}/{name}/bias"] = Declared((size,), encoder.zeros)
         if value:
-            kernel = Added((size, size), near_identity)
+            kernel = Declared((size, size), near_identity)
             found[f"{scope}/value/kernel"] = kernel
         return found
 

@@ -15,7 +15,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods import base
 from adapter_bert.methods.base import (
     ALL_LAYERS,
-    Added,
+    Declared,
     Tensors,
     TuningMethod,
     added_later,
@@ -61,20 +61,22 @@ class Bottleneck:
         """Of the matrices, as their names have them."""
         return ["1", *(f"1_{i}" for i in range(1, self.depth)), "2"]
 
-    def variables(self, scope: str) -> Dict[str, Added]:
+    def variables(self, scope: str) -> Dict[str, Declared]:
         """Declares `<scope>/weights1`, ..."""
         found = {}
         if self.layer_norm:
             norm = f"{scope}/LayerNorm"
-            found[f"{norm}/gamma"] = Added((self.hidden,), encoder.ones)
-            found[f"{norm}/beta"] = Added((self.hidden,), encoder.zeros)
+            found[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
+            found[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
         sizes = [self.hidden] + [self.size] * self.depth + [self.hidden]
         initializers = [self.down] * self.depth + [self.up]
         for number, *shape, initializer in zip(
             self.numbers, sizes, sizes[1:], initializers
         ):
-            found[f"{scope}/weights{number}"] = Added(tuple(shape), initializer)
-            bias = Added((1, shape[1]), encoder.zeros)
+            found[f"{scope}/weights{number}"] = Declared(
+                tuple(shape), initializer
+            )
+            bias = Declared((1, shape[1]), encoder.zeros)
             found[f"{scope}/biases{number}"] = bias
         return found
 

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
-from adapter_bert.optimization import Recipe
+from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 
 OUTPUT = "output/dense"
 KEY_VALUE = ("attention/self/key", "attention/self/value")
@@ -52,7 +51,6 @@ class Ia3(TuningMethod):
     name: ClassVar[str] = "ia3"
     # Liu et al. 2022, the recipe T-Few.
     learning_rate: ClassVar[float] = 3e-3
-    recipe: ClassVar[Recipe] = Recipe(undecayed="ia3_scale")
 
     def variables(self, config, pooler=True):
         """`<scope>/ia3_scale` for three kernels of every layer."""
@@ -60,7 +58,9 @@ class Ia3(TuningMethod):
         for scope in _scopes(config):
             is_output = scope.endswith(OUTPUT)
             size = config.intermediate_size if is_output else config.hidden_size
-            found[f"{scope}/ia3_scale"] = Added((size,), encoder.ones)
+            found[f"{scope}/ia3_scale"] = Declared(
+                (size,), encoder.ones, decays=False
+            )
         return found
 
     def hooks(self, config, values):

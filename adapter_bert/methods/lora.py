@@ -9,7 +9,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 
 # What `targets` may name -> scope within a layer.
 TARGETS = {
@@ -112,8 +112,8 @@ class Lora(TuningMethod):
         for scope in self._scopes(config):
             inputs, outputs = shapes[f"{scope}/kernel"]
             down, up = (inputs, self.rank), (self.rank, outputs)
-            found[f"{scope}/lora_a"] = Added(down, base.uniform_by_inputs)
-            found[f"{scope}/lora_b"] = Added(up, encoder.zeros)
+            found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
+            found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
         return found
 
     def hooks(self, config, values):

@@ -9,7 +9,7 @@ from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 
 PARTS = ("query", "key", "value")
 
@@ -114,8 +114,8 @@ class Pals(TuningMethod):
                 sizes[f"layer_{layer}/{part}"] = (size, size)
         found = {}
         for name, shape in sizes.items():
-            found[f"pals/{name}/kernel"] = Added(shape, normal)
-            found[f"pals/{name}/bias"] = Added(shape[1:], encoder.zeros)
+            found[f"pals/{name}/kernel"] = Declared(shape, normal)
+            found[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
         return found
 
     def hooks(self, config, values):

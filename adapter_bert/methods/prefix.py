@@ -9,7 +9,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 
 PARTS = ("key", "value")
 NETWORK = (
@@ -115,15 +115,15 @@ class Prefix(TuningMethod):
         if not self.reparameterize:
             normal = encoder.truncated_normal(config.initializer_range)
             return {
-                scope: Added((self.length, size), normal) for scope in scopes
+                scope: Declared((self.length, size), normal) for scope in scopes
             }
         outputs = len(scopes) * size
         declared = (
-            Added((self.length, size), base.normal(1.0)),
-            Added((size, inner), base.uniform_by_inputs),
-            Added((inner,), encoder.zeros),
-            Added((inner, outputs), base.uniform_by_inputs),
-            Added((outputs,), encoder.zeros),
+            Declared((self.length, size), base.normal(1.0)),
+            Declared((size, inner), base.uniform_by_inputs),
+            Declared((inner,), encoder.zeros),
+            Declared((inner, outputs), base.uniform_by_inputs),
+            Declared((outputs,), encoder.zeros),
         )
         return dict(zip(NETWORK, declared))
 

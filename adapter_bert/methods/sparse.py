@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Dict
+from typing import Any, ClassVar, Dict, FrozenSet
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +15,8 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
-from adapter_bert.optimization import Recipe
 
 # The hard-concrete distribution is stretched to this interval (Louizos et al.
 # 2018; Guo et al. 2021, section 3.1).
@@ -29,7 +28,7 @@ PENALTY = "penalty"
 # Before the names of changes and their gates.
 SCOPE = "diff_pruning/"
 # Parameters that did not change must stay as they were.
-NO_DECAY = Recipe(undecayed=r".")
+UNDECAYED = frozenset({"bert", "head"})
 
 
 class MaskHooks(Hooks):
@@ -67,7 +66,7 @@ class SparseMethod(TuningMethod):
     as they were to the last bit.
     """
 
-    recipe: ClassVar[Recipe] = NO_DECAY
+    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
     changes_few: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -99,7 +98,7 @@ class SparseMethod(TuningMethod):
     def variables(self, config, pooler=True):
         """`mask/<variable>` for every variable of BERT."""
         return {
-            f"mask/{name}": Added(shape, encoder.ones, trained=False)
+            f"mask/{name}": Declared(shape, encoder.ones, trained=False)
             for name, shape in encoder.list_variables(config, pooler).items()
         }
 
@@ -257,30 +256,30 @@ class Gates(TuningMethod):
     """The first phase of diff pruning; see there."""
 
     name: ClassVar[str] = "gates"
+    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
 
-    @property
-    def recipe(self):
-        """Nothing decays; gates learn faster."""
-        return Recipe(
-            undecayed=NO_DECAY.undecayed,
-            rate_scales=((r"^diff_pruning/.*/(gate|group)$", self.gate_rate),),
-        )
-
     def variables(self, config, pooler=True):
-        """`diff_pruning/<variable>/{diff,gate,group}`."""
+        """`diff_pruning/<variable>/{diff,gate,group}`; gates learn faster."""
 
-        def opened(rng, shape):
-            return np.full(shape, OPEN, np.float32)
+        def gate(shape):
+            return Declared(
+                shape,
+                lambda rng, shape: np.full(shape, OPEN, np.float32),
+                decays=False,
+                rate=self.gate_rate,
+            )
 
         found = {}
         for name, shape in encoder.list_variables(config, pooler).items():
-            found[f"{SCOPE}{name}/diff"] = Added(shape, encoder.zeros)
-            found[f"{SCOPE}{name}/gate"] = Added(shape, opened)
+            found[f"{SCOPE}{name}/diff"] = Declared(
+                shape, encoder.zeros, decays=False
+            )
+            found[f"{SCOPE}{name}/gate"] = gate(shape)
             if self.structured:
-                found[f"{SCOPE}{name}/group"] = Added((), opened)
+                found[f"{SCOPE}{name}/group"] = gate(())
         return found
 
     def hooks(self, config, values):

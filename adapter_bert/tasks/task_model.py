@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.encoder import make_variables
+from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
@@ -253,37 +253,48 @@ def list_parameters(
             its expression names.
     """
     method.check(config)
-    parameters: List[Parameter] = []
+    declared: Dict[str, Declared] = {}
+    groups: Dict[str, str] = {}
 
     def list_head(name, shape, initializer):
-        shape = tuple(shape)
-        parameters.append(Parameter(name, shape, initializer, "head", True))
+        decays = "head" not in method.undecayed
+        declared[name] = Declared(tuple(shape), initializer, decays=decays)
+        groups[name] = "head"
 
     pooler = build_head(config, list_head).needs_pooler
     added = method.variables(config, pooler)
     for name, one in added.items():
-        group = "adapters" if one.trained else "masks"
-        group = "parts" if name.startswith(PARTS) else group
-        parameters.append(
-            Parameter(name, one.shape, one.initializer, group, one.trained)
-        )
+        groups[name] = "adapters" if one.trained else "masks"
+        if name.startswith(PARTS):
+            groups[name] = "parts"
     pattern = method.trains(config)
     for name, one in encoder.declare(config, pooler).items():
-        group = "LayerNorm" if "/LayerNorm/" in name else name.split("/")[1]
-        trained = bool(re.fullmatch(pattern, name))
-        parameters.append(
-            Parameter(name, one.shape, one.initializer, group, trained)
+        groups[name] = name.split("/")[1]
+        if "/LayerNorm/" in name:
+            groups[name] = "LayerNorm"
+        declared[name] = dataclasses.replace(
+            one,
+            trained=bool(re.fullmatch(pattern, name)),
+            decays="bert" not in method.undecayed,
         )
+    declared.update(added)
     # A part of BERT that this head does not need may be named.
     names = encoder.list_variables(config)
     if pattern and not any(re.fullmatch(pattern, name) for name in names):
         raise ValueError(f"{pattern!r} of {method} matches nothing")
+    parameters = [
+        Parameter(name, one.shape, one.initializer, groups[name], one.trained)
+        for name, one in declared.items()
+    ]
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
     return ParameterTable(
         str(method),
         tuple(parameters),
-        method.recipe_of(config),
+        Recipe(
+            frozenset(n for n, one in declared.items() if not one.decays),
+            {n: one.rate for n, one in declared.items() if one.rate != 1.0},
+        ),
         method.changed_count(berts),
         method.hooks(config, added),
     )
