@@ -40,7 +40,6 @@ from adapter_bert.bert.hooks import (
     Hooks,
     Kernel,
     dropout,
-    join_sublayer,
     keep_mask,
 )
 
@@ -288,13 +287,9 @@ class Bert(Modules):
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
     ) -> BertOutput:
-        """Encodes a batch.
+        """Encodes a batch, int32 [B, T] twice, with the context's mask.
 
-        Args:
-            input_ids: int32 [B, T], below V; T at most P, less the
-                positions before the first token's.
-            segment_ids: int32 [B, T], below S.
-            context: with the mask of the same shape.
+        T is at most P, less the positions before the first token's.
         """
         hidden = self.embed(input_ids, segment_ids, context)
         layers = range(self.config.num_hidden_layers)
@@ -347,47 +342,40 @@ class Bert(Modules):
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """One layer: attention sublayer, feed-forward sublayer.
+        """Attention sublayer, then feed-forward sublayer, of layer `layer`.
 
-        Args:
-            layer: number of the layer, from 0.
-            hidden: float32 [B, T, D].
-            attention_bias: float32 [B, 1, 1, T], added to the scores.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], or of the first token [B, 1, D].
+        Takes `hidden`, float32 [B, T, D], and what is added to its scores,
+        float32 [B, 1, 1, T]. Gives float32 [B, T, D], or of the first token
+        [B, 1, D].
         """
         scope = f"bert/encoder/layer_{layer}"
         context = dataclasses.replace(context, layer_input=hidden)
         inputs = hidden[:, :1] if context.first_token else hidden
         inner = self._attend(layer, inputs, hidden, attention_bias, context)
-        for site, output in (
-            ("attention", "attention/output"),
-            ("ffn", "output"),
-        ):
-            output = f"{scope}/{output}"
-            if site == "ffn":
-                inner = self.project(
-                    f"{scope}/intermediate/dense", inputs, context
-                )
-                inner = functional.activation(self.config.hidden_act)(inner)
-            outputs = dropout(
-                self.project(f"{output}/dense", inner, context),
-                self.config.hidden_dropout_prob,
-                f"{output}/dense",
-                context,
-            )
-            inputs = join_sublayer(
-                self.hooks,
-                layer,
-                site,
-                inputs,
-                outputs,
-                functools.partial(self.layer_norm, output, context=context),
-                context,
-            )
-        return inputs
+        output = f"{scope}/attention/output"
+        hidden = self._join(layer, "attention", output, inputs, inner, context)
+        inner = self.project(f"{scope}/intermediate/dense", hidden, context)
+        inner = functional.activation(self.config.hidden_act)(inner)
+        output = f"{scope}/output"
+        return self._join(layer, "ffn", output, hidden, inner, context)
+
+    def _join(self, layer, site, scope, inputs, inner, context) -> tf.Tensor:
+        """A sublayer's end, `LN(inputs + f(inner))`, float32 [B, T, D]."""
+        outputs = dropout(
+            self.project(f"{scope}/dense", inner, context),
+            self.config.hidden_dropout_prob,
+            f"{scope}/dense",
+            context,
+        )
+        norm = functools.partial(self.layer_norm, scope, context=context)
+        added = self.hooks.before_norm(
+            layer, site, inputs, outputs, norm, context
+        )
+        if added is not None:
+            outputs += added
+        hidden = norm(inputs + outputs)
+        added = self.hooks.after_norm(layer, site, hidden, context)
+        return hidden if added is None else hidden + added
 
     def project(
         self, scope: str, inputs: tf.Tensor, context: Context
@@ -401,25 +389,11 @@ class Bert(Modules):
         )
         return self.hooks.project(scope, inputs, kernel, context)
 
-    def _attend(
-        self,
-        layer: int,
-        asking: tf.Tensor,
-        hidden: tf.Tensor,
-        attention_bias: tf.Tensor,
-        context: Context,
-    ) -> tf.Tensor:
+    def _attend(self, layer, asking, hidden, attention_bias, context):
         """Multi-head self-attention, without the output projection.
 
-        Args:
-            layer: number of the layer.
-            asking: float32 [B, A, D], the tokens that attend: all or the first.
-            hidden: float32 [B, T, D].
-            attention_bias: float32 [B, 1, 1, T], added to the scores.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, A, D], the heads side by side.
+        `asking`, float32 [B, A, D], are the tokens that attend: all of `hidden`
+        or the first. Gives float32 [B, A, D], the heads side by side.
 
         Source: Vaswani et al. 2017, section 3.2.
         """

@@ -286,7 +286,7 @@ def attend(
         return x if keep is None else x * _share(keep, x)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
-        # Dropout's factor goes with values, which are fewer than probabilities.
+        # Of dropout, on values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
     @tf.custom_gradient

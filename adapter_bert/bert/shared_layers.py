@@ -121,14 +121,14 @@ class SharedLayers:
         What is named after no layer may be read in every one of them.
         """
 
-        def is_below(name: str) -> bool:
-            if not number or EMBEDDINGS.fullmatch(name):
-                return bool(EMBEDDINGS.fullmatch(name))
-            layer = layer_of(name)
-            return not POOLER.fullmatch(name) and (layer or 0) < number
-
         return any(
-            variable.trainable and is_below(name)
+            variable.trainable
+            and not POOLER.fullmatch(name)
+            and (
+                EMBEDDINGS.fullmatch(name)
+                or number > 0
+                and (layer_of(name) or 0) < number
+            )
             for name, variable in self._variables.items()
         )
 

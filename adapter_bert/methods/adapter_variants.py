@@ -5,7 +5,7 @@
 """
 
 import dataclasses
-from typing import Callable, ClassVar, Tuple
+from typing import Callable, ClassVar, Collection, Mapping, Tuple
 
 import tensorflow as tf
 
@@ -243,14 +243,15 @@ class AdapterDrop(TuningMethod):
     # That of the adapters that are left.
     learning_rate: ClassVar[float] = 3e-4
     width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size",)
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": KINDS}
     first: int = 5
     over: str = "houlsby"
     size: int = 64
     robust: bool = False
 
     def __post_init__(self):
-        base.check_positive(self, "size")
-        base.check_choice(self, "over", tuple(KINDS))
+        super().__post_init__()
         if self.first < 0:
             raise UserError(
                 f"adapterdrop: first is {self.first}, the lowest layer that "

@@ -7,6 +7,7 @@ from typing import (
     Any,
     Callable,
     ClassVar,
+    Collection,
     Dict,
     FrozenSet,
     List,
@@ -90,6 +91,11 @@ class TuningMethod:
             change no output; "" for none.
         parts: the methods in a composition.
         observes: the names of the values that `Hooks.observe` gives.
+        positive: arguments that are sizes from 1 on, or positive numbers.
+        choices: arguments that are words, and their choices.
+
+    Raises:
+        UserError: an argument is out of its range.
     """
 
     name: ClassVar[str] = ""
@@ -99,6 +105,25 @@ class TuningMethod:
     width: ClassVar[str] = ""
     parts: ClassVar[Tuple[Part, ...]] = ()
     observes: ClassVar[Tuple[str, ...]] = ()
+    positive: ClassVar[Tuple[str, ...]] = ()
+    choices: ClassVar[Mapping[str, Collection[str]]] = {}
+
+    def __post_init__(self):
+        for argument in self.positive:
+            value = getattr(self, argument)
+            is_size = type(value) is int
+            if not 0 < value < math.inf:
+                expected = "at least 1" if is_size else "a positive number"
+                raise UserError(
+                    f"{self.name}: {argument} is {value}, expected {expected}"
+                )
+        for argument, known in self.choices.items():
+            value = getattr(self, argument)
+            if value not in known:
+                raise UserError(
+                    f"{self.name}: {argument} is {value!r}, expected one of "
+                    f"{', '.join(known)}"
+                )
 
     def check(self, config: encoder.BertConfig) -> None:
         """Compares the arguments with the model.
@@ -280,41 +305,6 @@ def normal(stddev: float) -> encoder.Initializer:
         return (rng.standard_normal(shape) * stddev).astype(np.float32)
 
     return initialize
-
-
-def check_positive(method: TuningMethod, *arguments: str) -> None:
-    """Checks that sizes are at least 1 and other numbers positive.
-
-    Raises:
-        UserError: one is not.
-    """
-    for argument in arguments:
-        value = getattr(method, argument)
-        if type(value) is int and value < 1:
-            raise UserError(
-                f"{method.name}: {argument} is {value}, expected at least 1"
-            )
-        if not 0 < value < float("inf"):
-            raise UserError(
-                f"{method.name}: {argument} is {value}, expected a positive "
-                "number"
-            )
-
-
-def check_choice(
-    method: TuningMethod, argument: str, choices: Sequence[str]
-) -> None:
-    """Checks that an argument is one of some words.
-
-    Raises:
-        UserError: it is not; the message names them.
-    """
-    value = getattr(method, argument)
-    if value not in choices:
-        raise UserError(
-            f"{method.name}: {argument} is {value!r}, expected one of "
-            f"{', '.join(choices)}"
-        )
 
 
 def layer_numbers(text: str) -> List[int]:

@@ -1,7 +1,7 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar, Dict
+from typing import ClassVar, Collection, Dict, Mapping, Tuple
 
 import tensorflow as tf
 
@@ -111,13 +111,14 @@ class Compacter(PlacedMethod):
     learning_rate: ClassVar[float] = 1e-3
     hooks_class: ClassVar[type] = KroneckerHooks
     scope = "compacter"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "n")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}
     size: int = 24
     n: int = 4
     sites: str = "both"
 
     def __post_init__(self):
-        base.check_positive(self, "size", "n")
-        base.check_choice(self, "sites", tuple(SITES))
+        super().__post_init__()
         if self.size % self.n:
             raise UserError(
                 f"compacter: size is {self.size}, expected a multiple of n, "

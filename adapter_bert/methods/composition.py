@@ -43,7 +43,16 @@ from adapter_bert.methods.fine_tuning import HeadOnly
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
-HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
+HANDED_ON = (
+    "embeddings",
+    "parameter",
+    "key_value",
+    "vocabulary",
+    "begin",
+    "prepare",
+)
+# What hooks promise; a composition promises what all its parts do.
+TRAITS = ("takes_rows", "by_token", "by_values")
 
 
 def _as_the_part(place: str) -> Callable:
@@ -76,9 +85,8 @@ class PartHooks(Hooks):
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
-        self.takes_rows = hooks.takes_rows
-        self.by_token = hooks.by_token
-        self.by_values = hooks.by_values
+        for trait in TRAITS:
+            setattr(self, trait, getattr(hooks, trait))
         self.places = hooks.places | ({"parameter"} if changes else set())
 
     def change_of(
@@ -115,6 +123,8 @@ class PartHooks(Hooks):
     before_norm = _as_the_part("before_norm")
     after_norm = _as_the_part("after_norm")
     vocabulary = _as_the_part("vocabulary")
+    begin = _as_the_part("begin")
+    prepare = _as_the_part("prepare")
 
     def parameter(self, name, variable, context):
         value = self.hooks.parameter(name, variable, self.own(context))
@@ -126,15 +136,6 @@ class PartHooks(Hooks):
             return None
         return self.hooks.penalty(self.own(context))
 
-    def prepare(self, context):
-        return self._marked(self.hooks.prepare(self.own(context)))
-
-    def begin(self, context):
-        return self._marked(self.hooks.begin(self.own(context)))
-
-    def _marked(self, made: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        return {f"{self.mark}{name}": value for name, value in made.items()}
-
 
 class ComposedHooks(Hooks):
     """The hooks of several parts."""
@@ -142,11 +143,9 @@ class ComposedHooks(Hooks):
     def __init__(self, parts: Sequence[PartHooks]):
         """Takes the hooks of the parts, in order."""
         self.parts = parts
-        self.takes_rows = all(part.takes_rows for part in parts)
-        self.by_token = all(part.by_token for part in parts)
-        self.by_values = all(part.by_values for part in parts)
-        made = (*HANDED_ON, "begin", "prepare")
-        self.places -= {p for p in made if not self.acting_at(p)}
+        for trait in TRAITS:
+            setattr(self, trait, all(getattr(part, trait) for part in parts))
+        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that act at one of the hooks' places."""
@@ -167,12 +166,18 @@ class ComposedHooks(Hooks):
         return tf.add_n(found) if found else None
 
     def prepare(self, context):
-        made = (part.prepare(context) for part in self.parts)
-        return {name: x for one in made for name, x in one.items()}
+        return self._made("prepare", context)
 
     def begin(self, context):
-        made = (part.begin(context) for part in self.parts)
-        return {name: x for one in made for name, x in one.items()}
+        return self._made("begin", context)
+
+    def _made(self, place: str, context: Context) -> Dict[str, tf.Tensor]:
+        """What the parts hand on, each under its mark."""
+        return {
+            f"{part.mark}{name}": value
+            for part in self.parts
+            for name, value in getattr(part, place)(context).items()
+        }
 
 
 @dataclasses.dataclass(frozen=True)

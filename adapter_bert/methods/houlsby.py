@@ -6,7 +6,7 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import Any, ClassVar, Dict, List, Mapping, Tuple
+from typing import Any, ClassVar, Collection, Dict, List, Mapping, Tuple
 
 import tensorflow as tf
 
@@ -192,13 +192,15 @@ class BottleneckMethod(PlacedMethod):
 
     width: ClassVar[str] = "size"
     positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {
+        "nonlinearity": functional.ACTIVATIONS
+    }
     nonlinearity = "relu"
     depth = 1
     layer_norm = False
 
     def __post_init__(self):
-        base.check_positive(self, *self.positive)
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        super().__post_init__()
         if self.layers != ALL_LAYERS:
             base.layer_numbers(self.layers)
 
@@ -264,6 +266,10 @@ class Houlsby(BottleneckMethod):
     # google-research/adapter-bert, README; one of the paper's three.
     learning_rate: ClassVar[float] = 3e-4
     positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale", "depth")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {
+        **BottleneckMethod.choices,
+        "sites": SITES,
+    }
     size: int = 64
     init_scale: float = 1e-2
     layers: str = added_later(ALL_LAYERS)
@@ -272,10 +278,6 @@ class Houlsby(BottleneckMethod):
     layer_norm: bool = added_later(False)
     sites: str = added_later("both")
     layer_norms: bool = added_later(True)
-
-    def __post_init__(self):
-        super().__post_init__()
-        base.check_choice(self, "sites", tuple(SITES))
 
     def trains(self, config):
         if not self.layer_norms:

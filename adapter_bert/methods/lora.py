@@ -1,7 +1,7 @@
 """LoRA: low-rank updates of BERT's own matrices."""
 
 import dataclasses
-from typing import ClassVar, List
+from typing import ClassVar, List, Tuple
 
 import tensorflow as tf
 
@@ -76,13 +76,14 @@ class Lora(TuningMethod):
     # Hu et al. 2022, Table 9.
     learning_rate: ClassVar[float] = 5e-4
     width: ClassVar[str] = "rank"
+    positive: ClassVar[Tuple[str, ...]] = ("rank", "alpha")
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"
     dropout: float = 0.0
 
     def __post_init__(self):
-        base.check_positive(self, "rank", "alpha")
+        super().__post_init__()
         names = self._targets()
         for name in names:
             if name not in TARGETS or names.count(name) > 1:

@@ -1,14 +1,13 @@
 """PALs: projected attention layers beside BERT's own."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Tuple
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 
 PARTS = ("query", "key", "value")
@@ -93,11 +92,12 @@ class Pals(TuningMethod):
     name: ClassVar[str] = "pals"
     # As of houlsby; the paper trains BERT too, at 2e-5.
     learning_rate: ClassVar[float] = 3e-4
+    positive: ClassVar[Tuple[str, ...]] = ("size", "heads")
     size: int = 204
     heads: int = 6
 
     def __post_init__(self):
-        base.check_positive(self, "size", "heads")
+        super().__post_init__()
         if self.size % self.heads:
             raise UserError(
                 f"pals: size is {self.size}, expected a multiple of heads, "

@@ -1,7 +1,7 @@
 """Prefix tuning: trained keys and values before those of the tokens."""
 
 import dataclasses
-from typing import ClassVar, List, Sequence
+from typing import ClassVar, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -101,12 +101,10 @@ class Prefix(TuningMethod):
     name: ClassVar[str] = "prefix"
     # The highest tried that learned anything (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-4
+    positive: ClassVar[Tuple[str, ...]] = ("length", "inner_size")
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
-
-    def __post_init__(self):
-        base.check_positive(self, "length", "inner_size")
 
     def variables(self, config, pooler=True):
         """`prefix/...`, or `<layer's attention>/prefix/key, value`."""

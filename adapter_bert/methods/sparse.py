@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Dict, FrozenSet
+from typing import Any, ClassVar, Dict, FrozenSet, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,6 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, Tensors, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
 
@@ -70,6 +69,7 @@ class SparseMethod(TuningMethod):
     changes_few: ClassVar[bool] = True
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 < self.sparsity < 1:
             raise UserError(
                 f"{self.name}: sparsity is {self.sparsity}, the share of the "
@@ -313,14 +313,11 @@ class DiffPruning(SparseMethod):
     name: ClassVar[str] = "diff_pruning"
     # Measured (docs/methods.md), with gates at 0.1 as published.
     learning_rate: ClassVar[float] = 1e-4
+    positive: ClassVar[Tuple[str, ...]] = ("penalty", "gate_rate")
     sparsity: float = 0.005
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
-
-    def __post_init__(self):
-        super().__post_init__()
-        base.check_positive(self, "penalty", "gate_rate")
 
     @property
     def first_phase(self):

@@ -277,7 +277,10 @@ def list_parameters(
             trained=bool(re.fullmatch(pattern, name)),
             decays="bert" not in method.undecayed,
         )
-    declared.update(added)
+    for name, one in added.items():
+        if name in declared:
+            raise ValueError(f"the variable name {name} is taken twice")
+        declared[name] = one
     # A part of BERT that this head does not need may be named.
     names = encoder.list_variables(config)
     if pattern and not any(re.fullmatch(pattern, name) for name in names):

@@ -5,6 +5,7 @@ GPUs run under a plain Estimator, with the same graph. Prediction needs
 TPUEstimator on a TPU alone.
 """
 
+import functools
 import itertools
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -23,7 +24,6 @@ from adapter_bert.training import (
     devices,
     multi_worker,
     training_step,
-    variables,
 )
 from adapter_bert.training import tpu as tpu_devices
 from adapter_bert.training.engines import Course, Engine, Hardware
@@ -266,8 +266,8 @@ class EstimatorEngine(Engine):
     def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):
             del labels, params
-            made: variables.Variables = {}
-            model = job.build_model(variables.in_graph(job, made))
+            made: Dict[str, tf.Variable] = {}
+            model = job.build_model(functools.partial(_create, job, made))
             if mode != tf.estimator.ModeKeys.TRAIN:
                 predictions = training_step.predict(job, model, features)
                 return tpu.TPUEstimatorSpec(mode, predictions=predictions)
@@ -277,8 +277,8 @@ class EstimatorEngine(Engine):
                 job, model, trained, features, step, batch_size
             )
             slots = {
-                f"{p.name}/{slot}": variables.slot_in_graph(
-                    f"{p.name}/{slot}", p.shape
+                f"{p.name}/{slot}": _variable(
+                    f"{p.name}/{slot}", lambda shape=p.shape: tf.zeros(shape)
                 )
                 for p in job.table.trained
                 for slot in optimization.SLOTS
@@ -302,6 +302,44 @@ class EstimatorEngine(Engine):
             )
 
         return model_fn
+
+
+def _create(
+    job: Job, made: Dict[str, tf.Variable], name, shape, initializer
+) -> tf.Variable:
+    """Makes a variable from the job's first values, and notes it in `made`.
+
+    Frozen variables are in the collection of local variables: they are given
+    their pretrained values at every start and stay out of checkpoints.
+    """
+    del initializer  # The job's first values have been chosen already.
+
+    def initial_value():
+        value = tf.numpy_function(job.initial_values[name], [], tf.float32)
+        value.set_shape(shape)
+        return tf.cast(value, job.dtype_of(name))
+
+    is_trained = any(p.name == name for p in job.table.trained)
+    kind = v1.GraphKeys.GLOBAL_VARIABLES
+    if not is_trained:
+        kind = v1.GraphKeys.LOCAL_VARIABLES
+    made[name] = _variable(
+        name, initial_value, trainable=is_trained, collections=[kind]
+    )
+    return made[name]
+
+
+def _variable(
+    name: str, value: Callable[[], tf.Tensor], **options: Any
+) -> tf.Variable:
+    """A variable of a graph, by default of the optimizer."""
+    with v1.name_scope(None):
+        return v1.Variable(
+            value,
+            name=name,
+            use_resource=True,
+            **{"trainable": False, **options},
+        )
 
 
 def _for_tpu(batch: Batch) -> Batch:

@@ -13,7 +13,7 @@ from absl import logging
 
 from adapter_bert import optimization
 from adapter_bert.checkpoints import google, training_state
-from adapter_bert.checkpoints.weights import InitialValues, Weights
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.progress import TrainingProgress
@@ -27,7 +27,6 @@ from adapter_bert.training.training_step import (
     loss_and_gradients,
     predict,
 )
-from adapter_bert.training.variables import Variables, at_once
 
 # Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
@@ -216,12 +215,9 @@ class StrategyPredictor(RowPredictor):
 
     def _build(self) -> Built:
         if self._built is None:
-            job, made = self._job, {}
-            values = _first_values(job, _newest_checkpoint(job))
             with self._strategy.scope():
-                model = job.build_model(at_once(job, values, made))
-            trained = {p.name: made[p.name] for p in job.table.trained}
-            self._built = model, trained
+                saved = _newest_checkpoint(self._job)
+                self._built = _build(self._job, saved, is_trained=False)
         return self._built
 
     def _make_function(self, model: TaskModel, features: Features) -> Callable:
@@ -265,12 +261,8 @@ class _TrainingState:
         Without one, takes initial values, and zero for slots.
         """
         saved = _newest_checkpoint(job)
-        trained = [p.name for p in job.table.trained]
-        made: Variables = {}
-        self.model = job.build_model(
-            at_once(job, _first_values(job, saved), made, trained)
-        )
-        self.trained = [(name, made[name]) for name in trained]
+        self.model, trained = _build(job, saved, is_trained=True)
+        self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {
             f"{name}/{slot}": tf.Variable(
@@ -282,7 +274,7 @@ class _TrainingState:
             for name, variable in self.trained
             for slot in optimization.SLOTS
         }
-        self._saved = {**dict(self.trained), **slots}
+        self._saved = {**trained, **slots}
         self.optimizer = optimization.AdamWeightDecay(
             self.trained,
             slots,
@@ -303,10 +295,27 @@ def _newest_checkpoint(job: Job) -> Optional[Weights]:
     return google.open_tensorflow(path) if path else None
 
 
-def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
-    """Initial values, replaced by the saved ones of trained variables."""
-    values = dict(job.initial_values)
-    if saved is not None:
-        for p in job.table.trained:
-            values[p.name] = functools.partial(saved.read, p.name)
-    return values
+def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
+    """The job's model, on all devices of a strategy's scope.
+
+    Args:
+        job: with the first values.
+        saved: a checkpoint, whose values replace those of trained variables.
+        is_trained: whether gradients are taken.
+    """
+    made: Dict[str, tf.Variable] = {}
+    trained = {p.name for p in job.table.trained}
+
+    def create(name, shape, initializer):
+        del shape, initializer  # The values have been chosen already.
+        value = job.initial_values[name]
+        if saved and name in trained:
+            value = functools.partial(saved.read, name)
+        made[name] = tf.Variable(
+            tf.cast(value(), job.dtype_of(name)),
+            trainable=is_trained and name in trained,
+        )
+        return made[name]
+
+    model = job.build_model(create)
+    return model, {p.name: made[p.name] for p in job.table.trained}
