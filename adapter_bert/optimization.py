@@ -25,12 +25,7 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, then linear decay to zero.
-
-    Attributes:
-        learning_rate: the peak.
-        num_train_steps: length of the training, in steps.
-        num_warmup_steps: length of the warm-up, in steps.
+    """Linear warm-up to the peak `learning_rate`, then linear decay to zero.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
@@ -44,13 +39,9 @@ class Schedule:
     num_warmup_steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate of the `step`-th step, counted from 1.
+        """The rate of a step, which counts from 1.
 
-        Args:
-            step: int, or integer tensor [].
-
-        Returns:
-            float, or float32 [] for a tensor.
+        It is a float of an int, float32 [] of an integer tensor [].
         """
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
@@ -125,14 +116,9 @@ class AdamWeightDecay:
         ]
 
     def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """The scalars of a step's update.
+        """The learning rate of a step, which counts from 1, float32 [].
 
-        Args:
-            step: integer [], counted from 1.
-
-        Returns:
-            The learning rate, float32 []; with bias correction also
-            `1 - BETA_1^step` and `1 - BETA_2^step`, float32 [].
+        With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
         """
         rates = (self._schedule(step),)
         if self._bias_correction:
@@ -179,14 +165,12 @@ class AdamWeightDecay:
             ]
             # Everything else of this step reads the step before it is counted.
             with tf.control_dependencies(tf.nest.flatten(updates)):
-                updates.append(
-                    on_device(
-                        step,
-                        lambda step: tf.group(step.assign_add(1)),
-                        group=False,
-                    )
+                counted = on_device(
+                    step,
+                    lambda step: tf.group(step.assign_add(1)),
+                    group=False,
                 )
-            return tf.nest.flatten(updates)
+            return tf.nest.flatten([*updates, counted])
 
         return loss, replica.merge_call(update, args=(clip(gradients), *rates))
 

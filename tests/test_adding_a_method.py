@@ -89,7 +89,7 @@ class DoraHooks(LoraHooks):
             tf.cast(self.values[f"{name}/{part}"], context.dtype)
             for part in ("lora_a", "lora_b", "dora_m")
         )
-        kernel = dense.read("kernel") + self.scale * tf.matmul(down, up)
+        kernel = dense.read("kernel") + self.method.scale * tf.matmul(down, up)
         factor = length / tf.norm(kernel, axis=0)
         bias = dense.read("bias")
         return (outputs - bias) * factor + bias
@@ -100,6 +100,7 @@ class Dora(Lora):
     """Liu et al. 2024: LoRA, and a trained length of each column."""
 
     name = "dora"
+    hooks_class = DoraHooks
 
     def variables(self, config, pooler=True):
         found = super().variables(config, pooler)
@@ -108,9 +109,6 @@ class Dora(Lora):
             lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
             found[f"{scope}/dora_m"] = Declared(found[name].shape[1:], lengths)
         return found
-
-    def hooks(self, config, values):
-        return DoraHooks(values, self.alpha / self.rank, self.dropout)
 
 
 def lengths_of(scope, read):

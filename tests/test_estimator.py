@@ -76,7 +76,7 @@ def test_the_host_is_a_device_beside_gpus(
     engine = EstimatorEngine(Hardware())
     monkeypatch.setattr(engine, "_devices", names)
     job = make_job(tiny_config, tmp_path)
-    made = engine._mirrored_estimator(job, 8, None)
+    made = engine._estimator(job, 8, None)
     assert made.config.session_config.device_count == {"CPU": count}
 
 

@@ -124,7 +124,7 @@ class AdapterAndMore(AdapterHooks):
     """What a fusion takes, but for another hook."""
 
     def __init__(self, values):
-        super().__init__(None, {(0, "ffn"): ""}, values)
+        self.values, self.scopes = values, {(0, "ffn"): ""}
 
     def after_norm(self, layer, site, hidden, context):
         return hidden

@@ -24,6 +24,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import functional
+from adapter_bert.bert.config import BertConfig
 
 # The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
@@ -184,6 +185,18 @@ class Hooks:
     takes_rows = False
     by_token = False
     by_values = False
+
+    def __init__(
+        self,
+        method: Any = None,
+        config: Optional[BertConfig] = None,
+        values: Optional[Mapping[str, Any]] = None,
+    ):
+        """Takes the method, the BERT's sizes, and the method's values by name.
+
+        For a layer alone, values of other layers are missing.
+        """
+        self.method, self.config, self.values = method, config, values
 
     def __init_subclass__(cls) -> None:
         others = ("begin", "penalty", "prepare")

@@ -55,17 +55,9 @@ class SharedLayers:
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """Computes a layer.
+        """Computes layer `number`, of a kind as the model's hooks say.
 
-        Args:
-            number: of the layer, from 0.
-            layer_kind: of the layer, as the model's hooks say.
-            hidden: float32 [B, T, D].
-            attention_bias: float32 [B, 1, 1, T], added to scores.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], or of the first token [B, 1, D].
+        Otherwise as `Bert.layer`.
         """
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
@@ -135,12 +127,10 @@ class SharedLayers:
     def _make_function(
         self, traced: int, example: Context, arguments: Any
     ) -> Callable[..., tf.Tensor]:
-        """What computes every layer of the kind of `traced`.
+        """A function that computes every layer of the kind of `traced`.
 
-        Args:
-            traced: the first layer of its kind.
-            example: a context of such layers.
-            arguments: an example of what it takes, flattened.
+        `example` is a context of such layers; the function takes tensors like
+        `arguments`, flattened.
         """
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:

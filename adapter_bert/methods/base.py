@@ -15,6 +15,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
 )
 
 import numpy as np
@@ -90,6 +91,7 @@ class TuningMethod:
         width: the argument that may grow while zeros at the ends of all values
             change no output; "" for none.
         parts: the methods in a composition.
+        hooks_class: how it acts on BERT.
         observes: the names of the values that `Hooks.observe` gives.
         positive: arguments that are sizes from 1 on, or positive numbers.
         choices: arguments that are words, and their choices.
@@ -104,6 +106,7 @@ class TuningMethod:
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     parts: ClassVar[Tuple[Part, ...]] = ()
+    hooks_class: ClassVar[Type[Hooks]] = NoHooks
     observes: ClassVar[Tuple[str, ...]] = ()
     positive: ClassVar[Tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -142,23 +145,15 @@ class TuningMethod:
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True
     ) -> Dict[str, Declared]:
-        """Declares by name what the method adds; by default nothing.
+        """Declares by name what the method adds, also if BERT has no pooler.
 
-        Args:
-            config: of the BERT.
-            pooler: whether this BERT has one.
+        By default nothing.
         """
         return {}
 
     def hooks(self, config: encoder.BertConfig, values: Tensors) -> Hooks:
-        """How the method acts on BERT.
-
-        Args:
-            config: of the BERT.
-            values: of the declared variables, by name. For a layer alone
-                those of other layers are missing.
-        """
-        return NoHooks()
+        """How the method acts on BERT, by the values of declared variables."""
+        return self.hooks_class(self, config, values)
 
     def changed_count(self, count: int) -> Optional[int]:
         """How many of BERT's `count` parameters change, if not the trained."""
@@ -176,7 +171,7 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
-        """First values of this method, after its first phase.
+        """First values that follow from the first phase, by name.
 
         Args:
             names: of BERT's own variables.
@@ -184,9 +179,6 @@ class TuningMethod:
                 and those of other parts of a composition.
             read: gives one of BERT's as it was pretrained.
             first: gives a variable as the first phase has trained it.
-
-        Returns:
-            The first values of every variable that does not start as usual.
         """
         raise TypeError(f"{type(self).__name__} has no first phase")
 
@@ -195,12 +187,8 @@ class TuningMethod:
     ) -> Tuple["TuningMethod", Values]:
         """The method and values that an adapter keeps of a training.
 
-        Args:
-            config: of the BERT.
-            values: every trained variable.
-
-        Returns:
-            A method that computes the same, and all that it trains.
+        Takes every trained variable. Gives a method that computes the same,
+        and all that it trains.
         """
         return self, values
 
@@ -210,15 +198,9 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         values: Values,
     ) -> Values:
-        """Variables with which BERT alone computes the same.
+        """The changed variables with which BERT alone computes the same.
 
-        Args:
-            config: of the BERT.
-            read: gives one of its variables as it was pretrained.
-            values: every variable that the method has trained.
-
-        Returns:
-            The variables that differ from the pretrained ones.
+        `read` gives one as it was pretrained; `values` are all trained ones.
 
         Raises:
             UserError: BERT alone cannot compute what the method does.
@@ -242,13 +224,8 @@ class TuningMethod:
     ) -> Tuple["TuningMethod", Values]:
         """The method and values of one task, of a training of several.
 
-        Args:
-            config: of the BERT.
-            task: name of the task.
-            values: every trained variable.
-
-        Returns:
-            A method that computes that task alone, and all that it trains.
+        Takes the task's name and every trained variable, gives a method that
+        computes that task alone, and all that it trains.
         """
         return self, values
 
@@ -308,13 +285,7 @@ def normal(stddev: float) -> encoder.Initializer:
 
 
 def layer_numbers(text: str) -> List[int]:
-    """Reads numbers and inclusive ranges of layers, as `0,2,6-11`.
-
-    Args:
-        text: numbers and ranges, in any order, with commas between them.
-
-    Returns:
-        The layers, counted from 0, in rising order.
+    """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`.
 
     Raises:
         UserError: a part is neither, or a layer is named twice.

@@ -1,11 +1,12 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar, Collection, Dict, Mapping, Tuple
+from typing import ClassVar, Collection, Dict, Mapping, Tuple, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import LAYER_NORMS, Declared, Tensors
@@ -109,7 +110,7 @@ class Compacter(PlacedMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-3
-    hooks_class: ClassVar[type] = KroneckerHooks
+    hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks
     scope = "compacter"
     positive: ClassVar[Tuple[str, ...]] = ("size", "n")
     choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}

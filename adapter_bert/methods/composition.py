@@ -28,7 +28,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, Kernel
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
@@ -75,13 +75,10 @@ class PartHooks(Hooks):
         changes: Mapping[str, Any],
         is_trained: bool,
     ):
-        """Takes the part.
+        """Takes the hooks of the part's method.
 
-        Args:
-            mark: tells it from the others.
-            hooks: of its method.
-            changes: added to BERT's own variables, by their names.
-            is_trained: whether it is trained here; trained adapters stay.
+        `mark` tells it from the other parts. `changes` are added to BERT's own
+        variables, by their names. Parts that are not trained drop nothing.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
@@ -108,7 +105,6 @@ class PartHooks(Hooks):
             seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
         return dataclasses.replace(
             context,
-            # A trained adapter drops nothing.
             training=context.training and self.is_trained,
             handed_on=below(self.mark, context.handed_on),
             seed=seed,
@@ -323,10 +319,7 @@ class Composition(TuningMethod):
         values: Tensors,
         parts: Sequence[PartHooks],
     ) -> Hooks:
-        """The hooks, made of those of the parts in their order.
-
-        `config` and `values` are as of `TuningMethod.hooks`.
-        """
+        """The hooks, made of those of the parts in their order."""
         raise TypeError(f"{type(self).__name__} does not say what it computes")
 
     @property
@@ -366,11 +359,7 @@ class Composition(TuningMethod):
         return dataclasses.replace(self, parts=tuple(parts)), values
 
     def merge(self, config, read, values):
-        """Not possible: parts may add computation.
-
-        Raises:
-            UserError: always.
-        """
+        """Refused: parts may add computation."""
         raise UserError(
             f"{self.name} cannot be merged into BERT's weights; merge its "
             "parts, which adapter-bert merge adds up"
@@ -414,7 +403,7 @@ class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
 
     def embeddings(self, hidden, context):
-        """One after the other; shapes as in `Hooks`, as of all that follow."""
+        """One after the other; shapes as in `Hooks`."""
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
@@ -423,7 +412,10 @@ class StackHooks(ComposedHooks):
         """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
             dense = dataclasses.replace(
-                dense, apply=_bind(part, name, dense, context)
+                dense,
+                apply=lambda x, part=part, dense=dense: part.project(
+                    name, x, dense, context
+                ),
             )
         return dense(inputs)
 
@@ -464,11 +456,6 @@ class StackHooks(ComposedHooks):
         for part in reversed(self.parts):
             hidden = part.vocabulary(hidden, context)
         return hidden
-
-
-def _bind(part: PartHooks, name: str, dense: Kernel, context: Context) -> Any:
-    """A kernel with the changes of a part, as a function of inputs."""
-    return lambda x: part.project(name, x, dense, context)
 
 
 @dataclasses.dataclass(frozen=True)

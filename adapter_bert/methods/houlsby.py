@@ -6,7 +6,7 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import Any, ClassVar, Collection, Dict, List, Mapping, Tuple
+from typing import Any, ClassVar, Collection, Dict, List, Mapping, Tuple, Type
 
 import tensorflow as tf
 
@@ -117,11 +117,13 @@ class PlacedHooks(Hooks):
     by_token = True
     by_values = True
 
-    def __init__(
-        self, adapter: Any, scopes: Mapping[Place, str], values: Tensors
-    ):
-        """Takes an adapter as `Bottleneck`, and the scope of each place."""
-        self.adapter, self.scopes, self.values = adapter, scopes, values
+    def __init__(self, method: "PlacedMethod", config, values):
+        """Asks the method for the adapter, and for the scope of each place."""
+        super().__init__(method, config, values)
+        self.adapter, self.scopes = (
+            method.adapter(config),
+            method.scopes(config),
+        )
 
     def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
@@ -150,7 +152,7 @@ class AdapterHooks(PlacedHooks):
 class PlacedMethod(TuningMethod):
     """A method of adapters at some of the sublayers."""
 
-    hooks_class: ClassVar[type] = AdapterHooks
+    hooks_class: ClassVar[Type[Hooks]] = AdapterHooks
     # Of methods without such arguments. Fields would come before all others.
     layers = ALL_LAYERS
     sites = "ffn"
@@ -174,11 +176,6 @@ class PlacedMethod(TuningMethod):
         for scope in self.scopes(config).values():
             found.update(adapter.variables(scope))
         return found
-
-    def hooks(self, config, values):
-        return self.hooks_class(
-            self.adapter(config), self.scopes(config), values
-        )
 
 
 @dataclasses.dataclass(frozen=True)

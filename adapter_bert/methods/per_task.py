@@ -51,16 +51,9 @@ class PerTaskHooks(Hooks):
         values: Tensors,
         count: int,
     ):
-        """Takes the method and its values.
-
-        Args:
-            method: of each task.
-            config: of the BERT.
-            values: of all tasks, float32 [tasks, ...], by name.
-            count: of tasks.
-        """
-        self.method, self.config = method, config
-        self.values, self.count = values, count
+        """Takes the method, and values of all tasks, float32 [tasks, ...]."""
+        super().__init__(method, config, values)
+        self.count = count
         self.example = method.hooks(config, values)
         self.by_token = self.example.by_token
         self.by_values = self.example.by_values
@@ -171,13 +164,12 @@ class PerTask(Composition):
             def compute(read):
                 return np.stack([added.initializer.compute(read)] * count)
 
-            follows = isinstance(added.initializer, encoder.OfPretrained)
+            initializer = initialize
+            if isinstance(added.initializer, encoder.OfPretrained):
+                initializer = encoder.OfPretrained(compute)
+            shape = count, *added.shape
             return dataclasses.replace(
-                added,
-                shape=(count, *added.shape),
-                initializer=encoder.OfPretrained(compute)
-                if follows
-                else initialize,
+                added, shape=shape, initializer=initializer
             )
 
         added = self.method.variables(config, pooler)

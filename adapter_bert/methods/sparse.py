@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Dict, FrozenSet, Tuple
+from typing import Any, ClassVar, Dict, FrozenSet, List, Tuple, Type
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Declared, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
 
 # The hard-concrete distribution is stretched to this interval (Louizos et al.
@@ -31,14 +31,13 @@ UNDECAYED = frozenset({"bert", "head"})
 
 
 class MaskHooks(Hooks):
-    """Lets the gradient reach only some entries of BERT's variables."""
+    """Lets the gradient reach only some entries of BERT's variables.
+
+    Reads float32 masks of zeros and ones, `mask/<variable>`.
+    """
 
     alike = True
     by_token = True
-
-    def __init__(self, values: Tensors):
-        """Takes float32 masks of zeros and ones, `mask/<variable>`."""
-        self.values = values
 
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
@@ -67,6 +66,7 @@ class SparseMethod(TuningMethod):
 
     undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
     changes_few: ClassVar[bool] = True
+    hooks_class: ClassVar[Type[Hooks]] = MaskHooks
 
     def __post_init__(self):
         super().__post_init__()
@@ -101,9 +101,6 @@ class SparseMethod(TuningMethod):
             f"mask/{name}": Declared(shape, encoder.ones, trained=False)
             for name, shape in encoder.list_variables(config, pooler).items()
         }
-
-    def hooks(self, config, values):
-        return MaskHooks(values)
 
     def finish(self, config, values):
         """Plain BERT's variables, of which few have changed."""
@@ -177,18 +174,20 @@ class LtSft(SparseMethod):
 
 
 class GateHooks(Hooks):
-    """`theta + z w` for BERT's variables, with gates z from 0 to 1."""
+    """`theta + z w` for BERT's variables, with gates z from 0 to 1.
+
+    Reads `diff_pruning/<variable>/{diff,gate,group}`.
+    """
 
     alike = True
     by_token = True
 
-    def __init__(self, values: Tensors, penalty_weight: float):
-        """Takes `diff_pruning/<variable>/{diff,gate,group}`."""
-        self.values, self.penalty_weight = values, penalty_weight
-        # Of BERT's variables.
-        self.names = [
+    @property
+    def names(self) -> List[str]:
+        """Of BERT's variables."""
+        return [
             name[len(SCOPE) : -len("/diff")]
-            for name in values
+            for name in self.values
             if name.startswith(SCOPE) and name.endswith("/diff")
         ]
 
@@ -240,7 +239,7 @@ class GateHooks(Hooks):
             if group is not None:
                 share *= tf.sigmoid(group - shift)
             expected.append(share)
-        return self.penalty_weight * tf.add_n(expected)
+        return self.method.penalty * tf.add_n(expected)
 
 
 def gate_value(opened: Any) -> Any:
@@ -257,6 +256,7 @@ class Gates(TuningMethod):
 
     name: ClassVar[str] = "gates"
     undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
+    hooks_class: ClassVar[Type[Hooks]] = GateHooks
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
@@ -281,9 +281,6 @@ class Gates(TuningMethod):
             if self.structured:
                 found[f"{SCOPE}{name}/group"] = gate(())
         return found
-
-    def hooks(self, config, values):
-        return GateHooks(values, self.penalty)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,16 +89,10 @@ NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The steps of a training.
+    """The steps of a training: rows in order, rates, saves, pauses.
 
-    Attributes:
-        features: of the training rows.
-        plan: the order of the rows.
-        schedule: learning rates and the number of steps.
-        first_step: step of the newest checkpoint, or 0.
-        batch_size: rows of a step, over all devices.
-        save_checkpoints_steps: distance of checkpoints, in steps.
-        pause: where the training is looked at.
+    `first_step` is that of the newest checkpoint, or 0. `batch_size` counts
+    the rows of a step over all devices.
     """
 
     features: Features
@@ -199,15 +193,12 @@ def choose_engine(name: str) -> Tuple[Type[Engine], str]:
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
+    found, why = "estimator", f"TensorFlow {tf.__version__} has it"
     if multi_worker.is_cluster():
         found, why = "strategy", "TF_CONFIG names several processes"
-    elif hasattr(tf, "estimator"):
-        found, why = "estimator", f"TensorFlow {tf.__version__} has it"
-    else:
-        found, why = (
-            "strategy",
-            f"TensorFlow {tf.__version__} has no TPUEstimator",
-        )
+    elif not hasattr(tf, "estimator"):
+        found = "strategy"
+        why = f"TensorFlow {tf.__version__} has no TPUEstimator"
     if name == "estimator" and found != name:
         raise UserError(
             f"--engine=estimator cannot run here: {why}; use --engine=strategy"

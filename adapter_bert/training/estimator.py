@@ -53,9 +53,8 @@ class LoadHook(v1.train.SessionRunHook):
 class TrainingHook(v1.train.SessionRunHook):
     """After each step: checks and shows the loss, saves, scores the dev sets.
 
-    Saves `model.ckpt-<step>` with the trained variables, their slots and the
-    step. Unlike TensorFlow's own hook it saves neither the graph, which holds
-    nothing of the task, nor the untrained model.
+    Unlike TensorFlow's own hook it saves neither the graph, which holds nothing
+    of the task, nor the untrained model.
 
     Attributes:
         predictor: with the values of the last pause, or None.
@@ -78,7 +77,6 @@ class TrainingHook(v1.train.SessionRunHook):
         self._thread = futures.ThreadPoolExecutor(1)
 
     def begin(self):
-        """Finds loss, step and values in the graph."""
         # The Estimator adds the loss that it was given last.
         self._loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
         self._step = v1.train.get_global_step()
@@ -88,11 +86,9 @@ class TrainingHook(v1.train.SessionRunHook):
         }
 
     def after_create_session(self, session, coord):
-        """Reads where the training begins."""
         self._saved_step = int(session.run(self._step))
 
     def before_run(self, run_context):
-        """Asks for the loss."""
         return v1.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context, run_values):
@@ -115,7 +111,6 @@ class TrainingHook(v1.train.SessionRunHook):
                 run_context.request_stop()
 
     def end(self, session):
-        """Saves the last step."""
         step = int(session.run(self._step))
         if step != self._saved_step:
             self._save(session, step)
@@ -186,10 +181,7 @@ class EstimatorEngine(Engine):
             dataset = course.batches(job.length, self.shards)
             return dataset.map(_for_tpu) if self._hardware.use_tpu else dataset
 
-        mirrored = len(self._devices) > 1
-        estimator = (self._mirrored_estimator if mirrored else self._estimator)(
-            job, course.batch_size, course.schedule
-        )
+        estimator = self._estimator(job, course.batch_size, course.schedule)
         hook = TrainingHook(
             job, course, progress, lambda: self._new_predictor(job)
         )
@@ -224,8 +216,24 @@ class EstimatorEngine(Engine):
     # A RunConfig may refuse the TF_CONFIG of a single machine.
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
+        """A TPUEstimator, or for several GPUs a plain Estimator."""
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
+        model_fn = self._model_fn(job, schedule, batch_size)
+        if len(self._devices) > 1:
+            # One for the host beside GPUs.
+            cpus = max(1, sum("CPU" in device for device in self._devices))
+            config = tf.estimator.RunConfig(
+                **_run_config(job, device_count={"CPU": cpus}),
+                train_distribute=tf.distribute.MirroredStrategy(self._devices),
+            )
+            return v1.estimator.Estimator(
+                lambda features, labels, mode, params: model_fn(
+                    features, labels, mode, params
+                ).as_estimator_spec(),
+                config=config,
+                params={},
+            )
         config = tpu.RunConfig(
             **_run_config(job),
             cluster=self._resolver,
@@ -238,30 +246,12 @@ class EstimatorEngine(Engine):
             ),
         )
         return tpu.TPUEstimator(
-            model_fn=self._model_fn(job, schedule, batch_size),
+            model_fn=model_fn,
             config=config,
             use_tpu=hardware.use_tpu,
             train_batch_size=batch_size,
             predict_batch_size=batch_size,
         )
-
-    @multi_worker.unseen()
-    def _mirrored_estimator(self, job, batch_size, schedule):
-        """A plain Estimator: TPUEstimator cannot use several GPUs."""
-        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        # One for the host beside GPUs.
-        cpus = max(1, sum("CPU" in device for device in self._devices))
-        config = tf.estimator.RunConfig(
-            **_run_config(job, device_count={"CPU": cpus}),
-            train_distribute=tf.distribute.MirroredStrategy(self._devices),
-        )
-        model_fn = self._model_fn(job, schedule, batch_size)
-
-        def plain_model_fn(features, labels, mode, params):
-            spec = model_fn(features, labels, mode, params)
-            return spec.as_estimator_spec()
-
-        return v1.estimator.Estimator(plain_model_fn, config=config, params={})
 
     def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):

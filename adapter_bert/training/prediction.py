@@ -44,9 +44,9 @@ def check_finite(outputs: Outputs, what: str) -> None:
 class RowPredictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
-    The model is built on first use, from the newest checkpoint in the job's
-    folder, else from the job's initial values. `close`, or the end of a `with`,
-    frees it.
+    The first use builds it, from the newest checkpoint in the job's folder,
+    else from the job's initial values. `close`, or the end of a `with`, frees
+    it.
     """
 
     def __init__(self, job: Job, shards: int):
@@ -114,10 +114,10 @@ class RowPredictor(contextlib.AbstractContextManager):
         """
         self._check_open()
         expected = {p.name: p.shape for p in self._job.table.trained}
-        for name in sorted(set(expected) ^ set(values)):
+        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
+        for name in sorted(set(expected) ^ set(arrays)):
             problem = "is missing" if name in expected else "is not trained"
             raise ValueError(f"the variable {name} {problem}")
-        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
         for name, value in arrays.items():
             if value.shape != expected[name]:
                 raise ValueError(
@@ -128,12 +128,10 @@ class RowPredictor(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """Frees the model; a second call does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._release()
+        self._is_closed = True
+        self._release()
 
     def __exit__(self, *error: Any) -> None:
-        """Closes it."""
         self.close()
 
     def _check_open(self) -> None:

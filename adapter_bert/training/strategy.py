@@ -51,18 +51,14 @@ class StrategyEngine(Engine):
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync
-        self.is_chief = multi_worker.is_chief(self._strategy)
-        self.workers = multi_worker.count_workers(self._strategy)
+        self.workers, self.is_chief = multi_worker.role(self._strategy)
         logging.info(
             "devices: %d (%s)", self.shards, type(self._strategy).__name__
         )
 
     @property
     def _steps_per_call(self) -> int:
-        """Steps of a training between two returns to the host.
-
-        An accelerator waits while the host reads a loss.
-        """
+        """Steps between two returns to the host, while an accelerator waits."""
         if self._hardware.use_tpu:
             return self._hardware.iterations_per_loop
         return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1
