@@ -180,7 +180,7 @@ def tiny_weights(tiny_config):
             1.0 if name.endswith("gamma") else 0.0, 0.1, shape
         ).astype(np.float32)
 
-    encoder.Bert(tiny_config, create, hooks=None)
+    encoder.make_variables(encoder.declare(tiny_config), create)
     return values
 
 

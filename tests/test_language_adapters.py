@@ -46,7 +46,7 @@ def bert(tmp_path_factory, tiny_config):
         middle = 1.0 if name.endswith("gamma") else 0.0
         values[name] = rng.normal(middle, 0.3, shape).astype(np.float32)
 
-    encoder.Bert(config, create, hooks=None)
+    encoder.make_variables(encoder.declare(config), create)
     return write_bert(folder, WORDS, config, values)
 
 

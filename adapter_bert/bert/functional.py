@@ -61,13 +61,9 @@ def _with_slope(
 ) -> tf.Tensor:
     """An elementwise function that saves its slope for the backward pass.
 
-    The slope shares most of its work with the function. So the forward pass
-    computes it, in graphs only if a gradient is asked for, and `x` is not
-    saved.
-
-    Args:
-        compute: gives the function's values and slopes of a float32 tensor.
-        x: float32 or bfloat16.
+    The slope shares most of its work with the function. So `compute` gives
+    both in the forward pass, of float32, in graphs only if a gradient is asked
+    for. `x`, float32 or bfloat16, is not saved.
     """
 
     @tf.custom_gradient
@@ -235,14 +231,10 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
         rate: the share that was dropped.
     """
 
-    @tf.custom_gradient
-    def compute(x):
-        def masked(x):
-            return x * _share(keep, x) * (1.0 / (1.0 - rate))
+    def masked(x):
+        return x * _share(keep, x) * (1.0 / (1.0 - rate))
 
-        return masked(x), masked
-
-    return compute(x)
+    return tf.custom_gradient(lambda x: (masked(x), masked))(x)
 
 
 def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -286,7 +278,7 @@ def attend(
         return x if keep is None else x * _share(keep, x)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
-        # Dropout's factor goes with values, which are fewer than probabilities.
+        # Of dropout, on values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
     @tf.custom_gradient

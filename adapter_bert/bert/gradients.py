@@ -145,15 +145,10 @@ def _depend_on(source: tf.Tensor) -> Set[str]:
 def _between(
     outputs: Sequence[tf.Tensor], is_inside: Callable[[tf.Operation], bool]
 ) -> Tuple[Set[str], List[tf.Tensor]]:
-    """The part of a graph that some tensors need.
+    """The part of a graph that `outputs` need, of operations `is_inside`.
 
-    Args:
-        outputs: the tensors.
-        is_inside: whether an operation may be in it; placeholders never are.
-
-    Returns:
-        Names of the part's operations, and the tensors of other operations
-        that it reads or that are outputs.
+    Placeholders never are. Gives the names of the part's operations, and the
+    tensors of other operations that it reads or that are outputs.
     """
     inside: Set[str] = set()
     read: Dict[str, tf.Tensor] = {}
@@ -177,13 +172,9 @@ def _run(
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
 ) -> Callable[..., List[tf.Tensor]]:
-    """A function that computes a part of a graph.
+    """A function from the values of `inputs` to those of `outputs`.
 
-    Args:
-        graph: all of it.
-        part: names of operations.
-        inputs: tensors of the graph, whose values it takes.
-        outputs: tensors of the graph, whose values it gives.
+    It computes a `part` of a graph, names of operations.
     """
     copied = tf.compat.v1.GraphDef(
         versions=graph.versions, library=graph.library

@@ -1,14 +1,15 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar, Dict
+from typing import ClassVar, Collection, Dict, Mapping, Tuple, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import LAYER_NORMS, Added, Tensors
+from adapter_bert.methods.base import LAYER_NORMS, Declared, Tensors
 from adapter_bert.methods.houlsby import SITES, AdapterHooks, PlacedMethod
 
 # A, and the deviation of its initial values, as in the published code.
@@ -35,7 +36,7 @@ class KroneckerAdapter:
     size: int
     n: int
 
-    def variables(self, scope: str) -> Dict[str, Added]:
+    def variables(self, scope: str) -> Dict[str, Declared]:
         """Declares `<scope>/{down,up}/{left,right,bias}`."""
         found = {}
         for name, inputs, outputs in (
@@ -46,9 +47,11 @@ class KroneckerAdapter:
                 (self.n, inputs // self.n, 1),
                 (self.n, 1, outputs // self.n),
             )
-            found[f"{scope}/{name}/left"] = Added(left, base.glorot_uniform)
-            found[f"{scope}/{name}/right"] = Added(right, base.glorot_uniform)
-            found[f"{scope}/{name}/bias"] = Added((outputs,), encoder.zeros)
+            found[f"{scope}/{name}/left"] = Declared(left, base.glorot_uniform)
+            found[f"{scope}/{name}/right"] = Declared(
+                right, base.glorot_uniform
+            )
+            found[f"{scope}/{name}/bias"] = Declared((outputs,), encoder.zeros)
         return found
 
     def __call__(
@@ -107,15 +110,16 @@ class Compacter(PlacedMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-3
-    hooks_class: ClassVar[type] = KroneckerHooks
+    hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks
     scope = "compacter"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "n")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}
     size: int = 24
     n: int = 4
     sites: str = "both"
 
     def __post_init__(self):
-        base.check_positive(self, "size", "n")
-        base.check_choice(self, "sites", tuple(SITES))
+        super().__post_init__()
         if self.size % self.n:
             raise UserError(
                 f"compacter: size is {self.size}, expected a multiple of n, "
@@ -138,5 +142,5 @@ class Compacter(PlacedMethod):
 
     def variables(self, config, pooler=True):
         """`compacter/shared` and the adapters."""
-        shared = Added((self.n,) * 3, base.normal(SHARED_SCALE))
+        shared = Declared((self.n,) * 3, base.normal(SHARED_SCALE))
         return {SHARED: shared, **super().variables(config, pooler)}

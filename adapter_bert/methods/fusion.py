@@ -1,6 +1,7 @@
 """AdapterFusion: each token attends to the outputs of trained adapters."""
 
 import dataclasses
+import itertools
 from typing import ClassVar, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
-from adapter_bert.methods.base import Added, Tensors, added_later
+from adapter_bert.methods.base import Declared, Tensors, added_later
 from adapter_bert.methods.composition import (
     ComposedHooks,
     Composition,
@@ -50,16 +51,16 @@ class Attention:
     @staticmethod
     def variables(
         scope: str, size: int, value: bool, count: int
-    ) -> Dict[str, Added]:
+    ) -> Dict[str, Declared]:
         """Declares the variables, V if `value`, of `count` adapters."""
         found = {}
         # The deviation of AdapterHub's.
         normal = base.normal(0.02)
         for name in ("query", "key") if count > 1 else ():
-            found[f"{scope}/{name}/kernel"] = Added((size, size), normal)
-            found[f"{scope}/{name}/bias"] = Added((size,), encoder.zeros)
+            found[f"{scope}/{name}/kernel"] = Declared((size, size), normal)
+            found[f"{scope}/{name}/bias"] = Declared((size,), encoder.zeros)
         if value:
-            kernel = Added((size, size), near_identity)
+            kernel = Declared((size, size), near_identity)
             found[f"{scope}/value/kernel"] = kernel
         return found
 
@@ -69,16 +70,10 @@ class Attention:
     def __call__(
         self, query: tf.Tensor, values: Sequence[tf.Tensor], context: Context
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Mixes the outputs of adapters.
+        """Mixes outputs of adapters, each like the query float32 [B, T, D].
 
-        Args:
-            query: float32 [B, T, D].
-            values: of each adapter float32 [B, T, D].
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], and how much of each adapter is in it,
-            float32 [B, T, N].
+        Gives float32 [B, T, D], and how much of each adapter is in it,
+        float32 [B, T, N].
         """
         shape, size = tf.shape(query), query.shape[-1]
         flat = [tf.reshape(x, [-1, size]) for x in values]
@@ -98,27 +93,17 @@ class Attention:
         return mixed, tf.reshape(weights, shape)
 
     def _weights(self, query, values, context: Context) -> tf.Tensor:
-        """The softmax over adapters, float32 [B T, N].
-
-        Args:
-            query: float32 [B, T, D].
-            values: of each adapter float32 [B T, D].
-            context: of this forward pass.
-        """
-        kernel, bias = (
-            self._read(f"query/{name}", query.dtype)
-            for name in ("kernel", "bias")
+        """The softmax over adapters, float32 [B T, N]."""
+        (kernel, bias), (key_kernel, key_bias) = (
+            [self._read(f"{name}/{x}", query.dtype) for x in ("kernel", "bias")]
+            for name in ("query", "key")
         )
         flat = tf.reshape(query, [-1, kernel.shape[0]])
         flat = functional.add_bias(tf.matmul(flat, kernel), bias)
         # q (u K + b) = (q K') u + q b: one product for all adapters' keys, as
         # for all their values.
-        kernel, bias = (
-            self._read(f"key/{name}", query.dtype)
-            for name in ("kernel", "bias")
-        )
-        to_key = tf.matmul(flat, kernel, transpose_b=True)
-        offset = tf.linalg.matvec(flat, bias)
+        to_key = tf.matmul(flat, key_kernel, transpose_b=True)
+        offset = tf.linalg.matvec(flat, key_bias)
         scores = tf.stack(
             [tf.reduce_sum(to_key * x, axis=-1) + offset for x in values],
             axis=-1,
@@ -140,20 +125,11 @@ class FusionHooks(ComposedHooks):
         config: encoder.BertConfig,
         values: Tensors,
     ):
-        """Takes the parts and the trained values.
-
-        Args:
-            parts: hooks of adapters, none with changes of BERT's own.
-            present: the numbers of the parts with an adapter, by place.
-            method: the arguments.
-            config: of the BERT.
-            values: of the attentions' variables.
-        """
+        """Takes the parts, and by place the numbers of those that have one."""
         super().__init__(parts)
         self.takes_rows = False
-        self.present, self.method, self.values = present, method, values
-        self.layers = config.num_hidden_layers
-        self.rate = config.attention_probs_dropout_prob
+        self.present = present
+        self.method, self.config, self.values = method, config, values
 
     def layer_kind(self, layer, training):
         kind = super().layer_kind(layer, training)
@@ -165,11 +141,10 @@ class FusionHooks(ComposedHooks):
         is_kept = training or layer >= self.method.first
         return None if kind is None else (kind, sites, is_kept)
 
-    def _attention(self, place: Place) -> Attention:
-        return Attention(_scope(place), self.rate, self.values)
-
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """A mix of all adapters' outputs; shapes as in `Hooks`."""
+
+        scope = _scope((layer, site))
 
         def attend():
             parts = [self.parts[n] for n in self.present[layer, site]]
@@ -180,19 +155,22 @@ class FusionHooks(ComposedHooks):
                 for part in parts
             ]
             query = parts[0].hooks.reads(inputs, outputs, layer_norm)
-            return self._attention((layer, site))(query, values, context)
+            rate = self.config.attention_probs_dropout_prob
+            attention = Attention(scope, rate, self.values)
+            return attention(query, values, context)
 
         if (layer, site) not in self.present:
             return None
         if context.training and self.method.robust:
+            layers = self.config.num_hidden_layers
             return drop_at_random(
-                layer, self.layers, lambda: attend()[0], outputs, context
+                layer, layers, lambda: attend()[0], outputs, context
             )
         if layer < self.method.first:
             return None
         mixed, weights = attend()
         if context.show:
-            context.show(_scope((layer, site)), weights)
+            context.show(scope, weights)
         return mixed
 
     def observe(self, shown, context):
@@ -202,15 +180,12 @@ class FusionHooks(ComposedHooks):
         rows = []
         for place in self.method.kept(self.present):
             mean = tf.einsum("bt,btn->bn", share, shown[_scope(place)])
-            columns = tf.unstack(mean, axis=1)
-            none = tf.zeros_like(columns[0])
-            of_part = dict(zip(self.present[place], columns))
-            rows.append(
-                tf.stack(
-                    [of_part.get(n, none) for n in range(len(self.parts))],
-                    axis=1,
-                )
-            )
+            columns = [tf.zeros_like(mean[:, 0])] * len(self.parts)
+            for number, column in zip(
+                self.present[place], tf.unstack(mean, axis=1)
+            ):
+                columns[number] = column
+            rows.append(tf.stack(columns, axis=1))
         return {ATTENTION: tf.stack(rows, axis=1)}
 
     def penalty(self, context):
@@ -320,12 +295,7 @@ class Fusion(Composition):
         return dataclasses.replace(super().as_part, robust=False)
 
     def _present(self, config: encoder.BertConfig) -> Dict[Place, List[int]]:
-        """The numbers of the parts with an adapter, by place.
-
-        Raises:
-            UserError: a part is no bottleneck adapter, or another one than
-                the first.
-        """
+        """The numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
         for part, own in zip(self.parts, hooks):
@@ -339,15 +309,12 @@ class Fusion(Composition):
                 )
         lowest = 0 if self.robust else self.first
         present: Dict[Place, List[int]] = {}
-        for layer in range(lowest, config.num_hidden_layers):
-            for site in SCOPES:
-                found = [
-                    number
-                    for number, own in enumerate(hooks)
-                    if (layer, site) in own.scopes
-                ]
-                if found:
-                    present[layer, site] = found
+        for place in itertools.product(
+            range(lowest, config.num_hidden_layers), SCOPES
+        ):
+            found = [n for n, own in enumerate(hooks) if place in own.scopes]
+            if found:
+                present[place] = found
         return present
 
     def variables(self, config, pooler=True):

@@ -108,10 +108,9 @@ class MixedModel:
         context = dataclasses.replace(context, handed_on={COUNTS: counts})
         bert = make_bert(
             self.config,
-            lambda name, *_: self.bert[name],
+            self.bert,
             added,
             functools.partial(MixedHooks, self.methods, self.config),
-            pooler=any(n.startswith("bert/pooler/") for n in self.bert),
         )
         heads = [build(self.config, lambda *_: None) for build in self.heads]
         context = dataclasses.replace(
@@ -127,9 +126,9 @@ class MixedModel:
                 tf.gather(features[name], text)
                 for name in ("input_ids", "segment_ids")
             )
-            hidden = bert.embeddings(ids, segments, context)
-            hidden, first = bert.hooks.embeddings(hidden, context), 0
-        outputs = bert.run_layers(hidden, bert.layers[first:], context)
+            hidden, first = bert.embed(ids, segments, context), 0
+        layers = range(first, self.config.num_hidden_layers)
+        outputs = bert.run_layers(hidden, layers, context)
         sequence_output = tf.cast([hidden, *outputs][-1], tf.float32)
         return self._answers(
             bert, sequence_output, heads, context, places, numbers
@@ -145,18 +144,12 @@ class MixedModel:
         first = self.untouched_layers
         if first is None:
             return None, None
-        bert = make_bert(
-            self.config,
-            lambda name, *_: self.bert[name],
-            {},
-            lambda values: NoHooks(),
-            pooler=False,
-        )
+        bert = make_bert(self.config, self.bert, {}, lambda values: NoHooks())
         alone = dataclasses.replace(context, handed_on={})
-        hidden = bert.embeddings(
+        hidden = bert.embed(
             features["input_ids"], features["segment_ids"], alone
         )
-        outputs = bert.run_layers(hidden, bert.layers[:first], alone)
+        outputs = bert.run_layers(hidden, range(first), alone)
         return tf.gather([hidden, *outputs][-1], text), first
 
     def _answers(

@@ -382,6 +382,8 @@ def draw(
 
 
 NAME = "masked_lm"
+# Scope of the head's own dense layer and LayerNorm.
+TRANSFORM = "cls/predictions/transform"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # Least share of words of several tokens for `--whole_word_masking` to matter.
 SEVERAL = 0.01
@@ -401,17 +403,17 @@ class MaskedLMHead(Head):
         self, config: encoder.BertConfig, create: encoder.CreateVariable
     ):
         """Creates the variables under `cls/predictions/`."""
-        size, scope = config.hidden_size, "cls/predictions"
+        size = config.hidden_size
         self.activation = functional.activation(config.hidden_act)
         # A method acts on BERT, not on the head's own layers.
-        self.dense = encoder.Dense(
-            f"{scope}/transform/dense", size, size, config, create, NoHooks()
-        )
-        self.layer_norm = encoder.LayerNorm(
-            f"{scope}/transform", size, create, NoHooks(), config.layer_norm_eps
-        )
+        declared = {
+            **encoder.declare_dense(f"{TRANSFORM}/dense", size, size, config),
+            **encoder.declare_layer_norm(TRANSFORM, size),
+        }
+        values = encoder.make_variables(declared, create)
+        self.transform = encoder.Modules(config, values, NoHooks())
         self.bias = create(
-            f"{scope}/output_bias", (config.vocab_size,), encoder.zeros
+            "cls/predictions/output_bias", (config.vocab_size,), encoder.zeros
         )
 
     def __call__(
@@ -419,13 +421,12 @@ class MaskedLMHead(Head):
     ):
         """float32 [B, T, D] -> {"logits": float32 [B, K, V], "masked_ids"}."""
         read = tf.gather(sequence_output, masked_positions, batch_dims=1)
-        hidden = self.activation(self.dense(read, context))
-        hidden = self.layer_norm(hidden, context)
+        hidden = self.transform.dense(f"{TRANSFORM}/dense", read, context)
+        hidden = self.activation(hidden)
+        hidden = self.transform.layer_norm(TRANSFORM, hidden, context)
         hidden = bert.hooks.vocabulary(hidden, context)
         # A method may have changed the embeddings.
-        words = bert.hooks.parameter(
-            WORD_EMBEDDINGS, bert.embeddings.word, context
-        )
+        words = bert.read(WORD_EMBEDDINGS, context)
         logits = tf.einsum("bkd,vd->bkv", hidden, tf.cast(words, context.dtype))
         return {
             "logits": tf.cast(logits, tf.float32) + self.bias,

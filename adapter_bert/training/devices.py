@@ -81,13 +81,10 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
 
 
 def names(hardware: Hardware) -> List[str]:
-    """Names of the devices, as `GPU:0`.
+    """Names of the devices, as `GPU:0`; raises as `count`.
 
     Without a GPU, the CPU becomes several logical devices: for tests of a
     training on several devices, not for speed.
-
-    Raises:
-        UserError: as `count`.
     """
     number = count(hardware)
     if tf.config.list_physical_devices("GPU"):

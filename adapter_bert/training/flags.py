@@ -25,10 +25,7 @@ def split_file(use: str) -> str:
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
-    """The files of splits that the flags name, found to be there.
-
-    Args:
-        endings: that a file may have.
+    """The files of splits that the flags name, found with these endings.
 
     Raises:
         UserError: a folder is named too, or a file is not as expected.
@@ -57,14 +54,12 @@ def tuning_method() -> Dict[str, Any]:
     for argument, wanted in named.items():
         value = getattr(method, argument, None)
         if value != wanted:
+            problem = f"{argument} is {value} there"
+            if not hasattr(method, argument):
+                problem = f"the method has no {argument}"
             raise UserError(
                 f"--adapter_{argument}={wanted} does not fit "
-                f"--tuning_method={text}: "
-                + (
-                    f"{argument} is {value} there"
-                    if hasattr(method, argument)
-                    else f"the method has no {argument}"
-                )
+                f"--tuning_method={text}: {problem}"
             )
     return {
         "method": method,
@@ -102,11 +97,6 @@ def experiment_from_flags(
 ) -> Experiment:
     """The experiment that the flags describe.
 
-    Args:
-        task: what to learn.
-        data_dir: folder of the task's data.
-        eval_batch_size: examples evaluated at once.
-
     Raises:
         UserError: a flag is missing or out of range.
     """
@@ -143,10 +133,6 @@ def experiment_from_flags(
 
 def run_or_describe(task: Task, eval_batch_size: int) -> None:
     """Runs the flags' experiment with a task, or with `--describe` prints it.
-
-    Args:
-        task: with data in `--data_dir` or in files of its own.
-        eval_batch_size: examples evaluated at once.
 
     Raises:
         UserError: anything that the user can mend.

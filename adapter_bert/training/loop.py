@@ -41,19 +41,9 @@ def run_steps(
 ) -> Tuple[str, int]:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
-    Args:
-        engine: trains.
-        setup: how to train.
-        job: what to train.
-        features: of the training rows.
-        schedule: learning rates and the number of steps.
-        first_step: steps done before.
-        pause: where the training is looked at.
-        known: the same rows with the outputs of frozen layers, if these are
-            not computed anew.
-
-    Returns:
-        The last checkpoint and its step.
+    `features` are the training rows', `known` the same with the outputs of
+    frozen layers, if these are not computed anew. Gives the last checkpoint
+    and its step.
     """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(

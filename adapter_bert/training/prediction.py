@@ -1,11 +1,11 @@
 """Prediction: which rows a device gets at once, and outputs in row order.
 
-Every engine has a `Predictor` of its own, which computes the batches.
+A subclass of `RowPredictor` computes the batches on its devices.
 """
 
 import abc
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 import numpy as np
 
@@ -41,12 +41,12 @@ def check_finite(outputs: Outputs, what: str) -> None:
         )
 
 
-class Predictor(contextlib.AbstractContextManager):
+class RowPredictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
-    The model is built on first use, from the newest checkpoint in the job's
-    folder, else from the job's initial values. `close`, or the end of a `with`,
-    frees it.
+    The first use builds it, from the newest checkpoint in the job's folder,
+    else from the job's initial values. `close`, or the end of a `with`, frees
+    it.
     """
 
     def __init__(self, job: Job, shards: int):
@@ -80,17 +80,18 @@ class Predictor(contextlib.AbstractContextManager):
         if self._job.length:
             filled = input_pipeline.fill(batches, size)
         filled = filled + filled[-1:] * (-len(filled) % self._shards)
-        groups = (
-            [
-                input_pipeline.make_batch(features, rows, self._job.length)
-                for rows in filled[first : first + self._shards]
-            ]
-            for first in range(0, len(filled), self._shards)
-        )
+
+        def read() -> Iterator[List[Batch]]:
+            for first in range(0, len(filled), self._shards):
+                yield [
+                    input_pipeline.make_batch(features, rows, self._job.length)
+                    for rows in filled[first : first + self._shards]
+                ]
+
         outputs: Dict[str, List[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
-        for found in self._run(groups, features):
+        for found in self._run(read, features):
             for name, value in found.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
@@ -113,10 +114,10 @@ class Predictor(contextlib.AbstractContextManager):
         """
         self._check_open()
         expected = {p.name: p.shape for p in self._job.table.trained}
-        for name in sorted(set(expected) ^ set(values)):
+        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
+        for name in sorted(set(expected) ^ set(arrays)):
             problem = "is missing" if name in expected else "is not trained"
             raise ValueError(f"the variable {name} {problem}")
-        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
         for name, value in arrays.items():
             if value.shape != expected[name]:
                 raise ValueError(
@@ -127,12 +128,10 @@ class Predictor(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """Frees the model; a second call does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._release()
+        self._is_closed = True
+        self._release()
 
     def __exit__(self, *error: Any) -> None:
-        """Closes it."""
         self.close()
 
     def _check_open(self) -> None:
@@ -141,9 +140,9 @@ class Predictor(contextlib.AbstractContextManager):
 
     @abc.abstractmethod
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        """Computes groups of one batch for each device, in order.
+        """Computes groups of one batch for each device, which `read` gives.
 
         Yields:
             The outputs of all rows of a group, the first device's first.

@@ -50,10 +50,7 @@ def is_own(name: str) -> bool:
 def refusal(name: str, zone: str, project: str) -> UserError:
     """The error for the TPU of another machine, with its state if known.
 
-    Args:
-        name: of the TPU.
-        zone: of Google Cloud; "" for this virtual machine's.
-        project: of Google Cloud; "" for this virtual machine's.
+    Zone and project are of Google Cloud, "" for this virtual machine's.
     """
     if "://" in name:
         return UserError(
