@@ -2,11 +2,14 @@
 
 import dataclasses
 import os
+import re
 from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
+    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -160,7 +163,8 @@ class Tensors:
             wanted = ["any" if size is None else size for size in shape]
             raise UserError(
                 f"{self.path}: {name} has the shape {list(value.shape)}, "
-                f"expected {wanted}; is it the adapter of another BERT?"
+                f"expected {wanted}; is it the adapter of another BERT, or "
+                "does the description contradict the tensors?"
             )
         return value
 
@@ -177,9 +181,10 @@ class Tensors:
             return weights, None
         return weights, self.take(f"{prefix}.bias", len(weights))
 
-    def drop(self, name: str) -> None:
-        """Leaves out a tensor that is a copy of another."""
-        del self._left[name]
+    def drop(self, names: Iterable[str]) -> None:
+        """Leaves out tensors that are copies of others."""
+        for name in names:
+            del self._left[name]
 
     def check_all_taken(self) -> None:
         """Raises UserError if a tensor would be left out silently."""
@@ -187,8 +192,27 @@ class Tensors:
             names = sorted(self._left)
             raise UserError(
                 f"{self.path}: {len(names)} tensors are of no part that this "
-                f"project reads: {', '.join(names)[:200]}"
+                f"project reads: {', '.join(names)[:200]}; expected only "
+                "those of what the description names"
             )
+
+
+class Adapter(NamedTuple):
+    """Another program's adapter.
+
+    Attributes:
+        own: its description.
+        tensors: of its file.
+        config: of its BERT.
+        path: of the description, for messages.
+        name: in the names of tensors.
+    """
+
+    own: Dict[str, Any]
+    tensors: Tensors
+    config: BertConfig
+    path: str
+    name: str = ""
 
 
 def activation(name: Any, source: str) -> str:
@@ -208,14 +232,21 @@ def foreign_activation(name: str) -> str:
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
 
-def check_layer(layer: int, config: BertConfig, source: str) -> None:
-    """Raises UserError if a model does not have a layer."""
-    if layer >= config.num_hidden_layers:
-        raise UserError(
-            f"{source}: the adapter is in layer {layer} too, but this BERT has "
-            f"{config.num_hidden_layers} layers; expected the BERT that it was "
-            "trained upon"
-        )
+def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
+    """Raises UserError if a tensor is of a layer that a model does not have."""
+    for name in names:
+        match = re.search(r"\bencoder\.layer\.(\d{1,9})\.", name)
+        if match and int(match[1]) >= config.num_hidden_layers:
+            raise UserError(
+                f"{source}: the adapter is in layer {match[1]} too, but this "
+                f"BERT has {config.num_hidden_layers} layers; expected the "
+                "BERT that it was trained upon"
+            )
+
+
+def module_of(scope: str) -> str:
+    """PyTorch's name of the module that has a scope's variables."""
+    return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
 def make_head(
