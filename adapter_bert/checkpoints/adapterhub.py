@@ -192,10 +192,7 @@ def read(
         method,
         values,
         head,
-        {
-            "version": described.get("version"),
-            "name": name,
-        },
+        {"version": described.get("version"), "name": name},
     )
 
 

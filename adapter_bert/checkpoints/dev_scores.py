@@ -90,10 +90,8 @@ def write(
 ) -> None:
     """Writes all scores, and the values of the last step if it is the best.
 
-    `values` are the trained variables by name.
-
-    Raises:
-        UserError: a file cannot be written.
+    `values` are the trained variables by name. Raises UserError if a file
+    cannot be written.
     """
     best = scores.best_step
     is_best = best is not None and best == max(scores.by_step)
@@ -120,8 +118,7 @@ def write(
 def forget_others(output_dir: str, scores: DevScores) -> None:
     """Deletes checkpoints of steps that are not the best, if one is.
 
-    Raises:
-        UserError: one cannot be deleted.
+    Raises UserError if one cannot be deleted.
     """
     if scores.best_step is None:
         return
@@ -139,35 +136,31 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
 def best_checkpoint(output_dir: str) -> Optional[str]:
     """The checkpoint of the best step, if it is kept; else None.
 
-    Raises:
-        UserError: it is damaged, or `dev_scores.json` is missing.
+    Raises UserError if it is damaged, or `dev_scores.json` is missing.
     """
     if not output_dir:
         return None
-    while True:
-        scores = read(output_dir)
-        try:
-            kept = _kept(output_dir) if scores is None else []
-            if kept:
-                raise UserError(
-                    f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, "
-                    "which says of which step it is; copy that again, or "
-                    "choose another --output_dir"
-                )
-            if scores is None or scores.best_step is None:
-                return None
-            path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
-            if not files.exists(f"{path}.index"):
-                raise UserError(
-                    f"{path} is not there any more, the best of a training; "
-                    "copy it again, or choose another --output_dir"
-                )
-            read_whole(path)
-            return path
-        except UserError:
-            # A training that goes on there may have replaced it.
-            if read(output_dir) == scores:
-                raise
+
+    def find(scores: Optional[DevScores]) -> Optional[str]:
+        kept = _kept(output_dir) if scores is None else []
+        if kept:
+            raise UserError(
+                f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, which "
+                "says of which step it is; copy that again, or choose another "
+                "--output_dir"
+            )
+        if scores is None or scores.best_step is None:
+            return None
+        path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
+        if not files.exists(f"{path}.index"):
+            raise UserError(
+                f"{path} is not there any more, the best of a training; copy "
+                "it again, or choose another --output_dir"
+            )
+        read_whole(path)
+        return path
+
+    return files.read_beside_writer(lambda: read(output_dir), find)
 
 
 def _kept(output_dir: str) -> List[str]:

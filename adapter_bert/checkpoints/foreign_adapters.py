@@ -96,8 +96,8 @@ def read(
 def write(program: str, folder: str, exported: Exported, card: str) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`.
 
-    Raises:
-        UserError: the program cannot compute it, or the folder is not empty.
+    Raises UserError if the program cannot compute it, or the folder is not
+    empty.
     """
     contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:

@@ -106,8 +106,7 @@ class Tensors:
     def __init__(self, folder: str, name: str, pickle: str):
         """Reads a file, which programs write as a pickle by default.
 
-        Raises:
-            UserError: the file is missing, damaged, or a pickle.
+        Raises UserError if the file is missing, damaged, or a pickle.
         """
         self.path = os.path.join(folder, name)
         pickle = os.path.join(folder, pickle)
@@ -150,8 +149,7 @@ class Tensors:
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
         """A tensor of a shape, with None for any size.
 
-        Raises:
-            UserError: the tensor is missing or of another shape.
+        Raises UserError if the tensor is missing or of another shape.
         """
         value = self._left.pop(name, None)
         if value is None:
@@ -351,8 +349,7 @@ def task_of(
 def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
-    Raises:
-        UserError: the head is damaged, or not written for other programs.
+    Raises UserError if the head is damaged, or not written for other programs.
     """
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)

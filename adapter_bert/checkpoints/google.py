@@ -266,8 +266,7 @@ class Reader:
     def __init__(self, prefix: str):
         """Opens a checkpoint.
 
-        Raises:
-            UserError: there is none, or it is damaged.
+        Raises UserError if there is none, or it is damaged.
         """
         self._prefix = prefix
         with guard(prefix):
@@ -284,8 +283,7 @@ class Reader:
     def tensor(self, name: str) -> Any:
         """The value of a variable: an array, or bytes of a single text.
 
-        Raises:
-            UserError: it is damaged, or partitioned.
+        Raises UserError if it is damaged, or partitioned.
         """
         if name in self._partitioned:
             raise UserError(
@@ -299,9 +297,8 @@ class Reader:
 def open_tensorflow(prefix: str) -> Weights:
     """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
 
-    Raises:
-        UserError: there is none, or it is damaged; reading a tensor may raise
-            it too.
+    Raises UserError if there is none, or it is damaged; reading a tensor may
+    raise it too.
     """
     reader = Reader(prefix)
     if STEP in reader.shapes:

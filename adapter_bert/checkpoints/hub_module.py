@@ -80,10 +80,7 @@ NAMES = tuple(
             rf"{LAYER}self_attention_layer_norm/(gamma|beta)",
             rf"{OURS}attention/output/LayerNorm/\2",
         ),
-        (
-            rf"{LAYER}(intermediate|output)/(kernel|bias)",
-            rf"{OURS}\2/dense/\3",
-        ),
+        (rf"{LAYER}(intermediate|output)/(kernel|bias)", rf"{OURS}\2/dense/\3"),
         (
             rf"{LAYER}output_layer_norm/(gamma|beta)",
             rf"{OURS}output/LayerNorm/\2",
@@ -260,8 +257,7 @@ def _children(graph) -> Dict[str, Any]:
 def open_module(path: str) -> Pretrained:
     """Opens a module by its `saved_model.pb`.
 
-    Raises:
-        UserError: it is missing, damaged, or holds no BERT.
+    Raises UserError if it is missing, damaged, or holds no BERT.
     """
     content = files.read_bytes(path, "the module")
     try:

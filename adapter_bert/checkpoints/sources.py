@@ -162,8 +162,7 @@ def _find_model(folder: str) -> str:
 def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without the base of a training.
 
-    Raises:
-        UserError: nothing of the kind is there, or it is damaged.
+    Raises UserError if nothing of the kind is there, or it is damaged.
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
@@ -172,14 +171,8 @@ def open_pretrained(path: str) -> Pretrained:
         path = published_models.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    while True:
-        found = _find_model(path)
-        try:
-            return _open_file(found)
-        except UserError:
-            # A training that goes on there may have deleted a checkpoint.
-            if _find_model(path) == found:
-                raise
+    # A training that goes on there may delete a checkpoint.
+    return files.read_beside_writer(lambda: _find_model(path), _open_file)
 
 
 def _open_file(path: str) -> Pretrained:
@@ -400,26 +393,26 @@ def _some_added(tokenizer: TextTokenizer) -> str:
 
 
 def check_length(
-    length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
+    length: int,
+    least: int,
+    config: BertConfig,
+    tokenizer: TextTokenizer,
+    setting: str = "--max_seq_length",
 ) -> None:
-    """Checks `--max_seq_length` against a model and a task.
+    """Checks the value of a setting, an input's length in tokens.
 
     The task needs `least` tokens with a BERT's tokenizer; others may put more
-    between two texts.
-
-    Raises:
-        UserError: the length is too large or too small.
+    between two texts. Raises UserError if the length is too large or too small.
     """
     if length > config.max_tokens:
         raise UserError(
-            f"--max_seq_length is {length}, but the model has only "
+            f"{setting} is {length}, but the model has only "
             f"{config.max_tokens} positions"
         )
     least += tokenizer.between_count - 1
     if length < least:
         raise UserError(
-            f"--max_seq_length is {length}, but the task needs room for "
-            f"{least} tokens"
+            f"{setting} is {length}, but the task needs room for {least} tokens"
         )
 
 
@@ -432,13 +425,11 @@ def check_same_model(
 ) -> None:
     """Compares a model with the one on which something was trained.
 
-    The description is `run.json` or `adapter_config.json` at `source`.
-
-    Raises:
-        UserError: they differ; the message says in what.
+    The description is `run.json` or `adapter_config.json` at `source`. Raises
+    UserError: they differ; the message says in what.
     """
     expected = description["base"]["fingerprint"]
-    if not base.is_known_as(expected):
+    if base.fingerprint != expected:
         raise UserError(
             f"{source} was trained upon another BERT (fingerprint "
             f"{expected[:12]}) than {base.path} (fingerprint "

@@ -35,8 +35,7 @@ def check_training_checkpoint(
 ) -> None:
     """Compares a training checkpoint with the shapes of trained variables.
 
-    Raises:
-        UserError: it is of another model.
+    Raises UserError if it is of another model.
     """
     weights = open_tensorflow(path)
     check_shape(weights, "global_step", ())
@@ -48,9 +47,8 @@ def check_training_checkpoint(
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     """Writes a TensorFlow checkpoint, synced and whole or not at all.
 
-    Raises:
-        UserError: it cannot be written, or the folder that this process holds
-            is gone.
+    Raises UserError if it cannot be written, or the folder that this process
+    holds is gone.
     """
     folder_lock.check(prefix)
     part = f"{prefix}_temp/part"
@@ -96,9 +94,8 @@ def save_training(
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     """The newest whole training checkpoint and its step, or (None, 0).
 
-    Raises:
-        UserError: no checkpoint is whole of those that there were, or the held
-            folder is gone; so no training begins anew by mistake.
+    Raises UserError if no checkpoint is whole of those that there were, or the
+    held folder is gone; so no training begins anew by mistake.
     """
     path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
@@ -107,10 +104,8 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
 def recover(output_dir: str) -> None:
     """Warns of lost checkpoints, and corrects `checkpoint`.
 
-    TPUEstimator goes on from the checkpoint that this file names.
-
-    Raises:
-        UserError: as `latest_step`, or the file cannot be written.
+    TPUEstimator goes on from the checkpoint that this file names. Raises
+    UserError: as `latest_step`, or the file cannot be written.
     """
     path, lost = _read_state(output_dir)
     for text in lost:

@@ -4,6 +4,7 @@ TensorFlow alone computes it, without BERT or this project's methods. This
 module defines the names and the layout of a model's files.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -76,14 +77,11 @@ class ExportedModel:
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
-        while True:
-            found = version or _newest(folder)
-            try:
-                return self._load(folder, found)
-            except UserError:
-                # Another export may have deleted it meanwhile.
-                if version or _newest(folder) == found:
-                    raise
+        # Another export may delete the newest.
+        files.read_beside_writer(
+            lambda: version or _newest(folder),
+            functools.partial(self._load, folder),
+        )
 
     def _load(self, folder: str, version: str) -> None:
         self.version = version

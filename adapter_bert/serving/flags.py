@@ -160,8 +160,7 @@ class Answering:
 def read_flags() -> Answering:
     """The flags of what answers with trained adapters.
 
-    Raises:
-        UserError: one is missing, or its value is too small.
+    Raises UserError if one is missing, or its value is too small.
     """
     asked = read(Answering)
     if not asked.init_checkpoint:

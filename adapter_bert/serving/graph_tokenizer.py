@@ -174,9 +174,7 @@ class AddedTokens(tf.Module):
         depth = tf.zeros([tf.size(codes) + 1], tf.int32)
         for where, change in ((places + 1, 1), (past, -1)):
             depth = tf.tensor_scatter_nd_add(
-                depth,
-                where[:, tf.newaxis],
-                tf.fill(tf.shape(where), change),
+                depth, where[:, tf.newaxis], tf.fill(tf.shape(where), change)
             )
         codes = tf.where(tf.cumsum(depth)[:-1] > 0, self._rest, codes)
 
@@ -362,9 +360,7 @@ class GraphTokenizer(tf.Module):
         )  # [tokens]
         unknown = tf.gather(unknown, chosen)
         past = tf.where(
-            unknown,
-            tf.gather(end, chosen),
-            chosen + tf.gather(lengths, chosen),
+            unknown, tf.gather(end, chosen), chosen + tf.gather(lengths, chosen)
         )
         return GraphTokens(
             text=tf.gather(characters.text, chosen),

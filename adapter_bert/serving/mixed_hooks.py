@@ -9,15 +9,7 @@ can be mixed. Rows of one kind, which is one method, lie next to each other.
 import contextlib
 import dataclasses
 import functools
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-)
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow as tf
 

@@ -59,9 +59,7 @@ def file_rows(
 
 
 def pipe_rows(
-    stream: io.BufferedIOBase,
-    columns: Alternatives,
-    takes_tokens: bool = False,
+    stream: io.BufferedIOBase, columns: Alternatives, takes_tokens: bool = False
 ) -> Iterator[PlacedRow]:
     """Yields a pipe's rows, as `file_rows` of a file without an ending."""
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")

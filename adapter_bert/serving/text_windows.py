@@ -119,9 +119,7 @@ def cut(rows: Rows) -> Windows:
     step = tf.where(is_question, tf.minimum(room, stride), 1)
     further = tf.maximum(b_count - room, 0)
     windows = tf.where(
-        is_question,
-        tf.minimum(b_count, 1) + (further + step - 1) // step,
-        1,
+        is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
     )
 
     row = tf.repeat(tf.range(count), windows)
