@@ -50,14 +50,8 @@ def changes(
 ) -> Dict[str, np.ndarray]:
     """Trained values, with BERT's own variables as their changed entries.
 
-    Args:
-        values: trained variables by name.
-        base: reads one of BERT's own variables as it was pretrained.
-        own: names of BERT's own variables, without adapters.
-
-    Returns:
-        `<variable>/indices` and `<variable>/values` of changed variables of
-        BERT; other variables as they are.
+    `base` reads one of BERT's own variables, whose names are `own`, as
+    pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
     """
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
@@ -183,14 +177,9 @@ def _near(folder: str) -> List[str]:
 def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """Reads an adapter artifact.
 
-    Args:
-        folder: of the two files.
-        base: the pretrained model, to which stored changes are applied; None
-            to leave them as they are stored.
-
-    Raises:
-        UserError: a file is missing or damaged, or the two do not belong
-            together.
+    Stored changes are applied to `base`, the pretrained model; None leaves them
+    as they are. Raises UserError if a file is missing or damaged, or the two do
+    not belong together.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
 

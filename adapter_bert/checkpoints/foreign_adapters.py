@@ -50,17 +50,12 @@ def read(
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
 ) -> Foreign:
-    """Reads another program's adapter.
+    """Reads the adapter of a folder, that was trained on the BERT of a config.
 
-    Args:
-        folder: of the adapter.
-        config: of the BERT on which it was trained.
-        pairs: whether its texts are pairs; None for either.
-        labels: in the order of the logits; default: those of its files.
-
-    Raises:
-        UserError: no known program has written it, or it cannot be read; a
-            label is no name; or the model is a RoBERTa.
+    `pairs` says whether texts are pairs, None for either; `labels` are in the
+    order of the logits, by default those of the files. Raises UserError if no
+    known program has written it, it cannot be read, a label is no name, or the
+    model is a RoBERTa.
     """
     check_is_bert(config, folder)
     program = detect(folder)

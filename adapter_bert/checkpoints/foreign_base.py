@@ -257,6 +257,9 @@ def make_head(
 ) -> Head:
     """A head of answers, of labels, or with a single output of a number.
 
+    Raises UserError if there are more or fewer outputs than labels, or these
+    are numbered otherwise.
+
     Args:
         questions: whether the head answers questions.
         layers: the dense ones, first to last.
@@ -264,10 +267,6 @@ def make_head(
         label2id: number by label; None for `LABEL_0`, ...
         labels: in the order of the logits; default: those of `label2id`.
         source: the file, for messages.
-
-    Raises:
-        UserError: the layers give another number of outputs, or the labels are
-            numbered otherwise.
     """
     count = len(layers[-1][0])
     if questions:

@@ -56,9 +56,8 @@ KINDS = {
 def check_index(prefix: str) -> Set[str]:
     """Compares a checkpoint's index with its files, all but the checksums.
 
-    Returns:
-        Names of partitioned variables, whose slices are not checked: TensorFlow
-        may not read them.
+    Returns names of partitioned variables, which TensorFlow may not read, since
+    their slices are not checked.
 
     Raises:
         UserError: a file is missing, or cannot be read.

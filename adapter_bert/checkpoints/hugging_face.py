@@ -193,18 +193,12 @@ def _which(path: str) -> Tuple[int, ...]:
 
 
 def open_safetensors(path: str, translate: bool) -> Weights:
-    """Opens a safetensors file.
+    """Opens a safetensors file; `translate` if names are Hugging Face's.
 
     A file that stays open keeps all that was read in memory, and opening it
     reads the whole header. So the file is opened anew after some megabytes.
-
-    Args:
-        path: of the file.
-        translate: whether its names are Hugging Face's, else Google's.
-
-    Raises:
-        UserError: the file is missing, damaged, of another kind, no plain
-            one, or not on a local disk.
+    Raises UserError if the file is missing, damaged, of another kind, no plain
+    one, or not on a local disk.
     """
     if "://" in path:
         raise UserError(

@@ -108,19 +108,12 @@ class Factors(NamedTuple):
 def to_method(
     found: Mapping[Tuple[int, str], Factors], config: BertConfig, source: str
 ) -> Tuple[Lora, Dict[str, np.ndarray]]:
-    """The method and the variables of some updates.
+    """The method and the variables of updates by layer and name of `TARGETS`.
 
     Updates of several ranks or scales, or of some layers only, are made equal:
-    zeros are added, which change nothing, and the scale goes into B.
-
-    Args:
-        found: updates by layer and name of `adapter_bert.methods.lora.TARGETS`.
-        config: of the BERT.
-        source: the file, for messages.
-
-    Raises:
-        UserError: there is no update, or one is of no rank or of a matrix of
-            another shape.
+    zeros are added, which change nothing, and the scale goes into B. Raises
+    UserError if there is no update, or one is of no rank or of a matrix of
+    another shape.
     """
     if not found:
         raise UserError(f"{source} holds no update of any matrix")

@@ -90,12 +90,10 @@ def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """What a description supplies without flags, for the log.
+    """What a training's description supplies without flags, for the log.
 
-    Args:
-        description: of a training.
-        length: longest input of this run, in tokens.
-        is_adapter: whether an adapter, which supplies its length too.
+    `length` is the longest input of this run in tokens, which an adapter
+    supplies too.
     """
     task, settings = description["task"], description.get("task_settings", {})
     found = [f"task {task['name']}"]
@@ -197,18 +195,11 @@ def check(
     do_train: bool,
     partial: bool = False,
 ) -> None:
-    """Refuses a folder that holds another run.
+    """Refuses a folder that holds another run than `record`.
 
-    Args:
-        output_dir: the folder; may be empty.
-        record: of the new run.
-        do_train: whether the new run trains.
-        partial: whether the record lacks keys that the data will add; these are
-            not compared.
-
-    Raises:
-        UserError: the folder holds another run; the message names the
-            differences.
+    A `partial` record lacks keys that the data will add; these are not
+    compared. Raises UserError if the folder holds another run; the message
+    names the differences.
     """
     old = read_run(output_dir)
     if old is None:

@@ -67,20 +67,12 @@ FOREIGN = (
 def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
-    Args:
-        path: a TensorFlow checkpoint's prefix (Google's of either
-            TensorFlow, adapter-bert's or a training checkpoint of this
-            project), a `.safetensors` file, a module of TF-Hub or Kaggle, a
-            folder with one of these, an archive of such a folder, or a
-            module's handle.
-
-    Returns:
-        The model; for a training checkpoint the BERT under it, with `trained`
-        and `run`.
-
-    Raises:
-        UserError: nothing of the kind is there, or it is damaged, or the base
-            of a training checkpoint is.
+    These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
+    adapter-bert's or a training checkpoint of this project), a `.safetensors`
+    file, a module of TF-Hub or Kaggle, a folder with one of these, an archive
+    of such a folder, or a module's handle. Of a training checkpoint the model
+    is the BERT under it, with `trained` and `run`. Raises UserError if nothing
+    of the kind is there, or it or a training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -255,18 +247,11 @@ def _head(config: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
-    """Reads the BERT config that is named, or the model's own.
+    """Reads the BERT config at a path, or the model's own or near it.
 
-    Its `gelu` is the error function if the weights are Hugging Face's.
-
-    Args:
-        opened: the model, or None if there is none.
-        path: of the config; "" for what the model's own files say, or the
-            config beside the model.
-
-    Raises:
-        UserError: there is no config, it cannot be read, or it has another
-            number of heads than the model's own files say.
+    Its `gelu` is the error function if the weights are Hugging Face's. Raises
+    UserError if there is no config, it cannot be read, or it has another number
+    of heads than the model's own files say.
     """
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
@@ -293,21 +278,13 @@ def read_tokenizer(
     path: str = "",
     do_lower_case: Optional[bool] = None,
 ) -> TextTokenizer:
-    """Reads the vocabulary that is named, or the model's own.
+    """Reads the vocabulary at `path`, or the model's own, or the one beside it.
 
     A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
-
-    Args:
-        opened: the model.
-        config: of the model.
-        path: of the vocabulary; "" for the model's own, or the file beside it.
-        do_lower_case: whether to lower-case texts; None for what the model's
-            own files say, or to do so unless the vocabulary has words with
-            capital letters.
-
-    Raises:
-        UserError: it cannot be read, or does not fit the model or the letters'
-            case.
+    None for `do_lower_case` stands for what the model's own files say, or to
+    lower-case unless the vocabulary has words with capital letters. Raises
+    UserError if the vocabulary cannot be read, or does not fit the model or the
+    letters' case.
     """
     if config.is_roberta:
         return _read_subwords(opened, config, path, do_lower_case)

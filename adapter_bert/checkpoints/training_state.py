@@ -143,11 +143,8 @@ def bytes_per_value(
 ) -> int:
     """Bytes that the checkpoints of a training need for each trained value.
 
-    Args:
-        output_dir: folder of the checkpoints.
-        steps: that are left.
-        every_steps: distance of checkpoints, in steps.
-        scored: steps that are scored, and saved before.
+    `steps` are left, checkpoints are `every_steps` apart, and `scored` steps
+    are scored, and saved before.
     """
     if not steps:
         return 0

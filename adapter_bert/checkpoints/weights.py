@@ -149,15 +149,9 @@ def with_labels(
 ) -> Weights:
     """A base whose head's outputs are in the order of a task's labels.
 
-    Args:
-        weights: the base.
-        named: labels of its head's outputs in order; none if unknown.
-        labels: of the task; none if unknown.
-
-    Returns:
-        The base without its head if the labels are others, by more than the
-        case of letters; as it is if one side is unknown or has only the
-        numbers from 0.
+    The base is without its head if the labels that its head has (`named`) are
+    others, by more than the case of letters; as it is if one side is unknown or
+    has only the numbers from 0.
     """
     if not named or not labels:
         return weights
@@ -207,22 +201,18 @@ def choose_initial_values(
 ) -> InitialValues:
     """Chooses the source of every variable's first value.
 
+    Returns functions that make the float32 arrays, by name. Raises UserError if
+    a variable is missing or of another shape.
+
     Args:
         variables: of the model.
         base: the pretrained model; may hold adapters and a head as well.
         trained: an adapter artifact or a training checkpoint with all trained
             variables, or None.
         seed: of fresh adapters and heads.
-        fresh_head: whether a fresh head replaces a head of the base that has
-            another shape.
-        parts: of trained adapters in a composition; variables that are not
-            here must be in `trained`.
-
-    Returns:
-        Name -> function that makes the float32 array.
-
-    Raises:
-        UserError: a variable is missing or of another shape.
+        fresh_head: whether a fresh head replaces the base's of another shape.
+        parts: of trained adapters in a composition; else they must be in
+            `trained`.
     """
 
     def choose(p: Parameter) -> Callable[[], np.ndarray]:

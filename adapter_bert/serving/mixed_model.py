@@ -74,15 +74,11 @@ class MixedModel:
     ) -> Dict[str, tf.Tensor]:
         """Computes tasks of texts.
 
-        Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
-                `task`, int32 [N, K], the tasks that each text is asked; and
-                `question`, int32 [N, K], their numbers.
-            context: of this forward pass.
-
-        Returns:
-            `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
-            `<kind of head>/question`, int32 [B_h], the number of each.
+        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
+        `task`, int32 [N, K], the tasks that each text is asked; and `question`,
+        int32 [N, K], their numbers. Returns `<kind of head>/<name>`, the heads'
+        outputs, [B_h, ...], and `<kind of head>/question`, int32 [B_h], the
+        number of each.
         """
         asked = tf.shape(features["task"])[1]
         places = tf.gather(self.places, tf.reshape(features["task"], [-1]))

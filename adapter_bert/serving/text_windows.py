@@ -155,12 +155,8 @@ def features(
 ) -> Dict[str, tf.Tensor]:
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
-    Args:
-        ids: int32 [tokens], all texts'.
-        windows: all windows.
-        chosen: int32 [B], numbers of windows, at least one.
-        classify_id: `[CLS]`.
-        separate_id: `[SEP]`.
+    `ids`, int32 [tokens], are all texts'; `chosen`, int32 [B], numbers of at
+    least one window.
     """
 
     def of_chosen(values: tf.Tensor) -> tf.Tensor:

@@ -89,16 +89,10 @@ def load_task(
 ) -> LoadedTask:
     """Reads a trained adapter.
 
-    Args:
-        bert: the adapter's base model.
-        folder: the adapter.
-        max_seq_length: longest input in tokens; None for the adapter's own.
-        library: folder of adapters in which missing parts are looked for too.
-        exchanged: adapters in the places of parts, by the parts' names.
-
-    Raises:
-        UserError: the adapter or a part is missing, damaged or of another
-            BERT; BERT has fewer positions, or the task needs more tokens.
+    `max_seq_length` is None for the adapter's own. Missing parts are looked for
+    in `library` too. `exchanged` are adapters in the places of parts, by the
+    parts' names. Raises UserError if the adapter or a part is missing, damaged
+    or of another BERT, BERT has fewer positions, or the task needs more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
