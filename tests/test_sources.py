@@ -423,7 +423,7 @@ def test_models_are_read_through_tensorflows_file_systems(
 def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     path = tmp_path / "model.safetensors"
     shutil.copy(tiny_bert / "model.safetensors", path)
-    weights = hugging_face.open_safetensors(str(path), translate=True)
+    weights = hugging_face.open_safetensors(str(path))
     name = "bert/pooler/dense/bias"
     before = weights.read(name)
     shutil.copy(path, tmp_path / "new")
@@ -452,7 +452,7 @@ def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
     for held, times in ((hugging_face.HELD, 2), (10 * layer.nbytes, 6)):
         monkeypatch.setattr(hugging_face, "HELD", held)
         opened.clear()
-        weights = hugging_face.open_safetensors(path, translate=True)
+        weights = hugging_face.open_safetensors(path)
         for name in weights.shapes:
             np.testing.assert_array_equal(weights.read(name), layer)
         assert len(weights.shapes) == 50 and len(opened) == times

@@ -195,7 +195,8 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
     for attribute in attributes:
         if is_pretraining and UNTRAINED_POOLER in attribute.full_name:
             continue
-        name = _google_name(attribute.full_name)
+        matches = ((p.search(attribute.full_name), to) for p, to in NAMES)
+        name = next((m.expand(to) for m, to in matches if m), None)
         if name is None and OF_ENCODER.search(attribute.full_name):
             raise UserError(
                 f"{source}: {attribute.full_name} is no part of BERT as "
@@ -226,15 +227,6 @@ def _without_optimizers(graph: TrackableObjectGraph) -> List[int]:
             found |= new
             left += new
     return sorted(found)
-
-
-def _google_name(name: str) -> Optional[str]:
-    """Google's name of a variable; None of what has no part in BERT."""
-    for pattern, replacement in NAMES:
-        match = pattern.search(name)
-        if match:
-            return match.expand(replacement)
-    return None
 
 
 def _without_heads(name: str, shape: Shape) -> Shape:

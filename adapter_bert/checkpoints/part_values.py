@@ -149,7 +149,7 @@ def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
     """Reads the parts that an adapter does not hold.
 
     Parts are looked for in `libraries`, and around the adapter. Raises
-    UserError: one is nowhere, or is damaged.
+    UserError if one is nowhere, or is damaged.
     """
     libraries = [*libraries, *places(folder)]
     needed = lacking(adapter_artifact.read_config(folder))

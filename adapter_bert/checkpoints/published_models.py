@@ -283,8 +283,8 @@ def resolve(path: str) -> str:
     """The local folder that a handle names; any other path as it is.
 
     A path of a file or a checkpoint that is there is no handle. Raises
-    UserError: the model is in no cache and cannot be fetched, or the address is
-    none of TF-Hub's or Kaggle's.
+    UserError if the model is in no cache and cannot be fetched, or the address
+    is none of TF-Hub's or Kaggle's.
     """
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):

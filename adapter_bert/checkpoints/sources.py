@@ -202,7 +202,7 @@ def _open_file(path: str) -> Pretrained:
 
 def _open_hugging_face(path: str, folder: str) -> Pretrained:
     """Opens a safetensors file with its config and its tokenizer's."""
-    weights = open_safetensors(path, translate=True)
+    weights = open_safetensors(path)
     found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
         place, described = os.path.join(folder, name), {}
@@ -403,7 +403,7 @@ def check_same_model(
     """Compares a model with the one on which something was trained.
 
     The description is `run.json` or `adapter_config.json` at `source`. Raises
-    UserError: they differ; the message says in what.
+    UserError if they differ; the message says in what.
     """
     expected = description["base"]["fingerprint"]
     if base.fingerprint != expected:

@@ -108,7 +108,7 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
     """Reads a whole BERT, whose pooler may be missing, for its fingerprint.
 
     `variables` are BERT's own, as of `encoder.list_variables`. Raises
-    UserError: a variable is missing, of another shape, or unreadable.
+    UserError if a variable is missing, of another shape, or unreadable.
     """
     digest = hashlib.sha256()
     has_pooler = any(name.startswith(POOLER) for name in weights.shapes)
@@ -253,7 +253,7 @@ def start_fingerprint(
     """SHA-256 of what a training starts from beside BERT, or None.
 
     Reads each of them, so that damage is found before training. Raises
-    UserError: a tensor cannot be read.
+    UserError if a tensor cannot be read.
     """
     digest, found = hashlib.sha256(), False
     for p in variables:

@@ -86,7 +86,8 @@ class MixedModel:
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
         text = order // asked
-        counts = _counts(places[:, METHOD], len(self.methods))
+        kinds = tf.one_hot(places[:, METHOD], len(self.methods), dtype=tf.int32)
+        counts = tf.reduce_sum(kinds, axis=0)
 
         rows = tf.split(places, counts, num=len(self.methods))
         slots = {
@@ -198,11 +199,6 @@ class MixedModel:
                 found[f"{scope}{name}"] = value
             found[f"{scope}question"] = tf.gather(numbers, rows)
         return found
-
-
-def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:
-    """The number of rows of each kind, int32 [count], of int32 [B]."""
-    return tf.reduce_sum(tf.one_hot(kinds, count, dtype=tf.int32), axis=0)
 
 
 def _not_empty(slots: tf.Tensor) -> tf.Tensor:

@@ -58,7 +58,6 @@ class Windows(NamedTuple):
         a_first, a_length: int32 [W], the first text's first token, among all
             tokens, and number of tokens.
         b_first, b_length: int32 [W], the same for the part of the second text.
-        context_first: int32 [W], the part's first token in its text.
         room, step: int32 [N], context tokens in a window, and the distance
             between windows.
         length: int32 [W], tokens of the window.
@@ -71,7 +70,6 @@ class Windows(NamedTuple):
     a_length: tf.Tensor
     b_first: tf.Tensor
     b_length: tf.Tensor
-    context_first: tf.Tensor
     room: tf.Tensor
     step: tf.Tensor
     length: tf.Tensor
@@ -139,7 +137,6 @@ def cut(rows: Rows) -> Windows:
         a_length=a_length,
         b_first=tf.gather(b_start, row) + context_first,
         b_length=b_length,
-        context_first=context_first,
         room=room,
         step=step,
         length=a_length + 2 + tf.where(has_b, b_length + 1, 0),
