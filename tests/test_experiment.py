@@ -229,7 +229,7 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
     run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
-    known = Base(str(base), run["base"]["fingerprint"], "")
+    known = Base(str(base), run["base"]["fingerprint"])
     monkeypatch.setattr(
         "adapter_bert.training.setup.identify", lambda *_: known
     )

@@ -173,7 +173,7 @@ def test_a_task_that_was_changed_by_hand_is_refused(
     told = json.loads(path.read_text())
     del told[files.SEAL], told["tasks"][-1][key]
     path.write_text(json.dumps(told) + "\n")
-    with pytest.raises(UserError, match=f"a task has no {key}"):
+    with pytest.raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
         ExportedModel(str(tmp_path))
 
 

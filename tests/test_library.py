@@ -215,6 +215,13 @@ def test_what_is_damaged_is_not_added(shelf, make, damage):
     assert os.listdir(shelf.path) in ([], [library.LOCK_FILE])
 
 
+def test_a_composition_may_carry_its_parts(shelf, make):
+    folder = make(text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))")
+    shelf.add(str(folder), "mine")
+    config = adapter_artifact.read_config(shelf.folder("mine"))
+    assert config["carries_parts"]
+
+
 def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
     folder = make(text="lt_sft(sparsity=0.05)")
     stored = "bert/pooler/dense/bias/indices", "bert/pooler/dense/bias/values"

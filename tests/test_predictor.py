@@ -262,7 +262,7 @@ def test_questions_leave_room_for_their_contexts(make, bert):
     predictor.add(folder, "q")
     assert predictor("q", (long, long))["answer"] in long
     predictor = Predictor(bert, max_seq_length=LENGTH // 2 + 3)
-    message = "cut to 15 tokens, but the task squad needs room for 16; pass"
+    message = "max_seq_length is 15, but the task needs room for 16 tokens"
     with pytest.raises(UserError, match=message):
         predictor.add(folder, "q")
 

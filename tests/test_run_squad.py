@@ -11,9 +11,7 @@ from task_files import squad_file
 from test_run_classifier import PUBLISHED_FLAGS
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
-from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import sources, training_state
-from adapter_bert.checkpoints.weights import identify
+from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.squad import Squad
 
@@ -155,48 +153,6 @@ def test_an_adapter_answers_elsewhere_as_it_did_at_home(
     assert read(home, "eval_results.json") == read(
         tmp_path / "new", "eval_results.json"
     )
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_an_older_runs_fingerprint_of_the_bert_is_known(
-    answer, squad_flags, tiny_config, tmp_path
-):
-    """Once it was taken without the pooler, which questions do not need."""
-    squad_flags["num_train_epochs"] = 2
-    answer(**squad_flags)
-    home = squad_flags["output_dir"]
-    base = identify(
-        sources.open_init_checkpoint(
-            str(squad_flags["init_checkpoint"])
-        ).weights,
-        encoder.list_variables(tiny_config),
-    )
-    for name in ("run.json", "adapter/adapter_config.json"):
-        description = read(home, name)
-        assert description["base"]["fingerprint"] == base.fingerprint
-        description["base"] = {
-            "path": base.path,
-            "fingerprint": base.without_pooler,
-        }
-        del description["data_name"]
-        description["data_dir"] = ""
-        (home / name).write_text(json.dumps(description))
-    (home / "places.json").unlink()
-    answer(**squad_flags, do_predict=True)
-    squad_flags.update(
-        do_train=False, adapter=home / "adapter", output_dir=tmp_path / "new"
-    )
-    answer(**squad_flags, do_predict=True)
-    del squad_flags["adapter"]
-    squad_flags.update(
-        init_checkpoint=home / "model.ckpt-4", output_dir=tmp_path / "newer"
-    )
-    answer(**squad_flags, do_predict=True)
-    for folder in ("new", "newer"):
-        assert read(home, "predictions.json") == read(
-            tmp_path / folder, "predictions.json"
-        )
 
 
 @pytest.mark.gate

@@ -66,15 +66,11 @@ def make_card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """The text of a card.
+    """The text of a card for `adapterhub` or `peft`.
 
-    Args:
-        program: `adapterhub` or `peft`.
-        exported: the adapter.
-        folder: name of the adapter's folder, for the code.
-        description: `adapter_config.json`.
-        scores: of the run's evaluation, by metric.
-        data: SHA-256 of the data, by split.
+    `folder` is the adapter's name in the code, `description` its
+    `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
+    SHA-256 of the data by split.
     """
     head = _head(program, exported, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])

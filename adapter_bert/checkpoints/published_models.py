@@ -94,11 +94,9 @@ def unpack(path: str) -> str:
     """The folder of an archive's files, unpacked the first time.
 
     It is the inner folder if that holds all files. The archive may be `gs://`.
-
-    Raises:
-        UserError: the archive is damaged, is replaced meanwhile, has files that
-            would lie elsewhere or are too large, or the place for the files
-            cannot be written.
+    Raises UserError if the archive is damaged, is replaced meanwhile, has files
+    that would lie elsewhere or are too large, or the place for the files cannot
+    be written.
     """
     beside = "" if "://" in path else os.path.dirname(files.absolute(path))
     cache = os.environ.get(CACHE) or beside
@@ -284,11 +282,9 @@ def _safe(name: str, path: str) -> str:
 def resolve(path: str) -> str:
     """The local folder that a handle names; any other path as it is.
 
-    A path of a file or a checkpoint that is there is no handle.
-
-    Raises:
-        UserError: the model is in no cache and cannot be fetched, or the
-            address is none of TF-Hub's or Kaggle's.
+    A path of a file or a checkpoint that is there is no handle. Raises
+    UserError if the model is in no cache and cannot be fetched, or the address
+    is none of TF-Hub's or Kaggle's.
     """
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):

@@ -216,7 +216,7 @@ def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
     artifact = adapter_artifact.read(folder, base)
     config = run_record.bert_config(artifact.config, folder)
     known = identify(base, encoder.list_variables(config))
-    if not known.is_known_as(artifact.config["base"]["fingerprint"]):
+    if known.fingerprint != artifact.config["base"]["fingerprint"]:
         raise UserError(
             f"{folder} was trained upon another BERT than {base.source}"
         )

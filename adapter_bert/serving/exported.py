@@ -4,6 +4,7 @@ TensorFlow alone computes it, without BERT or this project's methods. This
 module defines the names and the layout of a model's files.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -22,8 +23,16 @@ EXTRA, TASKS = "assets.extra", "tasks.json"
 GRAPH = "saved_model.pb"
 # A version's folder in messages.
 WHAT = "the exported model"
-DESCRIPTION = {"tasks": list, "files": dict, "files.*": str}
-TASK = {"name": str, "kind": str, "columns": list, "texts": list}
+DESCRIPTION = {
+    "tasks": list,
+    "tasks.[]": dict,
+    "tasks.[].name": str,
+    "tasks.[].kind": str,
+    "tasks.[].columns": list,
+    "tasks.[].texts": list,
+    "files": dict,
+    "files.*": str,
+}
 # Limits of messages: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
 # TensorFlow's message about a refused row.
@@ -76,26 +85,17 @@ class ExportedModel:
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
-        while True:
-            found = version or _newest(folder)
-            try:
-                return self._load(folder, found)
-            except UserError:
-                # Another export may have deleted it meanwhile.
-                if version or _newest(folder) == found:
-                    raise
+        # Another export may delete the newest.
+        files.read_beside_writer(
+            lambda: version or _newest(folder),
+            functools.partial(self._load, folder),
+        )
 
     def _load(self, folder: str, version: str) -> None:
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, WHAT, DESCRIPTION)
-        for task in told["tasks"]:
-            for key, kind in TASK.items():
-                if not isinstance(task, dict) or not isinstance(
-                    task.get(key), kind
-                ):
-                    raise _damaged(path, f"a task has no {key}")
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
         # The seal covers all but the line break at the end.
         if not files.read_text(path, WHAT).endswith("\n"):

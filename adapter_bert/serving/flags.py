@@ -18,14 +18,10 @@ def named_folders(
 ) -> Dict[str, str]:
     """The adapters' folders, by their names.
 
-    Args:
-        adapters: a folder, or NAME=FOLDER, of each.
-        library: folder of an adapter library, if any.
-        tasks: names of adapters in it, or `ALL` alone; none where it is only
-            asked for parts of `adapters`.
-
-    Raises:
-        UserError: none is named, two have one name, or the library lacks one.
+    `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
+    library, or `ALL` alone, none where it is only asked for parts of
+    `adapters`. Raises UserError if none is named, two have one name, or the
+    library lacks one.
     """
     found: List[Tuple[str, str]] = []
     for text in adapters:
@@ -71,12 +67,8 @@ def exchanged_in(
 ) -> Dict[str, Dict[str, str]]:
     """Each adapter's new parts by their old names, by the adapter's name.
 
-    Args:
-        folders: of the adapters, by name.
-        pairs: a part's new adapter by the name of the old one.
-
-    Raises:
-        UserError: none of the adapters has such a part; or one is damaged.
+    `pairs` has a part's new adapter by the old one's name. Raises UserError if
+    none of the adapters has such a part, or one is damaged.
     """
     if not pairs:
         return {name: {} for name in folders}
@@ -160,8 +152,7 @@ class Answering:
 def read_flags() -> Answering:
     """The flags of what answers with trained adapters.
 
-    Raises:
-        UserError: one is missing, or its value is too small.
+    Raises UserError if one is missing, or its value is too small.
     """
     asked = read(Answering)
     if not asked.init_checkpoint:

@@ -117,9 +117,8 @@ class FrozenBert:
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags.
 
-        Raises:
-            UserError: the model, its config or its vocabulary is missing or
-                damaged, or it is a training's checkpoint.
+        Raises UserError if the model, its config or its vocabulary is missing
+        or damaged, or it is a training's checkpoint.
         """
         opened = open_init_checkpoint(path)
         if opened.trained is not None:
@@ -137,8 +136,7 @@ class FrozenBert:
     def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
         """Its tokenizer; None for the letters' case that the words tell.
 
-        Raises:
-            UserError: the vocabulary cannot be read, or does not fit.
+        Raises UserError if the vocabulary cannot be read, or does not fit.
         """
         if self.config.is_roberta:
             do_lower_case = None  # It has one tokenizer, whatever is asked.
@@ -152,9 +150,8 @@ class FrozenBert:
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
         """The kind of a task that was trained by a method.
 
-        Raises:
-            UserError: this BERT cannot take the method's arguments, or lacks
-                a variable that the task needs.
+        Raises UserError if this BERT cannot take the method's arguments, or
+        lacks a variable that the task needs.
         """
         table = task_model.list_parameters(self.config, method, task.build_head)
         shapes = tuple((p.name, p.shape) for p in table.parameters)

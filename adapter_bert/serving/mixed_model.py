@@ -74,15 +74,11 @@ class MixedModel:
     ) -> Dict[str, tf.Tensor]:
         """Computes tasks of texts.
 
-        Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
-                `task`, int32 [N, K], the tasks that each text is asked; and
-                `question`, int32 [N, K], their numbers.
-            context: of this forward pass.
-
-        Returns:
-            `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
-            `<kind of head>/question`, int32 [B_h], the number of each.
+        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
+        `task`, int32 [N, K], the tasks that each text is asked; and `question`,
+        int32 [N, K], their numbers. Returns `<kind of head>/<name>`, the heads'
+        outputs, [B_h, ...], and `<kind of head>/question`, int32 [B_h], the
+        number of each.
         """
         asked = tf.shape(features["task"])[1]
         places = tf.gather(self.places, tf.reshape(features["task"], [-1]))
@@ -90,7 +86,8 @@ class MixedModel:
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
         text = order // asked
-        counts = _counts(places[:, METHOD], len(self.methods))
+        kinds = tf.one_hot(places[:, METHOD], len(self.methods), dtype=tf.int32)
+        counts = tf.reduce_sum(kinds, axis=0)
 
         rows = tf.split(places, counts, num=len(self.methods))
         slots = {
@@ -195,11 +192,6 @@ class MixedModel:
                 found[f"{scope}{name}"] = value
             found[f"{scope}question"] = tf.gather(numbers, rows)
         return found
-
-
-def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:
-    """The number of rows of each kind, int32 [count], of int32 [B]."""
-    return tf.reduce_sum(tf.one_hot(kinds, count, dtype=tf.int32), axis=0)
 
 
 def _not_empty(slots: tf.Tensor) -> tf.Tensor:

@@ -54,19 +54,11 @@ def export(
     tasks: Mapping[str, LoadedTask],
     folder: str,
 ) -> str:
-    """Writes a model as the next version in a folder.
+    """Writes a model of tasks by name as the next version in a folder.
 
-    Args:
-        model: of these tasks.
-        bert: base model.
-        tasks: by name.
-        folder: holds only versions; made if missing.
-
-    Returns:
-        The version's folder, which appears when all of it is written.
-
-    Raises:
-        UserError: the folder holds other files, or cannot be written.
+    The folder holds only versions, and is made if missing. Returns the
+    version's folder, which appears when all of it is written. Raises UserError
+    if the folder holds other files, or cannot be written.
     """
     # Refuses a remote folder before it is made.
     next_version(folder)

@@ -19,7 +19,6 @@ from adapter_bert.serving.graph_answers import (
     Fields,
     GraphAnswers,
     Outputs,
-    Question,
     kind_of,
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
@@ -143,15 +142,9 @@ class TextModel(tf.Module):
             number = self._number(task)
         rows = self._tokenize(text, text_b, number)
         windows = text_windows.cut(rows)
-        asked = Question(
-            rows,
-            windows,
-            first_window=tf.cumsum(windows.count, exclusive=True),
-            head=tf.gather(self._heads, number),
-            contexts=text_b,
-        )
+        head = tf.gather(self._heads, number)
         outputs = self._compute(rows, windows)
-        return self._answers(asked, outputs)
+        return self._answers(rows, windows, head, text_b, outputs)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
         """Numbers of named tasks, int32 [N]."""

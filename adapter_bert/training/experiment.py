@@ -99,7 +99,6 @@ def run(experiment: Experiment) -> Dict[str, float]:
     refuse_others = functools.partial(
         run_record.check,
         experiment.output_dir,
-        base=model.base,
         do_train=experiment.do_train,
     )
     refuse_others(record=describe_settings(experiment, model), partial=True)

@@ -54,9 +54,7 @@ class FirstPhase:
         self.folder = os.path.join(job.output_dir, FOLDER)
         self._record = describe_run(setup, engine, features, schedule)
         self._record["method"] = str(self._method)
-        run_record.check(
-            self.folder, self._record, setup.model.base, do_train=True
-        )
+        run_record.check(self.folder, self._record, do_train=True)
         self._checkpoint, self.step = training_state.latest_step(self.folder)
         if self._checkpoint:
             training_state.check_training_checkpoint(

@@ -635,7 +635,7 @@ def model_readers() -> Dict[str, Reader]:
         "safetensors": of_file(
             "a.safetensors",
             as_tensors(tensors),
-            lambda path: _read_all(open_safetensors(path, True)),
+            lambda path: _read_all(open_safetensors(path)),
         ),
         "checkpoint's index": _checkpoint(".index"),
         "checkpoint's data": _checkpoint(".data-00000-of-00001"),
