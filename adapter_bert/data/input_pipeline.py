@@ -11,6 +11,7 @@ import fractions
 import functools
 import hashlib
 from typing import (
+    Any,
     Dict,
     Iterable,
     Iterator,
@@ -62,20 +63,27 @@ class Features:
     @classmethod
     def from_rows(
         cls,
-        rows: Iterable[Tuple[Sequence[int], Sequence[int]]],
+        rows: Iterable[Sequence[Any]],
         labels: Mapping[str, np.ndarray],
+        **more: Any,
     ) -> "Features":
-        """Packs (tokens, segments) pairs, without keeping them."""
+        """Packs rows, without keeping them.
+
+        A row is (tokens, segments), of a class with `cut_rows` also whether it
+        was cut. `more` are fields of the class.
+        """
         tokens, segments = array.array("i"), array.array("B")
-        starts = array.array("q", [0])
-        for row_tokens, row_segments in rows:
+        starts, cut_rows = array.array("q", [0]), 0
+        for row_tokens, row_segments, *is_cut in rows:
             tokens.extend(row_tokens)
             segments.extend(row_segments)
             starts.append(len(tokens))
+            cut_rows += sum(is_cut)
+        if cut_rows:
+            more["cut_rows"] = cut_rows
         # Nothing is copied.
-        return cls(
-            np.asarray(tokens), np.asarray(segments), np.asarray(starts), labels
-        )
+        packed = map(np.asarray, (tokens, segments, starts))
+        return cls(*packed, labels, **more)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -148,24 +156,6 @@ class Texts(Features):
     """Rows of texts; `cut_rows` of them were too long."""
 
     cut_rows: int = 0
-
-    @classmethod
-    def from_texts(
-        cls,
-        rows: Iterable[Tuple[Sequence[int], Sequence[int], bool]],
-        labels: Mapping[str, np.ndarray],
-        **more: int,
-    ) -> "Texts":
-        """Packs (tokens, segments, whether a row was cut)."""
-        cut = array.array("B")
-
-        def pack() -> Iterator[Tuple[Sequence[int], Sequence[int]]]:
-            for tokens, segments, is_cut in rows:
-                cut.append(is_cut)
-                yield tokens, segments
-
-        packed = Features.from_rows(pack(), labels)
-        return cls(**vars(packed), cut_rows=sum(cut), **more)
 
 
 @dataclasses.dataclass(frozen=True)

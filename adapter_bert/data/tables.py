@@ -298,32 +298,6 @@ def is_one_cell(label: str) -> bool:
     return "\t" not in label and label.splitlines() == [label]
 
 
-def check_threshold(threshold: Any, name: str) -> None:
-    """Checks the least probability of a label that a row is given.
-
-    Raises:
-        UserError: it is none; the message opens with `name`.
-    """
-    if not isinstance(threshold, float) or not 0 < threshold < 1:
-        raise UserError(
-            f"{name} is {threshold!r}, expected a probability above 0 and "
-            "below 1"
-        )
-
-
-def check_separator(separator: str) -> None:
-    """Checks the character between labels.
-
-    Raises:
-        UserError: it is not a single character that can be within a cell.
-    """
-    if len(separator) != 1 or not is_one_cell(separator):
-        raise UserError(
-            f"--label_separator is {separator!r}, expected a single character, "
-            "neither a tab nor a line break"
-        )
-
-
 def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
     """The labels of a cell, in its order, without white space around them.
 

@@ -1,11 +1,8 @@
-"""The interface of tokenizers; BERT's own, on the `tokenizers` library.
-
-Not in here: special tokens of a task's inputs and cutting to a length
-(`tasks/`).
-"""
+"""Tokenizers: the interface, rows of texts and pairs, BERT's own tokenizer."""
 
 import abc
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
@@ -209,6 +206,60 @@ def in_chunks(
             chunk, size = [], 0
     if chunk:
         yield from encode(chunk)
+
+
+def join_texts(
+    texts_a: Iterable[str],
+    texts_b: Optional[Iterable[str]],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+) -> Iterator[Tuple[List[int], List[int], bool]]:
+    """Tokens and segments of each text or pair, and whether it was cut."""
+    ids_a = in_chunks(tokenizer.encode_ids, texts_a)
+    ids_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
+    if texts_b is not None:
+        ids_b = in_chunks(tokenizer.encode_ids, texts_b)
+    for a, b in zip(ids_a, ids_b):
+        added = 2 if b is None else 2 + len(tokenizer.between)
+        is_cut = len(a) + len(b or ()) + added > max_seq_length
+        yield *make_row(a, b, tokenizer, max_seq_length), is_cut
+
+
+def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
+    """Tokens of a pair's texts that are read, the longer text cut first.
+
+    While both exceed half of the room they are cut in turn, b first.
+    """
+    if len_a + len_b > room:
+        len_a = min(len_a, max(room - len_b, room - room // 2))
+        len_b = room - len_a
+    return len_a, len_b
+
+
+def make_row(
+    a: List[int],
+    b: Optional[List[int]],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+) -> Tuple[List[int], List[int]]:
+    """Adds special tokens, cutting the longer text of a pair first.
+
+    Returns:
+        (tokens, segments) of at most `max_seq_length` entries.
+
+    Source: google-research/bert, `run_classifier.py`,
+    `convert_single_example` and `_truncate_seq_pair`.
+    """
+    start, end = [tokenizer.classify_id], [tokenizer.separate_id]
+    if b is None:
+        tokens = start + a[: max_seq_length - 2] + end
+        return tokens, [0] * len(tokens)
+    between = tokenizer.between
+    len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
+    tokens = start + a[:len_a] + between + b[:len_b] + end
+    return tokens, [0] * (len_a + 1 + len(between)) + [
+        tokenizer.second_segment
+    ] * (len_b + 1)
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:

@@ -14,13 +14,18 @@ import tensorflow as tf
 
 from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
-from adapter_bert.data.tokenization import TextTokenizer, in_chunks
+from adapter_bert.data.tokenization import (
+    TextTokenizer,
+    fit,
+    in_chunks,
+    make_row,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
 )
-from adapter_bert.tasks.text_task import TextTask, fit, make_row
+from adapter_bert.tasks.text_task import TextTask
 
 
 class ChoiceHead(ClassificationHead):
@@ -139,7 +144,7 @@ class MultipleChoice(TextTask):
 
     def featurize(self, rows, tokenizer, max_seq_length):
         """A sequence for each choice of each row, and the labels."""
-        return Choices.from_texts(
+        return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
             choices=len(self.result_columns),

@@ -39,6 +39,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.tagging_files import (
     BIO,
@@ -338,6 +339,7 @@ class Tagging(Task[Sentences]):
         split_files: files of splits that were named one by one.
     """
 
+    name: str = NAME
     words_and_tags: Columns = Columns()
     type_map: Tuple[Tuple[str, str], ...] = ()
     map_source: str = ""
@@ -383,8 +385,11 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        named = dataclasses.asdict(self.words_and_tags).items()
-        return {f"{name}_column": value for name, value in named if value}
+        found = {
+            flag: getattr(self.words_and_tags, field.name)
+            for flag, _, field in declared([Columns])
+        }
+        return {flag: value for flag, value in found.items() if value}
 
     @property
     def score_names(self):
@@ -603,16 +608,15 @@ def _by_sentence(
 
 
 def tagging_task(
-    token_column: Optional[str] = None,
-    tag_column: Optional[str] = None,
+    columns: Columns = Tagging.words_and_tags,
     map_tags: str = "",
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
-    Columns are as of `Columns`, `map_tags` is a file of `read_map` or "", other
-    arguments are as of `Tagging`.
+    `map_tags` is a file of `read_map` or "", other arguments are as of
+    `Tagging`.
 
     Raises:
         UserError: as `read_map`; or a file is named, and the split that is
@@ -625,8 +629,7 @@ def tagging_task(
         )
     table: Mapping[str, str] = read_map(map_tags) if map_tags else {}
     return Tagging(
-        NAME,
-        words_and_tags=Columns(token_column, tag_column),
+        words_and_tags=columns,
         type_map=tuple(sorted(table.items())),
         map_source=map_tags,
         eval_split=eval_split,

@@ -14,8 +14,6 @@ from typing import (
     Any,
     Dict,
     Iterable,
-    Iterator,
-    List,
     Mapping,
     Optional,
     Sequence,
@@ -40,7 +38,7 @@ from adapter_bert.data.tables import (
     list_labels,
     read_rows,
 )
-from adapter_bert.data.tokenization import TextTokenizer, in_chunks
+from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path
@@ -448,8 +446,9 @@ class TextTask(Task[Rows]):
         labels = {}
         if rows.label is not None:
             labels = self.label_features(rows.label)
-        return Texts.from_texts(
-            _make_rows(rows, tokenizer, max_seq_length), labels
+        texts = rows.text_a, rows.text_b
+        return Texts.from_rows(
+            join_texts(*texts, tokenizer, max_seq_length), labels
         )
 
     def keep(self, rows: Rows):
@@ -553,54 +552,3 @@ def _check_ids(rows: Rows) -> None:
                 f"{rows.where(row)}: the id {row_id[:80]!r} is also that of "
                 f"line {rows.lines[first] + 1}; ids must be unique"
             )
-
-
-def _make_rows(
-    rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
-) -> Iterator[Tuple[List[int], List[int], bool]]:
-    """Tokens and segments of each row, and whether it was cut."""
-    texts_a = in_chunks(tokenizer.encode_ids, rows.text_a)
-    texts_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
-    if rows.text_b is not None:
-        texts_b = in_chunks(tokenizer.encode_ids, rows.text_b)
-    for a, b in zip(texts_a, texts_b):
-        added = 2 if b is None else 2 + len(tokenizer.between)
-        is_cut = len(a) + len(b or ()) + added > max_seq_length
-        yield *make_row(a, b, tokenizer, max_seq_length), is_cut
-
-
-def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
-    """Tokens of a pair's texts that are read, the longer text cut first.
-
-    While both exceed half of the room they are cut in turn, b first.
-    """
-    if len_a + len_b > room:
-        len_a = min(len_a, max(room - len_b, room - room // 2))
-        len_b = room - len_a
-    return len_a, len_b
-
-
-def make_row(
-    a: List[int],
-    b: Optional[List[int]],
-    tokenizer: TextTokenizer,
-    max_seq_length: int,
-) -> Tuple[List[int], List[int]]:
-    """Adds special tokens, cutting the longer text of a pair first.
-
-    Returns:
-        (tokens, segments) of at most `max_seq_length` entries.
-
-    Source: google-research/bert, `run_classifier.py`,
-    `convert_single_example` and `_truncate_seq_pair`.
-    """
-    start, end = [tokenizer.classify_id], [tokenizer.separate_id]
-    if b is None:
-        tokens = start + a[: max_seq_length - 2] + end
-        return tokens, [0] * len(tokens)
-    between = tokenizer.between
-    len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
-    tokens = start + a[:len_a] + between + b[:len_b] + end
-    return tokens, [0] * (len_a + 1 + len(between)) + [
-        tokenizer.second_segment
-    ] * (len_b + 1)
