@@ -137,23 +137,17 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
             ("task", "score", "mean", *COLUMNS),
             rows,
         ),
-        element(
-            "p",
-            "Scores are in points of 100, but for losses. The best is chosen "
-            "by its mean over seeds, among settings with the most seeds and "
-            "with the initial scale that most of them have. The best of many "
-            "looks better on the dev set than it is.",
-        ),
+        "Scores are in points of 100, but for losses. The best is chosen by "
+        "its mean over seeds, among settings with the most seeds and with the "
+        "initial scale that most of them have. The best of many looks better "
+        "on the dev set than it is.",
     ]
     found = find_files(folder, "run.json")
     left = sum(path.parent.name != "phase_1" for path in found) - len(runs)
     if left:
         content.append(
-            element(
-                "p",
-                f"Runs that are left out: {left}. They are not finished, have "
-                "no scores, or are of tasks that were trained together.",
-            )
+            f"Runs that are left out: {left}. They are not finished, have no "
+            "scores, or are of tasks that were trained together."
         )
     tasks.sort(key=lambda of_task: of_task[0] in SQUAD)
     return f"Sweep {folder.resolve().name}: {len(runs)} runs", [
