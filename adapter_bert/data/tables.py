@@ -160,19 +160,19 @@ class SplitFiles:
     def found(
         self, folder: str, split: str, endings: Collection[str]
     ) -> List[str]:
-        """The files of a split that are there; one, if all is well.
+        """The files of a split that are there; see `find`."""
+        if self.named:
+            return [path for name, path in self.named.items() if name == split]
+        paths = (os.path.join(folder, split + ending) for ending in endings)
+        return list(filter(files.exists, paths))
+
+    def find(self, folder: str, split: str, endings: Collection[str]) -> str:
+        """The file of a split.
 
         Args:
             folder: of splits, if no file was named.
             split: `train`, or a dev or test split.
             endings: of files, lower-case, as `.csv`.
-        """
-        if self.named:
-            return [path for name, path in self.named.items() if name == split]
-        return list(filter(files.exists, _paths(folder, split, endings)))
-
-    def find(self, folder: str, split: str, endings: Collection[str]) -> str:
-        """The file of a split; arguments are those of `found`.
 
         Raises:
             UserError: there is none, or more than one.
@@ -185,16 +185,11 @@ class SplitFiles:
         if self.named:
             flag, what = FLAGS_OF_SPLITS[split]
             raise UserError(f"{flag} is missing: {what}")
-        paths = _paths(folder, split, endings)
+        paths = (os.path.join(folder, split + ending) for ending in endings)
         raise UserError(f"there is no {' and no '.join(paths)}")
 
 
 NONE_NAMED = SplitFiles()
-
-
-def _paths(folder: str, split: str, endings: Collection[str]) -> List[str]:
-    """The paths that a split may have in a folder."""
-    return [os.path.join(folder, split + ending) for ending in endings]
 
 
 # Between labels: seldom within one, unlike a comma.
@@ -218,10 +213,9 @@ def appearance(label: str) -> Any:
     a character make no difference.
     """
     text = "".join(
-        character
-        for character in _composed(label).casefold()
-        if character.isspace()
-        or unicodedata.category(character) not in ("Cc", "Cf")
+        c
+        for c in _composed(label).casefold()
+        if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf")
     )
     text = " ".join(text.split())
     return decimal.Decimal(text) if NUMBER.fullmatch(text) else text
@@ -229,11 +223,8 @@ def appearance(label: str) -> Any:
 
 def _composed(text: str) -> str:
     """A text in NFKC, without variation selectors."""
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFKC", text)
-        if ord(character) not in VARIATIONS
-    )
+    composed = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in composed if ord(c) not in VARIATIONS)
 
 
 def shown(labels: Iterable[str]) -> Dict[str, str]:

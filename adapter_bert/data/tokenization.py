@@ -168,9 +168,8 @@ class TextTokenizer(abc.ABC):
     def _encode(
         self, texts: Sequence[str], tokenizer: Tokenizer
     ) -> List[Encoding]:
-        return tokenizer.encode_batch(
-            [self.clean(text) for text in texts], add_special_tokens=False
-        )
+        cleaned = list(map(self.clean, texts))
+        return tokenizer.encode_batch(cleaned, add_special_tokens=False)
 
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:

@@ -402,9 +402,8 @@ def _scores(folder: pathlib.Path, level: int) -> Element:
         str(path), "a run's scores", collect_runs.RESULTS
     )
     rows = [
-        (name[len("eval_") :].replace("_", " "), f"{value:.4f}")
-        for name, value in results.items()
-        if name.startswith("eval_")
+        (name.replace("_", " "), f"{value:.4f}")
+        for name, value in collect_runs.evaluated(results).items()
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
     return section(level, title, table(caption, ("score", "value"), rows))

@@ -316,9 +316,8 @@ def _take_words(
     taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
         found = numbers, order[:, rank]
-        size = np.where(
-            is_span[found], np.minimum(sizes[found], left), sizes[found]
-        )
+        size = sizes[found]
+        size = np.where(is_span[found], np.minimum(size, left), size)
         size *= (rank < counts) & (size <= left)
         taken[found] = size
         left -= size
@@ -342,10 +341,8 @@ def replace(
         int32 [B, T].
     """
     share = drawn(REPLACEMENT) / 2.0**64
-    numbers = drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))
-    other = np.where(
-        share < MASKED_SHARE, pieces.mask_id, pieces.plain[numbers]
-    )
+    others = pieces.plain[drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))]
+    other = np.where(share < MASKED_SHARE, pieces.mask_id, others)
     is_replaced = chosen & (share < MASKED_SHARE + RANDOM_SHARE)
     return np.where(is_replaced, other, ids).astype(np.int32)
 
@@ -367,23 +364,14 @@ def draw(
     Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
     applied to each part in turn.
     """
-    mixed = np.zeros((1, 1), np.uint64)
-    for part in (
-        seed,
-        purpose,
-        0 if step is None else step + 1,
-        rows[:, np.newaxis],
-        np.arange(length),
-    ):
-        mixed = mixed ^ np.asarray(part).astype(np.uint64)
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(
-            0xBF58476D1CE4E5B9
-        )
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(
-            0x94D049BB133111EB
-        )
-        mixed = mixed ^ (mixed >> np.uint64(31))
+    mixed, number = np.zeros((1, 1), np.uint64), np.uint64
+    step = 0 if step is None else step + 1
+    for part in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
+        mixed = mixed ^ np.asarray(part).astype(number)
+        mixed = mixed + number(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> number(30))) * number(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> number(27))) * number(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> number(31))
     return mixed
 
 
@@ -572,12 +560,9 @@ class MaskedLM(Task[Lines]):
                 f"{rows.path} holds no token that the vocabulary knows; check "
                 "--vocab_file"
             )
-        logging.info(
-            "%s: %d tokens in %d rows",
-            rows.path,
-            len(features.tokens) - 2 * len(features),
-            len(features),
-        )
+        count = len(features)
+        tokens = len(features.tokens) - 2 * count
+        logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
         if self.masking.whole_words:
             words, several = pieces.count_words(features.tokens)
             if several < SEVERAL * words:

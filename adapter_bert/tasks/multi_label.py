@@ -16,12 +16,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import Range
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
-from adapter_bert.tasks.task import results_path
+from adapter_bert.tasks.task import results_path, write_table
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
 )
-from adapter_bert.tasks.text_task import write_table
 
 THRESHOLD = 0.5
 PROBABILITY = Range(

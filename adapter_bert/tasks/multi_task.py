@@ -319,17 +319,11 @@ class MultiTask(Task[RowsByTask]):
 
     answers_texts = False
 
-    @property
-    def dev_splits(self):
-        """The dev sets of all tasks."""
-        return self._splits("dev_splits")
-
-    @property
-    def test_splits(self):
-        """The test sets of all tasks."""
-        return self._splits("test_splits")
+    dev_splits = property(lambda self: self._splits("dev_splits"))
+    test_splits = property(lambda self: self._splits("test_splits"))
 
     def _splits(self, kind: str):
+        """The dev or test sets of all tasks."""
         return tuple(
             (with_suffix(name, suffix), f"{name}/{split}")
             for name, task in self.tasks.items()
@@ -521,20 +515,19 @@ class MultiTask(Task[RowsByTask]):
     ):
         """Writes the report of the rows' task into its own folder."""
         name, own = rows.only
-        folder, suffix = _place(name, output_dir, suffix)
-        return self.tasks[name].write_report(
-            folder, own, features, predictions, suffix
-        )
+        place = os.path.join(output_dir, _folder(name))
+        # Of `mnli_x` the task's own suffix is `x`.
+        more = own, features, predictions, suffix[len(name) + 1 :]
+        return self.tasks[name].write_report(place, *more)
 
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
         """Writes the predictions of the rows' task into its own folder."""
         name, own = rows.only
-        folder, suffix = _place(name, output_dir, suffix)
-        return self.tasks[name].write_predictions(
-            folder, own, predictions, suffix
-        )
+        place = os.path.join(output_dir, _folder(name))
+        more = own, predictions, suffix[len(name) + 1 :]
+        return self.tasks[name].write_predictions(place, *more)
 
 
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
@@ -547,11 +540,6 @@ def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
 
 def _folder(name: str) -> str:
     return os.path.join(FOLDER, name)
-
-
-def _place(name: str, output_dir: str, suffix: str) -> Tuple[str, str]:
-    """A task's own folder and suffix: of `mnli_x` the suffix is `x`."""
-    return os.path.join(output_dir, _folder(name)), suffix[len(name) + 1 :]
 
 
 def find_folder(data_dir: str, name: str) -> str:

@@ -9,7 +9,6 @@ import functools
 import itertools
 from typing import Iterable, Iterator, List, Sequence, Tuple
 
-import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.input_pipeline import Choices
@@ -90,14 +89,6 @@ class MultipleChoice(TextTask):
     def reading(self):
         """The places of the choices, and the questions."""
         return "choices", self.labelled.text_b is not None, self.questions
-
-    def make_rows(self, texts):
-        """Rows of a text, a second one if the task has it, and choices."""
-        text_a, *others = map(list, zip(*texts))
-        text_b = None if self.labelled.text_b is None else others.pop(0)
-        return Rows(
-            "", np.arange(len(texts)), text_a, text_b, choices=tuple(others)
-        )
 
     def check_texts(self, texts, where):
         """No choice may be empty, and questions must be known."""

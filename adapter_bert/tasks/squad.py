@@ -538,9 +538,8 @@ class Squad(Task[Sequence[Question]]):
         vanishes in tokenization.
         """
         bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
-        progress = None
-        if len(rows) >= SHOWN_FROM:
-            progress = Progress("answers", len(rows), "questions")
+        is_shown = len(rows) >= SHOWN_FROM
+        progress = is_shown and Progress("answers", len(rows), "questions")
         predictions = []
         for number, question in enumerate(rows):
             own = slice(bounds[number], bounds[number + 1])

@@ -8,6 +8,7 @@ from typing import (
     Dict,
     Generic,
     Hashable,
+    Iterable,
     List,
     Mapping,
     Sequence,
@@ -18,6 +19,7 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert import files
 from adapter_bert.bert.encoder import (
     BertConfig,
     CreateVariable,
@@ -31,6 +33,7 @@ from adapter_bert.data.input_pipeline import (
     TrainPlan,
     count_train_steps,
 )
+from adapter_bert.data.tables import NONE_NAMED
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 
@@ -117,7 +120,7 @@ class Task(abc.ABC, Generic[RowsType]):
         dev_splits: (suffix of the results' names, split) of each dev set.
         test_splits: the same of each test set.
         columns: names of a row's texts, in order.
-        train_file: path of the training file where the user named it; or "".
+        split_files: files of splits that the user named one by one.
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
         takes_tokens: whether a text may also be a list of words.
@@ -137,7 +140,7 @@ class Task(abc.ABC, Generic[RowsType]):
     answers_texts = True
     rows_are_fixed = True
     cut_at = "max_seq_length"
-    train_file = ""
+    split_files = NONE_NAMED
     # Tuple[str, ...]
     columns = ()
     # Hashable
@@ -177,6 +180,19 @@ class Task(abc.ABC, Generic[RowsType]):
             UserError: a file is missing, or there are two of one split.
         """
         return
+
+    @property
+    def train_file(self) -> str:
+        """Path of the training file where the user named it, or ""."""
+        return self.split_files.train
+
+    def check_has_training_file(self, data_dir: str, what: str) -> None:
+        """Refuses to look for labels, or `what` they are, in no file at all."""
+        if not data_dir and not self.train_file:
+            raise UserError(
+                f"the {what} of the task {self.name} come from its data: pass "
+                "--train_file or --data_dir, or the --adapter of a trained one"
+            )
 
     @abc.abstractmethod
     def read(
@@ -415,3 +431,9 @@ def with_suffix(name: str, suffix: str) -> str:
 def results_path(output_dir: str, name: str, suffix: str) -> str:
     """The path of a table of results, as `test_results_mismatched.tsv`."""
     return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")
+
+
+def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
+    """Writes rows of cells without tabs and line breaks; returns `path`."""
+    files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+    return path

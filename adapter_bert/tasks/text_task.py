@@ -13,7 +13,6 @@ import os
 from typing import (
     Any,
     Dict,
-    Iterable,
     Mapping,
     Optional,
     Sequence,
@@ -35,13 +34,14 @@ from adapter_bert.data.tables import (
     Layout,
     Rows,
     SplitFiles,
+    is_one_cell,
     list_labels,
     read_rows,
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.metrics import METRICS
-from adapter_bert.tasks.task import SplitNames, Task, results_path
+from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
 
@@ -132,19 +132,14 @@ class HiddenLayers(tf.Module):
     ):
         """Creates `<scope>hidden_weights_<i>` [D, D], `hidden_bias_<i>` [D]."""
         self.activation = functional.activation(shape.activation)
-        self.layers = [
-            (
-                create(
-                    f"{scope}hidden_weights_{i}",
-                    (hidden_size, hidden_size),
-                    encoder.truncated_normal(0.02),
-                ),
-                create(
-                    f"{scope}hidden_bias_{i}", (hidden_size,), encoder.zeros
-                ),
+        size, initial, layers = hidden_size, encoder.truncated_normal(0.02), []
+        for i in range(shape.layers - 1):
+            weights = create(
+                f"{scope}hidden_weights_{i}", (size, size), initial
             )
-            for i in range(shape.layers - 1)
-        ]
+            bias = create(f"{scope}hidden_bias_{i}", (size,), encoder.zeros)
+            layers.append((weights, bias))
+        self.layers = layers
 
     def __call__(self, inputs: tf.Tensor, context: Context) -> tf.Tensor:
         """float32 [..., D] -> float32 [..., D]."""
@@ -315,10 +310,11 @@ class TextTask(Task[Rows]):
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):
-        text_a, *text_b = map(list, zip(*texts))
-        return Rows(
-            "", np.arange(len(texts)), text_a, text_b[0] if text_b else None
-        )
+        text_a, *others = map(list, zip(*texts))
+        is_pair = len(others) > len(self.labelled.choices)
+        text_b = others.pop(0) if is_pair else None
+        lines = np.arange(len(texts))
+        return Rows("", lines, text_a, text_b, choices=tuple(others))
 
     @property
     def score_names(self):
@@ -335,11 +331,6 @@ class TextTask(Task[Rows]):
         """
         return self
 
-    @property
-    def train_file(self):
-        """As `split_files` names it."""
-        return self.split_files.train
-
     def check_files(self, data_dir, splits):
         for split in splits:
             self._find(data_dir, split)
@@ -352,32 +343,39 @@ class TextTask(Task[Rows]):
         rows: Dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
-            whole = self._read(data_dir, "train")
+            whole = read_rows(self._find(data_dir, "train"), self.labelled)
             rows = self._divide(whole)
+        tests = dict(self.test_splits).values()
         for split in splits:
             if split not in rows:
-                rows[split] = self._read(data_dir, split)
+                layout = self.unlabelled if split in tests else self.labelled
+                rows[split] = read_rows(self._find(data_dir, split), layout)
         task = self
         if not self.is_complete:
             # All rows that have a label of several may have been held out.
             train = rows.get("train") if whole is None else whole
             if train is None:
-                train = self._read_labels(data_dir)
+                self.check_has_training_file(data_dir, "labels")
+                path = self.split_files.find(data_dir, "train", READERS)
+                train = read_rows(path, self.labelled.labels_only())
             task = self.complete(train)
         return task, {split: task._check(rows[split]) for split in splits}
 
-    def _read_labels(self, data_dir: str) -> Rows:
-        """The labels of the training file, without its texts."""
-        if not data_dir and not self.train_file:
-            raise UserError(
-                f"the labels of the task {self.name} come from its data: pass "
-                "--train_file or --data_dir, or the --adapter of a trained one"
-            )
-        path = self.split_files.find(data_dir, "train", READERS)
-        return read_rows(path, self.labelled.labels_only())
-
     def _check(self, rows: Rows) -> Rows:
         """Checks rows, and gives their labels the task's own spelling."""
+        places: Dict[str, int] = {}
+        for row, row_id in enumerate(rows.row_id or ()):
+            if row_id and not is_one_cell(row_id):
+                raise UserError(
+                    f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a "
+                    "tab or a line break; is it the right --id_column?"
+                )
+            first = places.setdefault(row_id, row)
+            if first != row:
+                raise UserError(
+                    f"{rows.where(row)}: the id {row_id[:80]!r} is also that "
+                    f"of line {rows.lines[first] + 1}; ids must be unique"
+                )
         if rows.label is None:
             return rows
         own: Dict[str, str] = {}
@@ -432,14 +430,6 @@ class TextTask(Task[Rows]):
                 f"{self.trained_as} and pass that as --init_checkpoint"
             )
         return self.split_files.find(data_dir, split, READERS)
-
-    def _read(self, data_dir: str, split: str) -> Rows:
-        """Reads the rows of a file."""
-        unlabelled = split in dict(self.test_splits).values()
-        layout = self.unlabelled if unlabelled else self.labelled
-        rows = read_rows(self._find(data_dir, split), layout)
-        _check_ids(rows)
-        return rows
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
@@ -524,31 +514,5 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        chosen = next(iter(answer.values()))
-        return {
-            "label": str(chosen),
-            "probability": str(answer["probability"]),
-        }
-
-
-def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
-    """Writes rows of cells without tabs and line breaks; returns `path`."""
-    files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
-    return path
-
-
-def _check_ids(rows: Rows) -> None:
-    """Refuses ids that cannot name a row, or that name two."""
-    places: Dict[str, int] = {}
-    for row, row_id in enumerate(rows.row_id or ()):
-        if row_id and ("\t" in row_id or row_id.splitlines() != [row_id]):
-            raise UserError(
-                f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a tab "
-                "or a line break; is it the right --id_column?"
-            )
-        first = places.setdefault(row_id, row)
-        if first != row:
-            raise UserError(
-                f"{rows.where(row)}: the id {row_id[:80]!r} is also that of "
-                f"line {rows.lines[first] + 1}; ids must be unique"
-            )
+        label, probability, *_ = map(str, answer.values())
+        return {"label": label, "probability": probability}
