@@ -133,8 +133,8 @@ class SplitFiles:
         """Checks the files that were named, without reading them.
 
         Raises:
-            UserError: a file is missing, is a folder or has none of the
-                endings, or the training file is also the dev file.
+            UserError: a file is missing, a folder, or has another ending, or
+                the training file is also the dev file.
         """
         for split, path in self.named.items():
             flag, _ = FLAGS_OF_SPLITS[split]
@@ -167,12 +167,9 @@ class SplitFiles:
         return list(filter(files.exists, paths))
 
     def find(self, folder: str, split: str, endings: Collection[str]) -> str:
-        """The file of a split.
+        """The file of a split that was named, or in `folder` has its name.
 
-        Args:
-            folder: of splits, if no file was named.
-            split: `train`, or a dev or test split.
-            endings: of files, lower-case, as `.csv`.
+        `endings` are lower-case, as `.csv`.
 
         Raises:
             UserError: there is none, or more than one.
@@ -230,8 +227,8 @@ def _composed(text: str) -> str:
 def shown(labels: Iterable[str]) -> Dict[str, str]:
     """The printed form of each label, in their order.
 
-    They are quoted, with escapes, if two look the same, or if one has blanks or
-    something that cannot be seen at an end.
+    Quoted, with escapes, if two look the same, or one has blanks or something
+    that cannot be seen at an end.
     """
     labels = list(dict.fromkeys(labels))
     quote: Any = str
@@ -290,9 +287,7 @@ def is_one_cell(label: str) -> bool:
 
 
 def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
-    """The labels of a cell, in its order, without white space around them.
-
-    `where` is the cell's place, for messages.
+    """The labels of the cell at `where`, without white space around them.
 
     Raises:
         UserError: a label is none, or is there twice.
@@ -367,12 +362,11 @@ class Layout:
         header: whether the first line holds the columns' names.
         row_id: the name of a row, or None.
         skips_broken_rows: whether rows with fewer or more columns than the
-            header are passed over, as QQP's published files need it.
-        takes_tokens: whether a JSON object may hold a list of words for a
-            text, which becomes a tuple.
+            header are left out, as QQP's published files need.
+        takes_tokens: whether a text may be a list of words in JSON.
         choices: further texts, as the choices of a question.
-        label_separator: between the labels of a cell, for which a JSON object
-            must hold a list; None where a row has one label.
+        label_separator: between the labels of a cell, of which JSON holds a
+            list; None where a row has one label.
         label_columns: in place of `label`, a column of 0 and 1 for each label;
             rows are read as if a cell held the labels that have a 1.
     """
@@ -390,11 +384,7 @@ class Layout:
 
     @property
     def columns(self) -> Dict[str, Column]:
-        """All columns by the name of their field in `Rows`.
-
-        `choices` have numbers, as `choice_0`, and so have `label_columns` at
-        the end, as `label_0`.
-        """
+        """All columns by their field in `Rows`, `choice_0` and `label_0`."""
         columns = {
             "text_a": self.text_a,
             "text_b": self.text_b,
@@ -420,16 +410,13 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a table, by columns: an object for each row would take more.
+    """Rows of a table, by the columns of `Layout`, as far as they are needed.
+
+    Objects for rows would take more memory.
 
     Attributes:
         path: of the file.
         lines: int64 [rows], the line of each row, from 0.
-        text_a: the texts, or None where they were not wanted or are dropped.
-        text_b: the second texts, or None.
-        label: the labels, as the file has them, or None.
-        row_id: the names of the rows, or None.
-        choices: the texts of each column of `Layout.choices`; may be dropped.
     """
 
     path: str
@@ -464,11 +451,7 @@ class Rows:
 
 
 def read_rows(path: str, layout: Layout) -> Rows:
-    """Reads the layout's columns.
-
-    Args:
-        path: with one of the endings of `READERS`, in any case of letters.
-        layout: of the table.
+    """Reads the layout's columns, as `READERS` reads the path's ending.
 
     Raises:
         UserError: the file is missing, not UTF-8 or empty, is no table of its
@@ -527,8 +510,7 @@ def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
 def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """Quotation marks are ordinary characters, as in the GLUE files.
 
-    Empty lines at the end are passed over, except in a file of one column,
-    where they are empty texts.
+    Empty lines at the end are left out; in a file of one column they are texts.
     """
 
     def split() -> Lines:

@@ -56,11 +56,10 @@ Encoded = TypeVar("Encoded")
 
 
 class _Replacements(dict):
-    """For `str.translate`: characters that the library would drop.
+    """For `str.translate`: characters that the library drops and BERT does not.
 
-    BERT drops control and format characters only. The library drops private
-    ones too, and cannot take lone surrogates. A letter that no vocabulary entry
-    has stands in for each, so that offsets stay true.
+    A letter that no vocabulary entry has stands in for private characters and
+    lone surrogates, so that offsets stay true.
     """
 
     def __init__(self, stand_in: str):
@@ -120,12 +119,10 @@ class TextTokenizer(abc.ABC):
     def _set_ids(
         self, pieces: Mapping[str, int], model: Any, told: Container[str] = ()
     ) -> None:
-        """Sets what follows from the model's pieces and from `added`.
+        """Sets what follows from the ids of the model's pieces and `added`.
 
-        Args:
-            pieces: the ids of the model's own tokens.
-            model: JSON values that decide how texts are tokenized.
-            told: contents of added tokens that `model` has.
+        `model` are JSON values that decide how texts are tokenized, `told` the
+        contents of added tokens in them.
         """
         self._by_content = {a.token.content: a for a in self.added}
         ids = {content: a.id for content, a in self._by_content.items()}
@@ -318,11 +315,10 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
 def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
     """Refuses rules for texts that differ from those of Google's BERT.
 
-    Each rule is None where the file `path` says nothing: whether texts are in
-    lower case, without accents, and each Chinese character is a word.
+    A rule, on case, accents or Chinese, is None where the file is silent.
 
     Raises:
-        UserError: one differs.
+        UserError: a rule differs.
     """
     differs = None not in (lower, accents) and accents != lower
     if differs or chinese is False:
@@ -410,13 +406,10 @@ def is_space_or_control(letter: str) -> bool:
 class FullTokenizer(TextTokenizer):
     """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
 
-    Differs from it in characters that Unicode tables of different ages class
-    differently: some hundred rare punctuation and combining marks, and the
-    Chinese characters from U+2B820 to U+2B91F, which the library does not set
-    apart. Added tokens are found in a text, as transformers does.
-
-    Attributes:
-        pieces: the vocabulary without tokens that were added behind it.
+    Differs from it in some hundred rare punctuation and combining marks, which
+    newer Unicode tables class differently, and in the Chinese characters from
+    U+2B820 to U+2B91F, which the library does not set apart. Added tokens are
+    found in a text, as transformers does. `pieces` is without added tokens.
     """
 
     special = SPECIAL
@@ -424,12 +417,9 @@ class FullTokenizer(TextTokenizer):
     second_segment = 1
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
-        """Reads the vocabulary, and the tokens that files beside it add.
+        """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 
-        Args:
-            vocab_file: path of `vocab.txt` or `tokenizer.json`.
-            do_lower_case: whether to lower-case and strip accents; must be
-                what the model was pretrained with.
+        `do_lower_case`, which strips accents too, is as in the pretraining.
 
         Raises:
             UserError: as `read_vocabulary` and `read_added`.

@@ -53,10 +53,9 @@ class ChoiceHead(ClassificationHead):
 class MultipleChoice(TextTask):
     """A multiple-choice task.
 
-    BERT reads each choice with the text: `[CLS] a [SEP] choice [SEP]`. Where
-    there is a second text, as a question, each choice begins with it:
-    `[CLS] a [SEP] b choice [SEP]`. Where there is no room for the longest
-    choice, a and b are cut, alike for all choices. A choice is cut only if it
+    BERT reads `[CLS] a [SEP] choice [SEP]`, or with a second text, as a
+    question, `[CLS] a [SEP] b choice [SEP]`. Without room for the longest
+    choice a and b are cut, alike for all choices. A choice is cut only if it
     has no room by itself.
 
     Attributes:
@@ -180,10 +179,7 @@ class MultipleChoice(TextTask):
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):
-        """`choice`, its number from 0, its `probability`, and all `scores`.
-
-        `scores` has the choices' probabilities by their columns' names.
-        """
+        """`choice` from 0, its `probability`, and `scores` by column."""
         return [
             {
                 "choice": row.index(max(row)),

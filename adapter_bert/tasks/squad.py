@@ -532,10 +532,9 @@ class Squad(Task[Sequence[Question]]):
 
         Source: google-research/bert, `run_squad.py`, `write_predictions`. That
         code fails, or answers "empty", where no candidate is left; here the
-        answer is "no answer". The text of an answer is cut out by its tokens'
-        offsets. That code searches for the text, and widens an answer to whole
-        words where the search fails: at an unknown word, or a character that
-        vanishes in tokenization.
+        answer is "no answer". Here tokens' offsets give an answer's text. That
+        code searches for the text, and takes whole words where it finds none:
+        at an unknown word, or a character that vanishes in tokenization.
         """
         bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
         is_shown = len(rows) >= SHOWN_FROM
@@ -561,10 +560,7 @@ class Squad(Task[Sequence[Question]]):
         rows: slice,
         outputs: Mapping[str, np.ndarray],
     ) -> Prediction:
-        """Chooses the answer to the question of some rows of windows.
-
-        `context_start` is the place of the context's first token among all.
-        """
+        """Chooses the answer to the question of some rows of windows."""
         if rows.start == rows.stop:
             # A context without tokens has no windows.
             none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
@@ -637,18 +633,17 @@ class Squad(Task[Sequence[Question]]):
     def answer(self, rows, predictions):
         """`answer`, its `start` and `end` in the context, `score`s.
 
-        Without an answer these are "" and null. `score` is the sum of the best
-        answer's start and end logit, `null_score` the same sum of "no answer";
-        each is null where there is no such candidate.
+        Without an answer these are "" and null. `score` and `null_score` are
+        sums of start and end logit, of the best answer and of "no answer", or
+        null without such a candidate.
         """
         return list(map(_answer, predictions))
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the files of google-research/bert.
+        """Writes the files of google-research/bert, objects by question id.
 
-        `predictions.json` (id to answer), `nbest_predictions.json` (id to
-        candidates with probability and logits) and, for SQuAD 2.0,
-        `null_odds.json` (id to null odds).
+        Answers, candidates with probability and logits, and for SQuAD 2.0 null
+        odds.
         """
         ids = [question.id for question in rows]
         contents = {

@@ -47,13 +47,7 @@ class ClassificationHead(Head):
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
 
-        Args:
-            classes: C.
-            config: of the BERT.
-            create: makes variables.
-            shape: its layers; a RoBERTa, without a pooler, adds one.
-            weights: C floats that multiply the losses of each class's rows,
-                or None.
+        `weights` are C floats that multiply the losses of each class's rows.
         """
         shape = shape.upon(config)
         self.class_weights = weights
@@ -249,11 +243,10 @@ class TextClassification(TextTask):
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes each label's scores, and the hardest rows.
+        """Writes `eval_labels.tsv`, `eval_confusion.tsv`, `eval_hardest.tsv`.
 
-        `eval_labels.tsv` has precision, recall and F1 of each label;
-        `eval_confusion.tsv` the number of rows of each label that were given
-        each label; `eval_hardest.tsv` the rows with the greatest losses.
+        Scores of each label, rows of each label that were given each label,
+        and the rows with the greatest losses.
         """
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.

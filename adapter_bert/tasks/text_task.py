@@ -167,15 +167,12 @@ class TextTask(Task[Rows]):
         columns: names of a row's texts; default: those of `labelled`, or
             `TEXT_COLUMNS` where that has numbers.
         metrics: names of `metric_table`, the main one first.
-        held_out: the part of the training file that is the dev set, or None
-            where that is a file of its own.
-        trained_as: the task whose heads serve this one too, itself without a
-            training set; or None.
+        held_out: the part of the training file that is the dev set, if any.
+        trained_as: the task whose heads serve this one, which has no training
+            set; or None.
         head: the layers of the head.
-        names_rows: whether predictions are for the user's own eyes, with what
-            names a row, instead of GLUE's.
-        split_files: files of splits that were named one by one.
-        is_complete: whether nothing has still to be read from the task's data.
+        names_rows: whether predictions name rows for users, unlike GLUE's.
+        is_complete: whether all is read that comes from the task's data.
         metric_table: functions of (labels, predictions) by name.
     """
 
@@ -224,10 +221,10 @@ class TextTask(Task[Rows]):
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> str:
-        """The task's own spelling of a label that a file has.
+        """The task's own spelling of the label of the row at `where`.
 
         Raises:
-            UserError: the label is none; the message opens with `where`.
+            UserError: the label is none.
         """
 
     @abc.abstractmethod
@@ -324,11 +321,7 @@ class TextTask(Task[Rows]):
         return rows.take(np.arange(len(rows)) < count)
 
     def complete(self, train: Rows) -> "TextTask":
-        """This task, completed from the training rows.
-
-        Raises:
-            UserError: the rows cannot be used.
-        """
+        """This task, completed from the training rows, or a UserError."""
         return self
 
     def check_files(self, data_dir, splits):
@@ -457,13 +450,8 @@ class TextTask(Task[Rows]):
     ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Labels and predictions as metrics read them, and losses.
 
-        Args:
-            labels: of `label_features`.
-            predictions: of `decode`.
-
-        Returns:
-            Labels [rows, ...]; predictions of the same shape; losses in
-            float64, [rows] or [rows, C].
+        Takes what `label_features` and `decode` return. Labels and predictions
+        are [rows, ...], losses float64 [rows] or [rows, C].
         """
 
     def evaluate(self, rows, features, predictions):
