@@ -97,8 +97,8 @@ class About:
         alias: a second name of the flag.
         choices: all values that a str may have.
         repeated: whether the flag is repeated to give several values.
-        recorded: whether `run.json` has the value; another value makes another
-            run.
+        recorded: whether `run.json`, or of a task the adapter's description,
+            has the value; another value makes another run.
     """
 
     topic: Topic
@@ -169,14 +169,22 @@ def read(declaring: Type[Declared], **given: Any) -> Declared:
         if field.name in given:
             continue
         if about:
-            name = about.flag or field.name
-            value = given[field.name] = FLAGS[name].value
-            within = about.within
-            if within and value is not None and not within.holds(value):
-                raise UserError(f"--{name} is {value!r}, {within.problem}")
+            given[field.name] = FLAGS[about.flag or field.name].value
         elif dataclasses.is_dataclass(field.type):
-            given[field.name] = read(field.type)
-    return declaring(**given)
+            if any(declared([field.type])):
+                given[field.name] = read(field.type)
+    return check(declaring(**given))
+
+
+def check(values: Declared) -> Declared:
+    """A dataclass's values; raises UserError for one that is out of range."""
+    for field in dataclasses.fields(values):
+        about, value = field.metadata.get("about"), getattr(values, field.name)
+        within = about and about.within
+        if within and value is not None and not within.holds(value):
+            name = about.flag or field.name
+            raise UserError(f"--{name} is {value!r}, {within.problem}")
+    return values
 
 
 def is_given(name: str) -> bool:
@@ -185,7 +193,7 @@ def is_given(name: str) -> bool:
 
 
 def recorded(values: Any) -> Dict[str, Any]:
-    """A dataclass's own settings for `run.json`, by their fields' names."""
+    """A dataclass's own recorded settings, by their fields' names."""
     return {
         field.name: getattr(values, field.name)
         for field in dataclasses.fields(values)

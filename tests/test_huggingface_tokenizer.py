@@ -9,10 +9,10 @@ from roberta_folders import BOTH, change, drop, open_tokenizer, put
 
 from adapter_bert.data import huggingface_tokenizer
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
+from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
 from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
-from adapter_bert.tasks.text_task import make_row
 
 ACCENTS = "\u0300\u0301\u0308"
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")

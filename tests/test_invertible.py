@@ -19,9 +19,9 @@ from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.invertible import SCOPE, InvertibleAdapter
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, masked_lm_task
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
-MASKED_LM = masked_lm_task()
+MASKED_LM = MaskedLM()
 TEXT = "mad_x(size=4, inverse_size=3)"
 
 

@@ -41,12 +41,13 @@ from adapter_bert.tasks.masked_lm import (
     NO_TOKEN,
     WORD_EMBEDDINGS,
     Lines,
+    MaskedLM,
+    Masking,
     cut,
-    masked_lm_task,
 )
 from adapter_bert.training.engines import Hardware, choose_engine
 
-TASK = masked_lm_task()
+TASK = MaskedLM()
 HEAD = "cls/predictions/"
 
 
@@ -63,13 +64,6 @@ def text_rows(tiny_texts, tokenizer):
 def write_lines(path, content):
     path.write_bytes(content)
     return Lines.of(str(path))
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(share):
-    assert masked_lm_task(mlm_probability=1.0).masking.probability == 1.0
-    message = refusal(masked_lm_task, "", "", share)
-    assert message.startswith(f"--mlm_probability is {share}")
 
 
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
@@ -102,7 +96,7 @@ def test_files_without_text_are_refused(tmp_path, content, words):
     path = tmp_path / "a.txt"
     if content is not None:
         path.write_bytes(content)
-    task = masked_lm_task(str(path))
+    task = MaskedLM(train_file=str(path))
     with pytest.raises(UserError, match=words):
         task.read("", ["train"])
 
@@ -132,7 +126,7 @@ def test_whole_words_that_are_single_tokens_are_named(
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     rows = write_lines(tmp_path / "a.txt", text.encode())
-    masked_lm_task(whole_word_masking=whole_words).featurize(
+    MaskedLM(masking=Masking(whole_words=whole_words)).featurize(
         rows, tokenizer, 24
     )
     warnings = [r.getMessage() for r in caplog.records if r.levelname[0] == "W"]

@@ -292,6 +292,8 @@ def test_a_separator_that_a_trained_label_holds_is_refused(tmp_path):
         ({"regression": True, "multi_label": True}, "exclude each other"),
         ({"label_separator": ";"}, "--label_separator is for --multi_label"),
         ({"label_threshold": 0.4}, "--label_threshold is for --multi_label"),
+        ({"multi_label": True, "label_separator": ""}, "single character"),
+        ({"multi_label": True, "label_separator": "\u2028"}, "neither a tab"),
         ({"multi_label": True, "label_separator": "ab"}, "single character"),
         ({"multi_label": True, "label_threshold": 1.0}, "below 1"),
         ({"multi_label": True, "label_threshold": float("nan")}, "below 1"),

@@ -190,7 +190,7 @@ def test_a_malformed_object_is_refused_with_its_place(tmp_path, changes, part):
                 "text_a_column": "0",
                 "label_column": "3",
             },
-            "names '01', a column that",
+            "names '1', a column that",
         ),
         ({"choice_columns": ("a", "1")}, "rename the column"),
         (

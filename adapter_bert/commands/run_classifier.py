@@ -9,19 +9,18 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS, SEPARATOR
+from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks import TASKS, get_task
-from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.custom import Table, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.multi_label import THRESHOLD
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -38,67 +37,6 @@ LABEL_FLAGS = (
     "label_threshold",
     "label_columns",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Columns of the user's own tables: arguments of `custom_task`."""
-
-    text_a_column: str = Topic.TABLES.setting(
-        "text", "custom: column of the text."
-    )
-    text_b_column: Optional[str] = Topic.TABLES.setting(
-        None, "custom: column of the second text, for pairs."
-    )
-    label_column: str = Topic.TABLES.setting(
-        "label", "custom: column of the label."
-    )
-    id_column: Optional[str] = Topic.TABLES.setting(
-        None,
-        "custom: column that names a row in the predictions; default: the "
-        "row's number from 0.",
-    )
-    header: bool = Topic.TABLES.setting(
-        True,
-        "custom: .tsv and .csv files begin with the names of the columns. "
-        "Columns are numbers from 0 otherwise.",
-    )
-    dev_share: float = Topic.TABLES.setting(
-        0.0,
-        "custom: share of the training file, 0 to 1, that is held out as dev "
-        "set, of each label alike; 0 if there is a dev file.",
-    )
-    split_seed: int = Topic.TABLES.setting(
-        1, "custom: seed that chooses the rows of --dev_share."
-    )
-    regression: bool = Topic.TABLES.setting(
-        False, "custom: labels are numbers."
-    )
-    multi_label: bool = Topic.TABLES.setting(
-        False,
-        "custom: rows have any number of labels, with --label_separator "
-        "between them in a cell (.tsv, .csv), or as a list (.jsonl).",
-    )
-    label_separator: Optional[str] = Topic.TABLES.setting(
-        None,
-        "custom, --multi_label: one character that separates labels; "
-        f"default: {SEPARATOR}.",
-    )
-    label_threshold: Optional[float] = Topic.TABLES.setting(
-        None,
-        "custom, --multi_label: least probability of the labels that a row "
-        f"is given; default: {THRESHOLD}.",
-    )
-    label_columns: List[str] = Topic.TABLES.setting(
-        [],
-        "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
-        "--label_column; rows have any number of labels.",
-    )
-    choice_columns: List[str] = Topic.TABLES.setting(
-        [],
-        "custom: columns of the choices, as a,b,c. The label is the right "
-        "choice's number from 0, or its column.",
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,13 +39,7 @@ LONGEST_PIECE = 1000
 
 
 class Added(NamedTuple):
-    """An added token.
-
-    Attributes:
-        id: vocabulary index.
-        token: its content, and the rules by which it is found in a text.
-        is_found: whether it is looked for.
-    """
+    """An added token: index, content with rules, whether it is looked for."""
 
     id: int
     token: AddedToken
@@ -83,7 +77,7 @@ def read_added(
 
     Args:
         path: of the vocabulary, beside which the files lie.
-        vocabulary: the id of each entry of the tokenizer's model.
+        vocabulary: ids of the entries of the tokenizer's model.
         roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
 
@@ -132,9 +126,8 @@ def _merge(
 ) -> Tuple[Dict[str, AddedToken], Dict[str, int]]:
     """The tokens that any file names, and their ids where a file has one.
 
-    Of two descriptions of a token, transformers takes the one that it reads
-    last. Arguments are contents of `tokenizer.json`, `tokenizer_config.json`
-    with all roles, and `added_tokens.json`.
+    Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
+    roles, and `added_tokens.json`. As in transformers, the last one counts.
     """
     extra = said.get("extra_special_tokens") or {}
     extra = extra.values() if isinstance(extra, dict) else extra
@@ -215,10 +208,10 @@ def register(
     change: Callable[[str], str] = str,
     **same: bool,
 ) -> None:
-    """Has the library look for added tokens in texts.
+    """Has the library look for a vocabulary's added tokens in texts.
 
     `change` is applied to texts before the library gets them; `same` are values
-    of `RULES` for all tokens. `path` is that of the vocabulary.
+    of `RULES` for all tokens.
 
     Raises:
         UserError: the library finds one with another id, or everywhere.

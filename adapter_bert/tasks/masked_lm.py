@@ -33,6 +33,7 @@ from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Range, Topic
 from adapter_bert.tasks.task import Head, Task
 
 # Shares of the chosen tokens that become `[MASK]` or any token; others stay.
@@ -129,15 +130,20 @@ def _continues(letters: str, is_marked: bool) -> int:
 class Masking:
     """Settings of masking.
 
-    Attributes:
-        probability: share of a row's plain tokens that is masked, at least one
-            token, above 0 and at most 1.
-        whole_words: whether all tokens of a word are masked, or none.
-        seed: of all choices.
+    At least one plain token of a row is masked. `seed` is that of all choices.
     """
 
-    probability: float = 0.15
-    whole_words: bool = False
+    probability: float = Topic.DATA.setting(
+        0.15,
+        "Share of the tokens that are masked, 0 to 1.",
+        Range(lambda x: 0 < x <= 1, "expected more than 0 and at most 1"),
+        flag="mlm_probability",
+    )
+    whole_words: bool = Topic.DATA.setting(
+        False,
+        "Mask all tokens of a word or none of them.",
+        flag="whole_word_masking",
+    )
     seed: int = 1
 
     def describe(self) -> Dict[str, Any]:
@@ -310,9 +316,8 @@ def _take_words(
     taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
         found = numbers, order[:, rank]
-        size = np.where(
-            is_span[found], np.minimum(sizes[found], left), sizes[found]
-        )
+        size = sizes[found]
+        size = np.where(is_span[found], np.minimum(size, left), size)
         size *= (rank < counts) & (size <= left)
         taken[found] = size
         left -= size
@@ -336,10 +341,8 @@ def replace(
         int32 [B, T].
     """
     share = drawn(REPLACEMENT) / 2.0**64
-    numbers = drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))
-    other = np.where(
-        share < MASKED_SHARE, pieces.mask_id, pieces.plain[numbers]
-    )
+    others = pieces.plain[drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))]
+    other = np.where(share < MASKED_SHARE, pieces.mask_id, others)
     is_replaced = chosen & (share < MASKED_SHARE + RANDOM_SHARE)
     return np.where(is_replaced, other, ids).astype(np.int32)
 
@@ -361,23 +364,14 @@ def draw(
     Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
     applied to each part in turn.
     """
-    mixed = np.zeros((1, 1), np.uint64)
-    for part in (
-        seed,
-        purpose,
-        0 if step is None else step + 1,
-        rows[:, np.newaxis],
-        np.arange(length),
-    ):
-        mixed = mixed ^ np.asarray(part).astype(np.uint64)
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(
-            0xBF58476D1CE4E5B9
-        )
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(
-            0x94D049BB133111EB
-        )
-        mixed = mixed ^ (mixed >> np.uint64(31))
+    mixed, number = np.zeros((1, 1), np.uint64), np.uint64
+    step = 0 if step is None else step + 1
+    for part in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
+        mixed = mixed ^ np.asarray(part).astype(number)
+        mixed = mixed + number(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> number(30))) * number(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> number(27))) * number(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> number(31))
     return mixed
 
 
@@ -504,16 +498,16 @@ class MaskedLM(Task[Lines]):
 
     Empty lines are passed over. A line that is too long makes several rows of
     nearly equal length. A row never holds text of two lines, so ends of
-    documents need no mark.
-
-    Attributes:
-        train_file: the text to train on; "" for none.
-        eval_file: the text to evaluate on; "" for none.
-        masking: the settings of masking.
+    documents need no mark. Flags: `commands/run_mlm.py`.
     """
 
-    train_file: str = ""
-    eval_file: str = ""
+    name: str = NAME
+    train_file: str = Topic.DATA.setting(
+        "", "Text to train on, one sentence per line."
+    )
+    eval_file: str = Topic.DATA.setting(
+        "", "Text to evaluate on, one sentence per line."
+    )
     masking: Masking = Masking()
 
     test_splits = ()
@@ -556,20 +550,20 @@ class MaskedLM(Task[Lines]):
             UserError: there is no `[MASK]`, or no text with a known token.
         """
         pieces = Pieces.of(tokenizer)
-        features = Features.from_rows(
-            _make_rows(rows, tokenizer, max_seq_length, pieces), {}
+        features = MaskedText.from_rows(
+            _make_rows(rows, tokenizer, max_seq_length, pieces),
+            {},
+            masking=self.masking,
+            pieces=pieces,
         )
         if not len(features):
             raise UserError(
                 f"{rows.path} holds no token that the vocabulary knows; check "
                 "--vocab_file"
             )
-        logging.info(
-            "%s: %d tokens in %d rows",
-            rows.path,
-            len(features.tokens) - 2 * len(features),
-            len(features),
-        )
+        count = len(features)
+        tokens = len(features.tokens) - 2 * count
+        logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
         if self.masking.whole_words:
             words, several = pieces.count_words(features.tokens)
             if several < SEVERAL * words:
@@ -580,7 +574,7 @@ class MaskedLM(Task[Lines]):
                     several,
                     words,
                 )
-        return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
+        return features
 
     def build_head(self, config, create):
         return MaskedLMHead(config, create)
@@ -624,24 +618,3 @@ def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
     for number in range(parts):
         first, last = (len(tokens) * n // parts for n in (number, number + 1))
         yield tokens[first:last]
-
-
-def masked_lm_task(
-    train_file: str = "",
-    eval_file: str = "",
-    mlm_probability: float = 0.15,
-    whole_word_masking: bool = False,
-    seed: int = 1,
-) -> MaskedLM:
-    """Masked language modelling on text files; arguments are the flags'.
-
-    Raises:
-        UserError: the probability is not above 0 and at most 1.
-    """
-    if not 0 < mlm_probability <= 1:
-        raise UserError(
-            f"--mlm_probability is {mlm_probability}, expected more than 0 and "
-            "at most 1"
-        )
-    masking = Masking(mlm_probability, whole_word_masking, seed)
-    return MaskedLM(NAME, train_file, eval_file, masking)

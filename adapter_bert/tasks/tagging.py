@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.input_pipeline import NO_LABEL, Features
 from adapter_bert.data.tables import (
@@ -39,6 +38,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.tagging_files import (
     BIO,
@@ -64,6 +64,7 @@ from adapter_bert.tasks.task import (
     Task,
     results_path,
     with_suffix,
+    write_table,
 )
 
 
@@ -243,18 +244,16 @@ def type_scores(
     last three are 0 to 1, and 0 where undefined.
     """
     # Each entity has one `B`.
-    counts, predicted_counts = (
+    counts, given = (
         collections.Counter(
             tag.type for tags in sentences for tag in tags if tag.prefix == "B"
         )
         for sentences in (right, predicted)
     )
-    types = sorted({*counts, *predicted_counts})
-    if not types:
-        return []
-    *scores, _ = _measure(right, predicted, None)
+    types = sorted({*counts, *given})
+    *scores, _ = _measure(right, predicted, None) if types else [()]
     return [
-        (name, counts[name], predicted_counts[name], *map(float, of_type))
+        (name, counts[name], given[name], *map(float, of_type))
         for name, *of_type in zip(types, *scores)
     ]
 
@@ -338,6 +337,7 @@ class Tagging(Task[Sentences]):
         split_files: files of splits that were named one by one.
     """
 
+    name: str = NAME
     words_and_tags: Columns = Columns()
     type_map: Tuple[Tuple[str, str], ...] = ()
     map_source: str = ""
@@ -383,8 +383,11 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        named = dataclasses.asdict(self.words_and_tags).items()
-        return {f"{name}_column": value for name, value in named if value}
+        found = {
+            flag: getattr(self.words_and_tags, field.name)
+            for flag, _, field in declared([Columns])
+        }
+        return {flag: value for flag, value in found.items() if value}
 
     @property
     def score_names(self):
@@ -399,11 +402,6 @@ class Tagging(Task[Sentences]):
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
-    @property
-    def train_file(self):
-        """As `split_files` names it."""
-        return self.split_files.train
-
     def check_files(self, data_dir, splits):
         for split in splits:
             self.split_files.find(data_dir, split, FORMATS)
@@ -417,21 +415,14 @@ class Tagging(Task[Sentences]):
         scored = {"train", self.eval_split}
         names = list(splits)
         if self.tags is None and "train" not in names:
-            if not data_dir and not self.split_files.train:
-                raise UserError(
-                    f"the tags of the task {self.name} come from its data: "
-                    "pass --train_file or --data_dir, or the --adapter of a "
-                    "trained one"
-                )
+            self.check_has_training_file(data_dir, "tags")
             names.insert(0, "train")
         rows: Dict[str, Sentences] = {}
         for split in names:
-            rows[split] = read_sentences(
-                self.split_files.find(data_dir, split, FORMATS),
-                self.words_and_tags,
-                needs_tags=split in scored,
-                keeps_text=split in dict(self.test_splits).values(),
-            )
+            path = self.split_files.find(data_dir, split, FORMATS)
+            is_test = split in dict(self.test_splits).values()
+            found = self.words_and_tags, split in scored, is_test
+            rows[split] = read_sentences(path, *found)
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
         task = self if self.tags else self._complete(rows["train"])
@@ -546,15 +537,13 @@ class Tagging(Task[Sentences]):
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
-        lines = ["type\tentities\tpredicted\tprecision\trecall\tf1"]
-        for *counts, precision, recall, f1 in type_scores(
-            *_by_sentence(rows, predictions)
-        ):
-            shares = [f"{share:.4f}" for share in (precision, recall, f1)]
-            lines.append("\t".join([*map(str, counts), *shares]))
+        lines = ["type entities predicted precision recall f1".split()]
+        found = type_scores(*_by_sentence(rows, predictions))
+        for name, count, predicted, *scores in found:
+            shares = (f"{share:.4f}" for share in scores)
+            lines.append([name, str(count), str(predicted), *shares])
         path = results_path(output_dir, "eval_types", suffix)
-        files.write_text(path, "\n".join(lines) + "\n")
-        return (path,)
+        return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> List[Dict[str, Any]]:
         """`tokens`, their `tags`, and `entities`.
@@ -562,25 +551,19 @@ class Tagging(Task[Sentences]):
         An entity has its `type`, `start` and `end`, the numbers of its first
         word and one past its last, and `text`, its words with spaces between.
         """
-        answers = []
-        for words, tags in zip(
-            rows.divide(rows.words), rows.divide(predictions.tags)
-        ):
-            entities = [
-                {
-                    **entity._asdict(),
-                    "text": " ".join(words[entity.start : entity.end]),
-                }
-                for entity in find_entities(tags)
-            ]
-            answers.append(
-                {
-                    "tokens": list(words),
-                    "tags": list(map(str, tags)),
-                    "entities": entities,
-                }
+        return [
+            {
+                "tokens": list(words),
+                "tags": list(map(str, tags)),
+                "entities": [
+                    {**e._asdict(), "text": " ".join(words[e.start : e.end])}
+                    for e in find_entities(tags)
+                ],
+            }
+            for words, tags in zip(
+                rows.divide(rows.words), rows.divide(predictions.tags)
             )
-        return answers
+        ]
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the test file again with the predicted tags in BIO.
@@ -603,16 +586,15 @@ def _by_sentence(
 
 
 def tagging_task(
-    token_column: Optional[str] = None,
-    tag_column: Optional[str] = None,
+    columns: Columns = Tagging.words_and_tags,
     map_tags: str = "",
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
-    Columns are as of `Columns`, `map_tags` is a file of `read_map` or "", other
-    arguments are as of `Tagging`.
+    `map_tags` is a file of `read_map` or "", other arguments are as of
+    `Tagging`.
 
     Raises:
         UserError: as `read_map`; or a file is named, and the split that is
@@ -625,8 +607,7 @@ def tagging_task(
         )
     table: Mapping[str, str] = read_map(map_tags) if map_tags else {}
     return Tagging(
-        NAME,
-        words_and_tags=Columns(token_column, tag_column),
+        words_and_tags=columns,
         type_map=tuple(sorted(table.items())),
         map_source=map_tags,
         eval_split=eval_split,

@@ -33,6 +33,7 @@ import numpy as np
 from adapter_bert import files, json_lines
 from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
 
 OUTSIDE = "O"
 BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
@@ -225,14 +226,21 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a file keeps words and tags.
+    """Where a file keeps words and tags, and the flags that say so."""
 
-    Each is a column's number from 0, from the end if it is negative, or the key
-    of a JSON object; None for the usual one.
-    """
-
-    token: Optional[str] = None
-    tag: Optional[str] = None
+    token: Optional[str] = Topic.DATA.setting(
+        None,
+        "The words' column in .conll files, a number from 0, or from -1 at "
+        "the end; their key in .jsonl files. Default: 0, or tokens.",
+        flag="token_column",
+        recorded=True,
+    )
+    tag: Optional[str] = Topic.DATA.setting(
+        None,
+        "The tags' column or key. Default: -1, or tags.",
+        flag="tag_column",
+        recorded=True,
+    )
 
     def numbers(self, path: str) -> Tuple[int, int]:
         """The columns of a CoNLL file, by default the first and the last.

@@ -72,8 +72,10 @@ class LabelUnit(NamedTuple):
         if (
             not isinstance(found, dict)
             or set(found) != set(cls._fields)
-            or any(type(x) not in (int, float) for x in found.values())
-            or not all(abs(x) <= FLOAT_MAX for x in found.values())
+            or not all(
+                type(x) in (int, float) and abs(x) <= FLOAT_MAX
+                for x in found.values()
+            )
             or not found["deviation"] >= np.finfo(np.float32).tiny
         ):
             raise UserError(
@@ -202,7 +204,7 @@ class TextRegression(TextTask):
 
     def label_features(self, labels):
         """`label_scores`, float32 [rows]."""
-        return {"label_scores": np.array([float(x) for x in labels], "float32")}
+        return {"label_scores": np.array(list(map(float, labels)), "float32")}
 
     def strata(self, rows):
         return [(None,)] * len(rows)
@@ -214,11 +216,9 @@ class TextRegression(TextTask):
         """
         if rows.label is None:
             return ""
-        scores = np.array([float(label) for label in rows.label])
-        about = (
-            f"scores from {scores.min():g} to {scores.max():g}, mean "
-            f"{scores.mean():g}"
-        )
+        scores = np.array(list(map(float, rows.label)))
+        least, most, mean = scores.min(), scores.max(), scores.mean()
+        about = f"scores from {least:g} to {most:g}, mean {mean:g}"
         if self._is_scaled:
             _, deviation, low, high = self.unit
             is_far = (scores < low - deviation) | (scores > high + deviation)
