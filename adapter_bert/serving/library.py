@@ -378,7 +378,7 @@ def check(folder: str) -> Artifact:
     expected = {p.name: p.shape for p in table.trained}
     parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
     if config.get("carries_parts"):
-        expected.update(part_values)
+        expected.update(parts)
     own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
