@@ -173,7 +173,7 @@ def test_ids_are_those_of_transformers(tmp_path, name):
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", ["map alone", "decoder", "cased", "chinese"])
 def test_a_graph_finds_the_same(tmp_path, name):
     tokenizer = FullTokenizer(write(tmp_path, FOLDERS[name][0]))
     graph = GraphTokenizer(tokenizer)

@@ -66,6 +66,7 @@ def test_the_example_has_the_form_that_is_asked_for(tmp_path):
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.older_stack
 def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
     unnamed = ("adapter_size", "learning_rate")
     flags = {k: v for k, v in tiny_flags.items() if k not in unnamed}

@@ -425,9 +425,11 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_training_that_starts_again_reads_the_same_masks(
-    engine, tiny_config, folders, text_rows
+    tiny_config, folders, text_rows
 ):
+    engine = "strategy"
     whole = make_job(tiny_config, folders("whole"), "full", task=TASK)
     losses = train(engine_of(engine), whole, text_rows, steps=6)
     parts = make_job(tiny_config, folders("parts"), "full", task=TASK)
@@ -438,9 +440,11 @@ def test_a_training_that_starts_again_reads_the_same_masks(
 
 
 @pytest.mark.gate
+@ESTIMATOR
 def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
-    engine, steady_config, folders, text_rows
+    steady_config, folders, text_rows
 ):
+    engine = "estimator"
     changes = {"lanes": 2, "parts": 2, "length": LENGTH}
     whole = make_job(steady_config, folders("whole"), task=TASK)
     other = make_job(steady_config, folders("other"), task=TASK, **changes)

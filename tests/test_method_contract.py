@@ -184,7 +184,8 @@ OWN_TEXTS = [
     f"contract(hook='{hook}', constant={constant})"
     for hook in HOOKS
     # Some do nothing when a text is answered.
-    for constant in ((False, True) if hook not in IDLE else (True,))
+    for constant in (False, True)
+    if (hook not in IDLE if not constant else hook in (*PLACES, *IDLE))
 ]
 # Compositions hand hooks on, some of them several times.
 OWN_TEXTS += [

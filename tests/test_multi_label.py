@@ -381,14 +381,14 @@ def test_cells_with_commas_are_warned_of(tmp_path, caplog):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_training_learns_sets_and_an_adapter_answers_alike(
-    classify, tiny_flags, tiny_bert, tmp_path, engine
+    classify, tiny_flags, tiny_bert, tmp_path
 ):
     rows = write_tiny_sets(tmp_path)
     tiny_flags.update(
         data_dir=tmp_path,
         multi_label=True,
-        engine=engine,
         num_train_epochs=30,
         tuning_method="full",
         label_threshold=0.4,

@@ -426,14 +426,14 @@ def write_copa(folder):
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_training_learns_to_choose_and_an_adapter_answers_alike(
-    classify, tiny_flags, tiny_bert, tmp_path, engine
+    classify, tiny_flags, tiny_bert, tmp_path
 ):
     write_copa(tmp_path)
     tiny_flags.update(
         task_name="COPA",
         data_dir=tmp_path,
-        engine=engine,
         cpu_lanes=3,
         gradient_accumulation_steps=2,
         num_train_epochs=20,
