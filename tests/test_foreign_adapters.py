@@ -18,6 +18,7 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +58,10 @@ OURS = [
 
 @pytest.fixture(scope="module")
 def bert():
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    """Computes without graphs, whose building takes longer."""
+    tf.config.run_functions_eagerly(True)
+    yield FrozenBert.open(str(GOLDEN / "bert"))
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module")
@@ -557,10 +561,8 @@ ODD += (1e300, -(10**320), float("nan"))
     [
         *(
             (f"adapterhub/{name}", CONFIG)
-            for name in "houlsby_7 parallel_7 mad_x_7 lora_7 ia3_keys_values "
-            "prefix_5".split()
+            for name in ("houlsby_7", "lora_7", "prefix_5")
         ),
-        ("adapterhub/houlsby_7", HUB_HEAD),
         ("adapterhub/static_classifier", HUB_HEAD),
         ("peft/lora_7", CONFIG),
         ("peft/ia3_same", CONFIG),
