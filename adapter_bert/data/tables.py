@@ -652,9 +652,7 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: str,
-    text: Iterable[str],
-    read: Callable[[Dict[str, Any], str], Found],
+    path: str, text: Iterable[str], read: Callable[[Dict[str, Any], str], Found]
 ) -> Iterator[Tuple[int, Found]]:
     """Reads the JSON objects of lines; empty lines are passed over.
 

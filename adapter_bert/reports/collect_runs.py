@@ -70,11 +70,7 @@ RUN = {
     "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
-COST = {
-    "resumed": bool,
-    "processor_seconds": float,
-    "peak_memory_bytes": float,
-}
+COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +78,8 @@ class Run:
     """A finished training with its scores.
 
     Attributes:
-        folder: the output folder.
         task: name of the task; of custom tasks and tagging, of the data.
-        method: the tuning method.
         rate: peak learning rate.
-        epochs: passes over the training set.
-        seed: seed of the training.
         scores: by name without `eval_`; in points of 100, except losses.
         kept: parameters in the adapter's file.
         bert: parameters of the BERT.
@@ -155,10 +147,7 @@ def notice(text: str) -> None:
 
 
 def read_run(folder: pathlib.Path) -> Optional[Run]:
-    """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
-
-    Returns:
-        The run; None if it is unfinished, not evaluated, or of several tasks.
+    """A run; None if it is unfinished, not evaluated, or of several tasks.
 
     Raises:
         UserError: a file cannot be read.
@@ -431,14 +420,10 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
 def replace_results(
     folder: str, script: str, contents: Dict[str, bytes]
 ) -> None:
-    """Writes all results of a script, and deletes its earlier ones.
+    """Writes a script's results in a local folder, and deletes earlier ones.
 
-    A list of the script's files lies beside them. Other files stay.
-
-    Args:
-        folder: a local folder, made if missing.
-        script: the script's name.
-        contents: by path below the folder.
+    `contents` are by path in the folder, where a list of the script's files
+    lies too. Other files stay.
 
     Raises:
         UserError: a file of that name is not the script's, or the folder

@@ -10,14 +10,7 @@ import dataclasses
 import itertools
 import json
 import os
-from typing import (
-    Any,
-    Dict,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -199,14 +192,12 @@ class TextTask(Task[Rows]):
             ValueError: `columns` has more or fewer than `labelled`.
         """
         layout = self.labelled
-        texts = zip(TEXT_COLUMNS, (layout.text_a, layout.text_b))
-        choices = enumerate(layout.choices)
+        numbers = range(len(layout.choices))
+        usual = (*TEXT_COLUMNS, *map("choice{}".format, numbers))
+        places = layout.text_a, layout.text_b, *layout.choices
         derived = tuple(
-            place if isinstance(place, str) else usual
-            for usual, place in (
-                *texts,
-                *((f"choice{number}", place) for number, place in choices),
-            )
+            place if isinstance(place, str) else name
+            for name, place in zip(usual, places)
             if place is not None
         )
         if len(self.columns or derived) != len(derived):
