@@ -68,8 +68,7 @@ Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
 def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
     """The scalars of a folder's event files by name, as (step, value).
 
-    A step that a resumed run repeated has its last value. A file's damaged
-    end is left out, as by TensorBoard.
+    A repeated step has its last value. A file's damaged end is left out.
     """
     if not any(folder.glob("*tfevents*")):
         return {}
@@ -228,12 +227,7 @@ def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of the adapter of a run or of one of its tasks.
-
-    Args:
-        folder: of the run or task.
-        level: of the heading.
-        name: of the figure, as of `line_figure`.
+    """The norms of the adapter in the folder of a run or of one of its tasks.
 
     Raises:
         UserError: the adapter is damaged.

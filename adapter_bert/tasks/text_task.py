@@ -41,19 +41,16 @@ MAX_LAYERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class HeadShape:
-    """The layers of a head; the defaults are BERT's own head.
+    """The layers of a head; the defaults are BERT's own head."""
 
-    Attributes:
-        layers: dense layers, the last one included.
-        activation: between them, a name of `functional.ACTIVATIONS`.
-        pooler: whether the first layer reads BERT's pooled output; else it
-            reads the first token, or for questions every token.
-        bias: whether the last layer has one.
-    """
-
+    # Dense layers, the last one included.
     layers: int = 1
+    # Between them, a name of `functional.ACTIVATIONS`.
     activation: str = "tanh"
+    # Whether the first layer reads BERT's pooled output; else it reads the
+    # first token, or for questions every token.
     pooler: bool = True
+    # Whether the last layer has one.
     bias: bool = True
 
     def upon(self, config: encoder.BertConfig) -> "HeadShape":
