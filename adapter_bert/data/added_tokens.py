@@ -96,8 +96,7 @@ def read_added(
         return files.read_json(place, "a description of tokens")
 
     described = beside(TOKENIZER_FILE) if described is None else described
-    said = beside(TOKENIZER_CONFIG_FILE)
-    legacy: Dict[str, Any] = {}
+    said, legacy = beside(TOKENIZER_CONFIG_FILE), {}
     try:
         if said.get(DECODER) is None:
             legacy, special = beside(LEGACY_FILE), beside(SPECIAL_FILE)

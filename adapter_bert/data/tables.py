@@ -652,22 +652,15 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: str,
-    text: Iterable[str],
-    read: Callable[[Dict[str, Any], str], Found],
+    path: str, text: Iterable[str], read: Callable[[Dict[str, Any], str], Found]
 ) -> Iterator[Tuple[int, Found]]:
-    """Reads the JSON objects of lines; empty lines are passed over.
-
-    Args:
-        path: of the file, for messages.
-        text: its lines.
-        read: (object, place) -> any; its ValueErrors get the place.
+    """Reads the JSON objects of a file's lines; empty lines are left out.
 
     Yields:
-        The line's number from 0, and what `read` returned.
+        The line's number from 0, and what `read` made of (object, place).
 
     Raises:
-        UserError: a line holds something else.
+        UserError: a line holds something else, or `read` raised a ValueError.
     """
     for number, line in enumerate(text):
         if not line.strip():

@@ -459,7 +459,6 @@ class FullTokenizer(TextTokenizer):
         register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
-        """As `TextTokenizer.encode`."""
         return [
             Tokens(e.ids, with_marks(text, e.offsets))
             for text, e in zip(texts, self._encode(texts, self._tokenizer))
@@ -470,17 +469,14 @@ class FullTokenizer(TextTokenizer):
         return self.encode_ids(words)
 
     def is_text(self, piece: str) -> bool:
-        """As `TextTokenizer.is_text`."""
         if piece in self._by_content:
             return not self._by_content[piece].token.special
         return piece not in SPECIAL.values() and not UNUSED.fullmatch(piece)
 
     def continues(self, piece: str) -> bool:
-        """As `TextTokenizer.continues`: `##s` does."""
         return piece.startswith("##")
 
     def letters(self, piece: str) -> str:
-        """As `TextTokenizer.letters`."""
         return piece.removeprefix("##")
 
     def tokenize(self, text: str) -> List[str]:

@@ -30,14 +30,9 @@ RECORD = {
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A task's scores without BERT.
+    """A task's scores without BERT; members are as of `Run`.
 
-    Attributes:
-        folder: the output folder.
-        task: as `Run.task`.
-        scores: as `Run.scores`.
-        described: the task with its labels, as in `Run.data`.
-        examples: rows of the training set.
+    `described` is the task with its labels, as in `Run.data`.
     """
 
     folder: pathlib.Path

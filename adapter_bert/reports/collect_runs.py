@@ -70,11 +70,7 @@ RUN = {
     "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
-COST = {
-    "resumed": bool,
-    "processor_seconds": float,
-    "peak_memory_bytes": float,
-}
+COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +78,8 @@ class Run:
     """A finished training with its scores.
 
     Attributes:
-        folder: the output folder.
         task: name of the task; of custom tasks and tagging, of the data.
-        method: the tuning method.
         rate: peak learning rate.
-        epochs: passes over the training set.
-        seed: seed of the training.
         scores: by name without `eval_`; in points of 100, except losses.
         kept: parameters in the adapter's file.
         bert: parameters of the BERT.
@@ -155,10 +147,7 @@ def notice(text: str) -> None:
 
 
 def read_run(folder: pathlib.Path) -> Optional[Run]:
-    """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
-
-    Returns:
-        The run; None if it is unfinished, not evaluated, or of several tasks.
+    """A run; None if it is unfinished, not evaluated, or of several tasks.
 
     Raises:
         UserError: a file cannot be read.
@@ -241,8 +230,7 @@ def evaluated(results: Dict[str, Any]) -> Dict[str, float]:
 def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
     """All files of a name below a folder, sorted.
 
-    Folders that a run deletes meanwhile are skipped, where `rglob` of Python
-    before 3.12 fails.
+    A run may delete folders meanwhile, where `rglob` before Python 3.12 fails.
 
     Raises:
         UserError: a folder cannot be read.
@@ -292,8 +280,7 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
 def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     """The seed groups of each task, in the order of their first runs.
 
-    If a seed was run twice, the first run counts, and other scores of the
-    second are noticed.
+    Of a seed that was run twice, the first run counts.
 
     Raises:
         UserError: runs of one task differ in BERT or data.
@@ -376,10 +363,9 @@ def by_method(
 
 
 def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
-    """The seed group with the best mean score; the first of equal ones.
+    """The first seed group with the best mean score; None without the score.
 
-    Groups with fewer seeds are left out, since the best of single runs is
-    better by chance. None if no group has the score.
+    Groups with fewer seeds than others are left out: they are better by chance.
     """
     scored = [s for s in seed_groups if score in s.runs[0].scores]
     most = max((len(s.runs) for s in scored), default=0)
@@ -396,8 +382,7 @@ def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
 def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
     """Seed groups by the kind of tuning, to choose the best of each kind.
 
-    Only groups with the most frequent initial scale of their kind: other
-    scales are an experiment of their own.
+    Other initial scales than a kind's most frequent are left out.
     """
     found = by_method(seed_groups, kind_of)
     return {kind: _of_one_scale(same) for kind, same in found.items()}
@@ -431,14 +416,10 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
 def replace_results(
     folder: str, script: str, contents: Dict[str, bytes]
 ) -> None:
-    """Writes all results of a script, and deletes its earlier ones.
+    """Writes a script's results in a local folder, and deletes earlier ones.
 
-    A list of the script's files lies beside them. Other files stay.
-
-    Args:
-        folder: a local folder, made if missing.
-        script: the script's name.
-        contents: by path below the folder.
+    `contents` are by path in the folder, where a list of the script's files
+    lies too. Other files stay.
 
     Raises:
         UserError: a file of that name is not the script's, or the folder

@@ -83,11 +83,7 @@ def table(
 ) -> Element:
     """A table, whose first column names the rows.
 
-    Args:
-        caption: above the table.
-        header: names of the columns.
-        rows: cells, as texts or ready `td` elements.
-        long_columns: columns of whole sentences.
+    Cells are texts or `td` elements; `long_columns` hold whole sentences.
     """
     rows = list(rows)
     body = element("tbody")
@@ -197,8 +193,7 @@ def line_figure(
         title: for screen readers.
         text: the caption.
         by_label: (x, y) of each line, in the order of x; x are whole numbers.
-        x_label: label of the x axis.
-        y_label: label of the y axis.
+        x_label, y_label: labels of the axes.
         log_x: logarithmic scale for x.
         from_zero: begin the y axis at 0.
     """

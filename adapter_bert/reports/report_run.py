@@ -68,8 +68,7 @@ Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
 def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
     """The scalars of a folder's event files by name, as (step, value).
 
-    A step that a resumed run repeated has its last value. A file's damaged
-    end is left out, as by TensorBoard.
+    A repeated step has its last value. A file's damaged end is left out.
     """
     if not any(folder.glob("*tfevents*")):
         return {}
@@ -135,17 +134,12 @@ def _confusion(path: pathlib.Path, of_set: str) -> Element:
     for label, row in zip(labels, counts):
         cells = []
         for given, count in zip(labels, row):
+            shade = 0.4 * count / max(1, sum(row))
+            style = f"background: rgba(128, 128, 128, {shade:.2f})"
             # Right answers are bold, which prints show too.
             text = str(count)
-            shade = 0.4 * count / max(1, sum(row))
-            cells.append(
-                element(
-                    "td",
-                    element("strong", text) if given == label else text,
-                    class_="number",
-                    style=f"background: rgba(128, 128, 128, {shade:.2f})",
-                )
-            )
+            text = element("strong", text) if given == label else text
+            cells.append(element("td", text, class_="number", style=style))
         shown.append((label, *cells))
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
@@ -156,14 +150,9 @@ def _confusion(path: pathlib.Path, of_set: str) -> Element:
     )
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    return text[:MOST_CHARACTERS] + " …"
-
-
 def _hardest(path: pathlib.Path, of_set: str) -> Element:
     header, *rows = read_table(path)
+    most = MOST_CHARACTERS
     # Line and text come first, the numbers last.
     names = sorted(header, key=lambda name: name in NUMBERS)
     order = [header.index(name) for name in names]
@@ -171,7 +160,10 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
         f"The {min(len(rows), MOST_ROWS)} dev rows with the greatest losses"
         f"{of_set}, of {len(rows)} in {path.name}",
         [name.replace("_", " ") for name in names],
-        [[_shortened(row[i]) for i in order] for row in rows[:MOST_ROWS]],
+        [
+            [row[i][:most] + " …" * (len(row[i]) > most) for i in order]
+            for row in rows[:MOST_ROWS]
+        ],
         [name.replace("_", " ") for name in TEXTS],
     )
 
@@ -235,12 +227,7 @@ def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of the adapter of a run or of one of its tasks.
-
-    Args:
-        folder: of the run or task.
-        level: of the heading.
-        name: of the figure, as of `line_figure`.
+    """The norms of the adapter in the folder of a run or of one of its tasks.
 
     Raises:
         UserError: the adapter is damaged.
@@ -367,8 +354,7 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     command = command_of(folder, run)
     variables = [
         element(
-            "li",
-            element("span", element("code", one.name), f": {one.meaning}"),
+            "li", element("span", element("code", one.name), f": {one.meaning}")
         )
         for one in command.flags.values()
         if isinstance(one, Unknown)
@@ -447,10 +433,11 @@ def _curves(folder: pathlib.Path) -> Element:
     for number, (name, curve) in enumerate(zip(names, dev.values())):
         if len(curve) > 1:
             content.append(_curve(f"dev-{number}", f"dev {name}", curve))
-    rows = [[f"{step:,}"] for step in steps]
-    for curve in map(dict, dev.values()):
-        for step, row in zip(steps, rows):
-            row.append(f"{curve[step]:.4f}" if step in curve else "–")
+    curves = list(map(dict, dev.values()))
+    rows = [
+        (f"{n:,}", *(f"{c[n]:.4f}" if n in c else "–" for c in curves))
+        for n in steps
+    ]
     caption = "Scores of the dev set by step"
     scores = table(caption, ("step", *names), rows)
     return section(2, "Curves", *content, scores)

@@ -17,12 +17,7 @@ from adapter_bert.reports.collect_runs import (
     main_score,
     text_of,
 )
-from adapter_bert.reports.html_page import (
-    element,
-    line_figure,
-    section,
-    table,
-)
+from adapter_bert.reports.html_page import element, line_figure, section, table
 
 COLUMNS = (
     "method",

@@ -95,11 +95,7 @@ def is_one_of_several(run: Mapping[str, Any]) -> bool:
 
 
 def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
-    """The command line of a run.
-
-    Args:
-        folder: the run's output folder.
-        run: `run.json`, not of one task of several.
+    """The command line of a run, from its output folder and `run.json`.
 
     Raises:
         UserError: a description in the folder cannot be read.

@@ -172,10 +172,7 @@ def custom_task(
     task = make(
         "custom",
         labelled=dataclasses.replace(
-            texts,
-            label=label,
-            label_separator=separator,
-            label_columns=marks,
+            texts, label=label, label_separator=separator, label_columns=marks
         ),
         unlabelled=dataclasses.replace(texts, row_id=row_id),
         held_out=HeldOut(own.dev_share, own.split_seed)
@@ -200,10 +197,8 @@ def _check_own_columns(
 ) -> None:
     """Refuses a column for two of texts, labels and choices.
 
-    Args:
-        flags: flags with a column each.
-        row_id: the column of the rows' names, which may be a text's.
-        lists: flags with several columns.
+    `flags` have a column each, `lists` several. The column of the rows' names
+    may be a text's.
     """
     used: Dict[Column, str] = {}
     for flag, name in flags.items():

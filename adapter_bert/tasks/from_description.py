@@ -95,7 +95,7 @@ def recorded_in(
             continue
         value = settings[name]
         kind, *_ = typing.get_args(field.type) or (field.type,)
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
         expected = f"expected a {kind.__name__}"
         if type(value) is kind:

@@ -59,11 +59,10 @@ class Pieces(NamedTuple):
 
     Attributes:
         mask_id: of `[MASK]`.
-        is_plain: bool [V], whether an entry is text: neither a special token
-            nor a free entry.
-        continues: int8 [V], `CONTINUES` if it continues a word, as `##s`, but
-            not a word in an unspaced script; `ALWAYS_CONTINUES` if it begins
-            within a letter; else `BEGINS`.
+        is_plain: bool [V], whether an entry is text, not special and not free.
+        continues: int8 [V], `CONTINUES` if it continues a word of a script
+            with spaces, as `##s`; `ALWAYS_CONTINUES` if it begins within a
+            letter; else `BEGINS`.
         is_unspaced: bool [V], whether it ends in a script without spaces.
         plain: int32 [R], the entries that are text.
     """
@@ -100,9 +99,7 @@ class Pieces(NamedTuple):
     def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
         """Finds the tokens that begin a word, bool [..., T].
 
-        Args:
-            ids: int32 [..., T].
-            is_plain: bool [..., T], whether a token is text.
+        `ids` are int32 [..., T], `is_plain` says which of them are text.
         """
         follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
         follows[..., 1:] = is_plain[..., :-1]
@@ -193,10 +190,10 @@ class MaskedText(Features):
     def finish(self, batch, rows, step):
         """Masks tokens of `input_ids`.
 
-        Adds `masked_positions`, int32 [B, K], in rising order, and
-        `masked_ids`, int32 [B, K], the tokens that were there; 0 and `NO_TOKEN`
-        where fewer than K are masked. K is `Masking.most` of the padded length.
-        `masked_weights`, float32 [B], are the `token_weights` of masked tokens.
+        Adds `masked_positions`, in rising order, and `masked_ids`, the tokens
+        that were there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K are
+        masked. K is `Masking.most` of the padded length. `masked_weights`,
+        float32 [B], are the `token_weights` of masked tokens.
         """
         ids = batch["input_ids"]
 
@@ -225,22 +222,13 @@ def choose(
     pieces: Pieces,
     drawn: Draw,
 ) -> np.ndarray:
-    """Chooses the tokens of a batch that are to be predicted.
+    """Chooses the tokens that are to be predicted, bool [B, T].
 
     The share of the plain tokens, rounded, and at least one. Whole words are
     taken in random order, if they still fit into that number. A longer word is
     cut into spans of that many tokens, from a random place. The last span that
-    is taken is cut to fit.
-
-    Args:
-        ids: int32 [B, T].
-        is_token: bool [B, T], false for padding.
-        masking: the settings.
-        pieces: of the vocabulary.
-        drawn: random numbers.
-
-    Returns:
-        bool [B, T].
+    is taken is cut to fit. `ids` are int32 [B, T]; `is_token`, bool [B, T], is
+    false for padding.
 
     Source: google-research/bert, `create_pretraining_data.py`,
     `create_masked_lm_predictions`, where a word that is too long is never
@@ -274,11 +262,7 @@ def choose(
 def _measure(
     begins: np.ndarray, is_plain: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Measures words.
-
-    Args:
-        begins: bool [B, T], whether a token begins a word.
-        is_plain: bool [B, T], whether a token is part of a word.
+    """Measures words, from which tokens begin one and are part of one.
 
     Returns:
         int64 [B, T], the first place of each token's word; int64 [B, T], the
@@ -309,7 +293,7 @@ def _take_words(
         wanted: int64 [B], number of tokens to take.
 
     Returns:
-        int64 [B, T], tokens that are taken of the word that begins at a place.
+        As `sizes`, the tokens that are taken.
     """
     numbers = np.arange(len(order))
     left = wanted.copy()
@@ -331,14 +315,7 @@ def replace(
 ) -> np.ndarray:
     """Replaces chosen tokens: 80% by `[MASK]`, 10% by any plain token.
 
-    Args:
-        ids: int32 [B, T].
-        chosen: bool [B, T], as of `choose`.
-        pieces: of the vocabulary.
-        drawn: random numbers.
-
-    Returns:
-        int32 [B, T].
+    int32 [B, T] and bool [B, T] of `choose` -> int32 [B, T].
     """
     share = drawn(REPLACEMENT) / 2.0**64
     others = pieces.plain[drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))]
@@ -352,14 +329,8 @@ def draw(
 ) -> np.ndarray:
     """Random numbers of a batch's tokens, uint64 [B, length].
 
-    Each number is a hash of the arguments, of its row and its place alone.
-
-    Args:
-        seed: not negative.
-        purpose: as `CHOICE`.
-        step: of the training, from 0; None in prediction.
-        rows: int64 [B], numbers of the rows.
-        length: places of a row.
+    Each number is a hash of seed, purpose, as `CHOICE`, step (None in
+    prediction), row and place. `rows` are int64 [B].
 
     Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
     applied to each part in turn.
@@ -428,13 +399,11 @@ class MaskedLMHead(Head):
         }
 
     def select(self, predictions):
-        """Reduces the logits to the scores of masked tokens.
+        """Reduces the logits to the scores of masked tokens, [B, K].
 
-        Returns:
-            `log_probabilities`, float32 [B, K], of the right tokens, in nats;
-            `is_right`, int32 [B, K], 1 where the likeliest token is right;
-            `is_masked`, int32 [B, K], 1 where a token is masked. All are 0
-            where no token is.
+        `log_probabilities`, float32, of the right tokens, in nats; `is_right`,
+        int32, 1 where the likeliest token is right; `is_masked`, int32, 1
+        where a token is masked. All are 0 where no token is.
         """
         logits, ids = predictions["logits"], predictions["masked_ids"]
         likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -494,11 +463,10 @@ def _lines(path: str) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Task[Lines]):
-    """Masked language modelling on raw text, a row for each line.
+    """Masked language modelling on raw text, with the flags of `run_mlm.py`.
 
-    Empty lines are passed over. A line that is too long makes several rows of
-    nearly equal length. A row never holds text of two lines, so ends of
-    documents need no mark. Flags: `commands/run_mlm.py`.
+    A line makes a row, a long one several rows of nearly equal length. Empty
+    lines are left out, and ends of documents need no mark.
     """
 
     name: str = NAME

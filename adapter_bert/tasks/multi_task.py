@@ -385,10 +385,8 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def training_settings(self):
-        return {
-            "trained_together": list(self.trained_together),
-            "task_sampling": self.sampling,
-        }
+        names = list(self.tasks)
+        return {"trained_together": names, "task_sampling": self.sampling}
 
     @property
     def score_names(self):
@@ -443,9 +441,8 @@ class MultiTask(Task[RowsByTask]):
         }
         if len(features) > 1:
             return JoinedFeatures.join(features)
-        name, _ = rows.only
-        number = self.trained_together.index(name)
-        return OneTaskFeatures.of(features[name], number)
+        [(name, own)] = features.items()
+        return OneTaskFeatures.of(own, list(self.tasks).index(name))
 
     def keep(self, rows: RowsByTask):
         found = rows.by_task.items()
@@ -456,17 +453,14 @@ class MultiTask(Task[RowsByTask]):
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
         """Batches of one task each; see `MultiTaskPlan`."""
-        plan = MultiTaskPlan(
-            features, self.sampling, batch_size, num_steps, seed, pool_batches
+        sizes = batch_size, num_steps, seed, pool_batches
+        plan = MultiTaskPlan(features, self.sampling, *sizes)
+        counts = ", ".join(
+            f"{name} {(plan.tasks == number).sum():,}"
+            for number, name in enumerate(features.counts)
         )
-        logging.info(
-            "batches of each task (%s sampling): %s",
-            self.sampling,
-            ", ".join(
-                f"{name} {(plan.tasks == number).sum():,}"
-                for number, name in enumerate(features.counts)
-            ),
-        )
+        how = "batches of each task (%s sampling): %s"
+        logging.info(how, self.sampling, counts)
         return plan
 
     def decode(self, rows: RowsByTask, features, outputs):

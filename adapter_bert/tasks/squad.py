@@ -101,15 +101,12 @@ def squad_2_scores(
     predictions: Sequence[str],
     null_odds: np.ndarray,
 ) -> Dict[str, float]:
-    """Scores of SQuAD 2.0, in percent.
+    """Scores of SQuAD 2.0, in percent; `null_odds` are float64 [N].
 
-    `null_odds`, float64 [N], say how much "no answer", or `""`, is preferred.
-
-    Returns:
-        `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of
-        other questions (`NoAns_`), where there are any; `best_exact` and
-        `best_f1`, the scores if predictions with null odds above
-        `best_exact_thresh` or `best_f1_thresh` were "no answer".
+    `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of other
+    questions (`NoAns_`), where there are any; `best_exact` and `best_f1`, the
+    scores if predictions with null odds above `best_exact_thresh` or
+    `best_f1_thresh` were "no answer".
 
     Source: Rajpurkar et al. 2018, the official `evaluate-v2.0.py`.
     """
@@ -156,17 +153,13 @@ NOWHERE = (0, 0)
 
 
 class Candidates(NamedTuple):
-    """Possible answers of a question, the likeliest first.
+    """Possible answers of a question, the likeliest first."""
 
-    Attributes:
-        texts: the answers; `""` for none.
-        logits: float64 [n, 2], of start and end.
-        spans: first character in the context, and the one after the last;
-            `NOWHERE` for none.
-    """
-
+    # `""` for no answer.
     texts: Tuple[str, ...]
+    # float64 [n, 2], of start and end.
     logits: np.ndarray
+    # First character in the context, and one past the last; or `NOWHERE`.
     spans: Tuple[Tuple[int, int], ...]
 
     def probabilities(self) -> np.ndarray:
@@ -195,9 +188,8 @@ def _pairs(
 ) -> Tuple[np.ndarray, np.ndarray]:
     """Every possible pair of a start and an end, by windows, starts, ends.
 
-    Returns:
-        int [n, 2], first and last token by number in the context;
-        float64 [n, 2], their logits.
+    First and last token by number in the context, int [n, 2], and float64
+    logits [n, 2].
     """
     first, shown_from = windows.first[rows], windows.context_first[rows]
     tokens = windows.starts[1:][rows] - windows.starts[:-1][rows]
@@ -220,13 +212,9 @@ def _pairs(
     )
     pairs = np.stack([starts[row, start], ends[row, end]], axis=1)
     pairs += shown_from[row, np.newaxis]
-    logits = np.stack(
-        [
-            outputs["start_logits"][rows][row, start],
-            outputs["end_logits"][rows][row, end],
-        ],
-        axis=1,
-    )
+    of_starts = outputs["start_logits"][rows][row, start]
+    of_ends = outputs["end_logits"][rows][row, end]
+    logits = np.stack([of_starts, of_ends], axis=1)
     counts = _most_context(shown_from, length)[pairs[:, 0]] == row
     return pairs[counts], logits[counts].astype(np.float64)
 
@@ -307,11 +295,7 @@ class SpanHead(Head):
 
 
 def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
-    """The n greatest start and end logits of each window, and the first ones.
-
-    Args:
-        logits: float32 [2, B, T], of starts and ends.
-        n: a window of fewer tokens is filled up.
+    """The n greatest of starts' and ends' logits, float32 [2, B, T].
 
     Returns:
         `start_logits` and `end_logits`, float32 [B, n]; their places
@@ -430,15 +414,15 @@ class Squad(Task[Sequence[Question]]):
         found = {q.id: find_answer(q) for q in questions if q.answers}
         lost = sorted(name for name, place in found.items() if not place)
         if lost:
-            shown = lost if self.verbose_logging else lost[:5]
+            is_short = len(lost) <= 5 or self.verbose_logging
+            shown = lost if is_short else [*lost[:5], "..."]
             logging.warning(
                 "%s: %d of %d questions left out, whose answer is not at its "
-                "place in the context: %s%s",
+                "place in the context: %s",
                 path,
                 len(lost),
                 len(questions),
                 ", ".join(shown),
-                "" if shown == lost else ", ...",
             )
         moved = sum(
             not q.context.startswith(q.answers[0].text, q.answers[0].start)
@@ -542,10 +526,8 @@ class Squad(Task[Sequence[Question]]):
         predictions = []
         for number, question in enumerate(rows):
             own = slice(bounds[number], bounds[number + 1])
-            start = features.context_starts[number]
-            predictions.append(
-                self._predict(question.context, start, features, own, outputs)
-            )
+            place = question.context, features.context_starts[number]
+            predictions.append(self._predict(*place, features, own, outputs))
             if progress:
                 progress.update(1)
         if progress:
@@ -594,8 +576,7 @@ class Squad(Task[Sequence[Question]]):
     ) -> Candidates:
         """The likeliest answers, each text once.
 
-        `spans` and `logits` are those of `Candidates`, [n, 2]; `null` are
-        float64 [2], the logits of "no answer".
+        `spans` and `logits` are [n, 2]; `null`, [2], are those of "no answer".
         """
         null_at = len(spans)
         if self.version_2_with_negative:

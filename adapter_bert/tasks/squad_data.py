@@ -44,19 +44,14 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context.
+    """A question about a context."""
 
-    Attributes:
-        id: unique within its file.
-        text: the question itself.
-        context: of the paragraph, whose questions share one object.
-        answers: the right ones; empty if the context holds none; None if the
-            file does not say.
-    """
-
+    # Unique within its file.
     id: str
     text: str
+    # Questions of a paragraph share one object.
     context: str
+    # Empty if the context holds none; None if the file does not say.
     answers: Optional[Tuple[Answer, ...]]
 
 
@@ -226,14 +221,8 @@ def cut_windows(
     An empty context has none. Where every question says its answers, there
     are labels `start_positions` and `end_positions`, int32 [rows]: the places
     of the tokens that cover the first answer, or 0 and 0 where the window does
-    not hold all of them. The log counts answers that tokens exceed.
-
-    Args:
-        questions: with answers that `find_answer` finds, if any.
-        tokenizer: of the BERT.
-        max_seq_length: of a window, in tokens.
-        doc_stride: from one window of a context to the next, in tokens.
-        max_query_length: of a question, in tokens; more is cut off.
+    not hold all of them. The log counts answers that tokens exceed. Other
+    arguments are as of `Squad`, in tokens.
 
     Source: google-research/bert, `run_squad.py`,
     `convert_examples_to_features`. That code takes the first place within the

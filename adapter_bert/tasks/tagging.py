@@ -75,8 +75,7 @@ class SentenceWindows(Features):
     Attributes:
         places: int64 [words], where in `tokens` the first token of each word
             is, in the window that tags it; -1 of a word that is in no window.
-        token_labels: int32 [sum of lengths], at these places the numbers of
-            the words' tags, elsewhere `NO_LABEL`; None without tags.
+        token_labels: at these places the numbers of the words' tags.
         cut_rows: how many sentences hold a word that no window holds.
     """
 
@@ -117,9 +116,9 @@ def cut_sentences(
 ) -> SentenceWindows:
     """Makes the windows, of `max_seq_length` tokens, of all sentences.
 
-    A word without a token, as one of control characters, and a word of more
-    tokens than a window holds, are in no window. A warning counts them.
-    `labels` are int32 [words], numbers of the words' tags, or None.
+    Words without tokens, as control characters, or of more than a window holds
+    are in no window. A warning counts them. `labels` are int32 [words], the
+    numbers of tags, or None.
     """
     room = max_seq_length - 2
     unique = dict.fromkeys(rows.words)
@@ -173,16 +172,12 @@ def cut_sentences(
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
-    """The windows of a sentence.
+    """The windows of a sentence, from its words' tokens, 1 to `room` each.
 
-    A window takes as many whole words as fit. The next one begins half a room
-    later. The last one is as full as the others. A word is tagged in the
-    window in which the lesser of the tokens before it and behind it is
+    A window takes as many whole words as fit in `room`. The next one begins
+    half a room later. The last one is as full as the others. A word is tagged
+    in the window in which the lesser of the tokens before it and behind it is
     greatest, in the first of equal ones.
-
-    Args:
-        lengths: tokens of each word, from 1 to `room`.
-        room: tokens of words that a window holds.
 
     Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """
@@ -238,10 +233,9 @@ def entity_scores(
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> List[Tuple[str, int, int, float, float, float]]:
-    """The scores of each type that occurs or was predicted, in order.
+    """(Type, entities, predicted ones, precision, recall, F1) of each type.
 
-    Each is (type, entities, predicted entities, precision, recall, F1); the
-    last three are 0 to 1, and 0 where undefined.
+    Scores are 0 to 1, and 0 where undefined.
     """
     # Each entity has one `B`.
     counts, given = (
@@ -312,14 +306,10 @@ class TaggingHead(Head):
 
 
 class Tagged(NamedTuple):
-    """Decoded sentences.
-
-    Attributes:
-        tags: of all words, in BIO.
-        logits: float32 [words, C]; zeros of words in no window.
-    """
+    """Tags of all words, in BIO, and logits, 0 of words in no window."""
 
     tags: List[Tag]
+    # float32 [words, C]
     logits: np.ndarray
 
 
@@ -329,12 +319,10 @@ class Tagging(Task[Sentences]):
 
     Attributes:
         words_and_tags: where files keep them.
-        type_map: (old type, new type or `O`) of `--map_tags`; empty for none.
-        map_source: the file of that, for messages.
+        type_map: (old type, new type or `O`) of `--map_tags`, from map_source.
         eval_split: the split that is scored.
         tags: in the order of the logits; None to take those of the training
             file: `O`, then `B-` and `I-` of each type in order.
-        split_files: files of splits that were named one by one.
     """
 
     name: str = NAME
@@ -369,12 +357,8 @@ class Tagging(Task[Sentences]):
         ):
             raise UserError(f"{trained}, without a list of tags")
         tags = tuple(map(split_tag, found))
-        if (
-            None in tags
-            or len(set(tags)) < len(tags)
-            or NO_ENTITY not in tags
-            or {tag.prefix for tag in tags} - set("BIO")
-        ):
+        has_each_once = len(set(tags)) == len(tags) and NO_ENTITY in tags
+        if None in tags or not has_each_once or {t[0] for t in tags} - {*"BIO"}:
             raise UserError(
                 f"{trained} with the tags {', '.join(found)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
@@ -409,8 +393,7 @@ class Tagging(Task[Sentences]):
     def read(self, data_dir, splits):
         """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
 
-        The training file and the scored one must have tags, each file of one
-        scheme. Tags of other files are not looked at.
+        Files for training and scoring must have tags of one scheme each.
         """
         scored = {"train", self.eval_split}
         names = list(splits)
@@ -514,10 +497,7 @@ class Tagging(Task[Sentences]):
         return Tagged(to_bio(tags, rows.starts), logits)
 
     def evaluate(
-        self,
-        rows: Sentences,
-        features: SentenceWindows,
-        predictions: Tagged,
+        self, rows: Sentences, features: SentenceWindows, predictions: Tagged
     ) -> Dict[str, float]:
         """Scores of entities, share of right tags, cross entropy in nats.
 
@@ -548,8 +528,8 @@ class Tagging(Task[Sentences]):
     def answer(self, rows, predictions) -> List[Dict[str, Any]]:
         """`tokens`, their `tags`, and `entities`.
 
-        An entity has its `type`, `start` and `end`, the numbers of its first
-        word and one past its last, and `text`, its words with spaces between.
+        An entity has its `type`, its words from `start` up to `end`, and their
+        `text`.
         """
         return [
             {

@@ -349,9 +349,7 @@ class Task(abc.ABC, Generic[RowsType]):
         """Scores labelled rows: `score_names`, and `loss` in nats if any."""
 
     def score_tables(
-        self,
-        scores: Mapping[str, Mapping[str, float]],
-        data: Mapping[str, str],
+        self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
     ) -> Dict[str, ScoresAndData]:
         """The contents of `eval_results.json`, by folder as of `members`.
 

@@ -285,24 +285,19 @@ class TextClassification(TextTask):
 
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
-    ) -> List[Tuple[str, ...]]:
+    ) -> List[List[str]]:
         """A table of each label's precision, recall and F1.
 
-        Args:
-            labels: bool [rows, C], the labels of each row.
-            chosen: bool [rows, C], the predicted labels.
+        Takes the right and the predicted labels of each row, bool [rows, C].
         """
-        table = [
-            ("label", "examples", "predicted", "precision", "recall", "f1")
-        ]
-        for label, count, times, *scores in zip(
-            self.labels,
-            labels.sum(axis=0),
-            chosen.sum(axis=0),
-            *metrics.label_scores(labels, chosen),
-        ):
+        table = ["label examples predicted precision recall f1".split()]
+        counts = labels.sum(axis=0), chosen.sum(axis=0)
+        scored = zip(
+            self.labels, *counts, *metrics.label_scores(labels, chosen)
+        )
+        for label, count, times, *scores in scored:
             shares = (f"{score:.4f}" for score in scores)
-            table.append((label, str(count), str(times), *shares))
+            table.append([label, str(count), str(times), *shares])
         return table
 
     def results(self, predictions):

@@ -20,13 +20,8 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 class LabelUnit(NamedTuple):
     """Statistics of a head's training labels.
 
-    The head computes (label - mean) / deviation.
-
-    Attributes:
-        mean: of the training labels.
-        deviation: standard deviation, above 0.
-        low: the least training label.
-        high: the greatest one.
+    The head computes (label - mean) / deviation, which is above 0. `low` and
+    `high` are the least and the greatest label.
     """
 
     mean: float
@@ -85,14 +80,9 @@ class LabelUnit(NamedTuple):
         return cls(**{name: float(x) for name, x in found.items()})
 
     def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
-        """Merges the unit into a head's last layer, whose outputs are labels.
+        """Weights [1, D] and bias [1], float32, of a last layer without unit.
 
-        Args:
-            weights: float32 [1, D] of a head that was trained in this unit.
-            bias: float32 [1], or None.
-
-        Returns:
-            The changed weights and bias.
+        Takes those of a head that was trained in this unit, the bias or None.
         """
         if self == AS_IS:
             return weights, bias

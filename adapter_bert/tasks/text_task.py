@@ -10,14 +10,7 @@ import dataclasses
 import itertools
 import json
 import os
-from typing import (
-    Any,
-    Dict,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -48,19 +41,16 @@ MAX_LAYERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class HeadShape:
-    """The layers of a head; the defaults are BERT's own head.
+    """The layers of a head; the defaults are BERT's own head."""
 
-    Attributes:
-        layers: dense layers, the last one included.
-        activation: between them, a name of `functional.ACTIVATIONS`.
-        pooler: whether the first layer reads BERT's pooled output; else it
-            reads the first token, or for questions every token.
-        bias: whether the last layer has one.
-    """
-
+    # Dense layers, the last one included.
     layers: int = 1
+    # Between them, a name of `functional.ACTIVATIONS`.
     activation: str = "tanh"
+    # Whether the first layer reads BERT's pooled output; else it reads the
+    # first token, or for questions every token.
     pooler: bool = True
+    # Whether the last layer has one.
     bias: bool = True
 
     def upon(self, config: encoder.BertConfig) -> "HeadShape":
@@ -199,14 +189,12 @@ class TextTask(Task[Rows]):
             ValueError: `columns` has more or fewer than `labelled`.
         """
         layout = self.labelled
-        texts = zip(TEXT_COLUMNS, (layout.text_a, layout.text_b))
-        choices = enumerate(layout.choices)
+        numbers = range(len(layout.choices))
+        usual = (*TEXT_COLUMNS, *map("choice{}".format, numbers))
+        places = layout.text_a, layout.text_b, *layout.choices
         derived = tuple(
-            place if isinstance(place, str) else usual
-            for usual, place in (
-                *texts,
-                *((f"choice{number}", place) for number, place in choices),
-            )
+            place if isinstance(place, str) else name
+            for name, place in zip(usual, places)
             if place is not None
         )
         if len(self.columns or derived) != len(derived):
