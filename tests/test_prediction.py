@@ -122,30 +122,6 @@ def test_trained_values_are_swapped_without_building(
     assert events.count("model") == 1 and len(events) == len(set(events))
 
 
-def test_values_that_do_not_fit_are_refused(made, tiny_config, tmp_path):
-    job, events = counted(make_job(tiny_config, tmp_path))
-    values = other_values(job)
-    name = job.table.trained[0].name
-    frozen = "bert/embeddings/word_embeddings"
-    with made.predictor(job) as predictor:
-        for wrong, words in (
-            ({n: v for n, v in values.items() if n != name}, "is missing"),
-            ({**values, frozen: np.zeros(1)}, f"{frozen} is not trained"),
-            ({**values, name: np.zeros(77)}, r"the shape \[77\]; expected"),
-        ):
-            with pytest.raises(ValueError, match=words):
-                predictor.load(wrong)
-    assert not events
-
-
-def test_a_closed_predictor_is_refused(made, tiny_config, tmp_path):
-    predictor = made.predictor(make_job(tiny_config, tmp_path))
-    predictor.close()
-    predictor.close()
-    with pytest.raises(ValueError, match="closed"):
-        predictor.predict(make_rows(CLASSIFICATION), 8, "eval")
-
-
 # After a training
 
 

@@ -196,12 +196,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
     Returns:
         bool of that shape, true where an element is kept.
-
-    Raises:
-        ValueError: a greater rate, whose upper neighbour is no byte.
     """
-    if not 0.0 <= rate <= 255 / 256:
-        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],

@@ -23,6 +23,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
 )
 
 import tensorflow as tf
@@ -136,8 +137,15 @@ class PartHooks(Hooks):
 class ComposedHooks(Hooks):
     """The hooks of several parts."""
 
-    def __init__(self, parts: Sequence[PartHooks]):
+    def __init__(
+        self,
+        parts: Sequence[PartHooks],
+        method: "Composition",
+        config: encoder.BertConfig,
+        values: Tensors,
+    ):
         """Takes the hooks of the parts, in order."""
+        super().__init__(method, config, values)
         self.parts = parts
         for trait in TRAITS:
             setattr(self, trait, all(getattr(part, trait) for part in parts))
@@ -311,16 +319,7 @@ class Composition(TuningMethod):
                 mark, changes = f"part_{number}/", {}
             hooks = part.method.hooks(config, own)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
-        return self.compose(config, values, parts)
-
-    def compose(
-        self,
-        config: encoder.BertConfig,
-        values: Tensors,
-        parts: Sequence[PartHooks],
-    ) -> Hooks:
-        """The hooks, made of those of the parts in their order."""
-        raise TypeError(f"{type(self).__name__} does not say what it computes")
+        return self.hooks_class(parts, self, config, values)
 
     @property
     def as_part(self):
@@ -478,22 +477,15 @@ class Stack(Composition):
     """
 
     name: ClassVar[str] = "stack"
-
-    def compose(self, config, values, parts):
-        return StackHooks(parts)
+    hooks_class: ClassVar[Type[Hooks]] = StackHooks
 
 
 class AverageHooks(ComposedHooks):
     """The weighted mean of the parts' outputs for the same inputs."""
 
-    def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
-        """Takes the parts, and the weight of each."""
-        super().__init__(parts)
-        self.weights = weights
-
     def parameter(self, name, variable, context):
         value = tf.convert_to_tensor(variable)
-        for part, weight in zip(self.parts, self.weights):
+        for part, weight in zip(self.parts, self.method.shares()):
             change = part.change_of(name, variable, context)
             if change is not None:
                 value += weight * change
@@ -525,7 +517,8 @@ class AverageHooks(ComposedHooks):
 
     def _mean(self, tensors):
         """The weighted mean of tensors, where None is zero; None for none."""
-        found = [w * x for x, w in zip(tensors, self.weights) if x is not None]
+        weighted = zip(tensors, self.method.shares())
+        found = [w * x for x, w in weighted if x is not None]
         return tf.add_n(found) if found else None
 
 
@@ -551,6 +544,7 @@ class Average(Composition):
     """
 
     name: ClassVar[str] = "average"
+    hooks_class: ClassVar[Type[Hooks]] = AverageHooks
     weights: str = added_later("")
 
     def __post_init__(self):
@@ -598,6 +592,3 @@ class Average(Composition):
                     f"{part.method.name}, which acts on what has no mean; "
                     "expected adapters that act on a layer's outputs"
                 )
-
-    def compose(self, config, values, parts):
-        return AverageHooks(parts, self.shares())

@@ -6,7 +6,7 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import Any, ClassVar, Collection, Dict, List, Mapping, Tuple, Type
+from typing import ClassVar, Collection, Dict, List, Mapping, Tuple, Type
 
 import tensorflow as tf
 
@@ -118,16 +118,14 @@ class PlacedHooks(Hooks):
     by_values = True
 
     def __init__(self, method: "PlacedMethod", config, values):
-        """Asks the method for the adapter, and for the scope of each place."""
+        """Asks the method for the scope of each place."""
         super().__init__(method, config, values)
-        self.adapter, self.scopes = (
-            method.adapter(config),
-            method.scopes(config),
-        )
+        self.scopes = method.scopes(config)
 
     def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
-        return self.adapter(self.values, self.scopes[place], hidden)
+        adapter = self.method.adapter(self.config)
+        return adapter(self.values, self.scopes[place], hidden)
 
 
 class AdapterHooks(PlacedHooks):
@@ -158,8 +156,10 @@ class PlacedMethod(TuningMethod):
     sites = "ffn"
     scope = "adapters"
 
-    def adapter(self, config: encoder.BertConfig) -> Any:
-        """The adapter of all places: a `Bottleneck`, or alike."""
+    def declare(
+        self, config: encoder.BertConfig, scope: str
+    ) -> Dict[str, Declared]:
+        """Declares the adapter of a scope."""
         raise NotImplementedError
 
     def scopes(self, config: encoder.BertConfig) -> Dict[Place, str]:
@@ -172,9 +172,9 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        adapter, found = self.adapter(config), {}
+        found: Dict[str, Declared] = {}
         for scope in self.scopes(config).values():
-            found.update(adapter.variables(scope))
+            found.update(self.declare(config, scope))
         return found
 
 
@@ -209,7 +209,10 @@ class BottleneckMethod(PlacedMethod):
         """Of the matrices but the last, and of the last."""
         return (encoder.truncated_normal(self.init_scale),) * 2
 
-    def adapter(self, config):
+    def declare(self, config, scope):
+        return self.adapter(config).variables(scope)
+
+    def adapter(self, config: encoder.BertConfig) -> Bottleneck:
         """A `Bottleneck` with the method's arguments."""
         return Bottleneck(
             config.hidden_size,

@@ -253,15 +253,14 @@ def list_parameters(
             its expression names.
     """
     method.check(config)
-    declared: Dict[str, Declared] = {}
-    groups: Dict[str, str] = {}
-
-    def list_head(name, shape, initializer):
-        decays = "head" not in method.undecayed
-        declared[name] = Declared(tuple(shape), initializer, decays=decays)
-        groups[name] = "head"
-
-    pooler = build_head(config, list_head).needs_pooler
+    of_head: Dict[str, Tuple] = {}
+    head = build_head(config, lambda name, *more: of_head.update({name: more}))
+    pooler, decays = head.needs_pooler, "head" not in method.undecayed
+    declared = {
+        name: Declared(tuple(shape), initializer, decays=decays)
+        for name, (shape, initializer) in of_head.items()
+    }
+    groups = dict.fromkeys(declared, "head")
     added = method.variables(config, pooler)
     for name, one in added.items():
         groups[name] = "adapters" if one.trained else "masks"

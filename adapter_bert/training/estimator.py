@@ -5,7 +5,6 @@ GPUs run under a plain Estimator, with the same graph. Prediction needs
 TPUEstimator on a TPU alone.
 """
 
-import functools
 import itertools
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -256,8 +255,8 @@ class EstimatorEngine(Engine):
     def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):
             del labels, params
-            made: Dict[str, tf.Variable] = {}
-            model = job.build_model(functools.partial(_create, job, made))
+            made = _make_variables(job)
+            model = job.build_model(lambda name, *_: made[name])
             if mode != tf.estimator.ModeKeys.TRAIN:
                 predictions = training_step.predict(job, model, features)
                 return tpu.TPUEstimatorSpec(mode, predictions=predictions)
@@ -294,29 +293,27 @@ class EstimatorEngine(Engine):
         return model_fn
 
 
-def _create(
-    job: Job, made: Dict[str, tf.Variable], name, shape, initializer
-) -> tf.Variable:
-    """Makes a variable from the job's first values, and notes it in `made`.
+def _make_variables(job: Job) -> Dict[str, tf.Variable]:
+    """Variables of the job's first values.
 
     Frozen variables are in the collection of local variables: they are given
     their pretrained values at every start and stay out of checkpoints.
     """
-    del initializer  # The job's first values have been chosen already.
+    made = {}
+    for p in job.table.parameters:
 
-    def initial_value():
-        value = tf.numpy_function(job.initial_values[name], [], tf.float32)
-        value.set_shape(shape)
-        return tf.cast(value, job.dtype_of(name))
+        def value(p=p):
+            value = tf.numpy_function(
+                job.initial_values[p.name], [], tf.float32
+            )
+            value.set_shape(p.shape)
+            return tf.cast(value, job.dtype_of(p.name))
 
-    is_trained = any(p.name == name for p in job.table.trained)
-    kind = v1.GraphKeys.GLOBAL_VARIABLES
-    if not is_trained:
-        kind = v1.GraphKeys.LOCAL_VARIABLES
-    made[name] = _variable(
-        name, initial_value, trainable=is_trained, collections=[kind]
-    )
-    return made[name]
+        kinds = v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.GLOBAL_VARIABLES
+        made[p.name] = _variable(
+            p.name, value, trainable=p.trained, collections=[kinds[p.trained]]
+        )
+    return made
 
 
 def _variable(
@@ -398,8 +395,8 @@ class _TpuPredictor(RowPredictor):
             yield_single_examples=False,
         )
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: Dict[str, np.ndarray]) -> None:
         self._values = values
 
-    def _release(self) -> None:
+    def close(self) -> None:
         self._values = {}

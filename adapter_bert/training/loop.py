@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.checkpoints import run_record, training_state
+from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
@@ -21,10 +21,6 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
     steps = setup.task.count_train_steps(
         features, training.batch_size, training.epochs
     )
-    begun = run_record.read_run(setup.experiment.output_dir) or {}
-    # Runs once counted in floats, which may lose a step.
-    if (begun.get("training") or {}).get("steps") == steps - 1:
-        steps -= 1
     warmup = input_pipeline.exact(training.warmup_proportion)
     return Schedule(setup.model.learning_rate, steps, int(steps * warmup))
 

@@ -5,7 +5,7 @@ A subclass of `RowPredictor` computes the batches on its devices.
 
 import abc
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 
@@ -53,7 +53,6 @@ class RowPredictor(contextlib.AbstractContextManager):
         """Takes the job, and how many devices compute a batch each."""
         self._job = job
         self._shards = shards
-        self._is_closed = False
 
     def predict(
         self, features: Features, batch_size: int, what: str
@@ -69,7 +68,6 @@ class RowPredictor(contextlib.AbstractContextManager):
         Returns:
             The head's outputs by name, [rows, ...], in row order.
         """
-        self._check_open()
         features = features.unlabelled()
         size = -(-batch_size // self._shards)
         tokens = 0 if self._job.length else self._job.predict_tokens
@@ -80,18 +78,20 @@ class RowPredictor(contextlib.AbstractContextManager):
         if self._job.length:
             filled = input_pipeline.fill(batches, size)
         filled = filled + filled[-1:] * (-len(filled) % self._shards)
-
-        def read() -> Iterator[List[Batch]]:
-            for first in range(0, len(filled), self._shards):
-                yield [
-                    input_pipeline.make_batch(features, rows, self._job.length)
-                    for rows in filled[first : first + self._shards]
-                ]
-
         outputs: Dict[str, List[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
-        for found in self._run(read, features):
+        groups = self._run(
+            lambda: (
+                [
+                    input_pipeline.make_batch(features, rows, self._job.length)
+                    for rows in filled[first : first + self._shards]
+                ]
+                for first in range(0, len(filled), self._shards)
+            ),
+            features,
+        )
+        for found in groups:
             for name, value in found.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
@@ -103,40 +103,8 @@ class RowPredictor(contextlib.AbstractContextManager):
             for name, values in outputs.items()
         }
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Sets every trained variable; the rest of the model stays.
-
-        Args:
-            values: float32 arrays by name.
-
-        Raises:
-            ValueError: a name is missing or unknown, or a shape is another.
-        """
-        self._check_open()
-        expected = {p.name: p.shape for p in self._job.table.trained}
-        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
-        for name in sorted(set(expected) ^ set(arrays)):
-            problem = "is missing" if name in expected else "is not trained"
-            raise ValueError(f"the variable {name} {problem}")
-        for name, value in arrays.items():
-            if value.shape != expected[name]:
-                raise ValueError(
-                    f"{name} has the shape {list(value.shape)}; expected "
-                    f"{list(expected[name])}"
-                )
-        self._assign(arrays)
-
-    def close(self) -> None:
-        """Frees the model; a second call does nothing."""
-        self._is_closed = True
-        self._release()
-
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("the predictor is closed")
 
     @abc.abstractmethod
     def _run(
@@ -149,9 +117,9 @@ class RowPredictor(contextlib.AbstractContextManager):
         """
 
     @abc.abstractmethod
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
-        """Sets every trained variable to a float32 array of its shape."""
+    def load(self, values: Dict[str, np.ndarray]) -> None:
+        """Sets all trained variables to float32 arrays; others stay."""
 
     @abc.abstractmethod
-    def _release(self) -> None:
+    def close(self) -> None:
         """Frees variables and graph."""

@@ -239,12 +239,12 @@ class StrategyPredictor(RowPredictor):
 
         return compute
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: Dict[str, np.ndarray]) -> None:
         _, variables = self._build()
         for name, value in values.items():
             variables[name].assign(value)
 
-    def _release(self) -> None:
+    def close(self) -> None:
         self._built = self._compute = None
 
 
@@ -299,19 +299,14 @@ def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
         saved: a checkpoint, whose values replace those of trained variables.
         is_trained: whether gradients are taken.
     """
-    made: Dict[str, tf.Variable] = {}
-    trained = {p.name for p in job.table.trained}
-
-    def create(name, shape, initializer):
-        del shape, initializer  # The values have been chosen already.
-        value = job.initial_values[name]
-        if saved and name in trained:
-            value = functools.partial(saved.read, name)
-        made[name] = tf.Variable(
-            tf.cast(value(), job.dtype_of(name)),
-            trainable=is_trained and name in trained,
+    made = {}
+    for p in job.table.parameters:
+        read = job.initial_values[p.name]
+        if saved and p.trained:
+            read = functools.partial(saved.read, p.name)
+        made[p.name] = tf.Variable(
+            tf.cast(read(), job.dtype_of(p.name)),
+            trainable=is_trained and p.trained,
         )
-        return made[name]
-
-    model = job.build_model(create)
+    model = job.build_model(lambda name, *_: made[name])
     return model, {p.name: made[p.name] for p in job.table.trained}
