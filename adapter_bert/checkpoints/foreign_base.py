@@ -161,8 +161,8 @@ class Tensors:
             wanted = ["any" if size is None else size for size in shape]
             raise UserError(
                 f"{self.path}: {name} has the shape {list(value.shape)}, "
-                f"expected {wanted}; is it the adapter of another BERT, or "
-                "does the description contradict the tensors?"
+                f"expected {wanted}; the description contradicts the tensors, "
+                "or the adapter is of another BERT"
             )
         return value
 
